@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from voidrl.envs.suites.atari import human_normalized
+from voidrl.envs.suites.published import numbers
 from voidrl.report.figures import COLORS, DPI, require_matplotlib
 from voidrl.report.formatting import Table, steps
 from voidrl.runs.metrics import read_metrics
-from voidrl.suites.atari import human_normalized
-from voidrl.suites.published import numbers
 
 FILE = re.compile(r"(?P<agent>.+)-(?P<game>[a-z_]+)-seed(?P<seed>\d+)")
 SPREAD = {  # standard deviation of single runs in the larger samples

@@ -29,15 +29,15 @@ from torch import Tensor
 
 from voidrl.agent import Agent
 from voidrl.agent.agent import JointLoss
-from voidrl.build import build_config
-from voidrl.device import placed
 from voidrl.engine.engine import Engine
 from voidrl.nets.layers import Linear
+from voidrl.presets.presets import preset_values
 from voidrl.probing.linear import Split, reward_f1, ridge_r2, split_rows
 from voidrl.probing.play import Play, collect
 from voidrl.probing.reward import Cells, cells, dependence, noise_ratio, rarity_columns
-from voidrl.protocols.presets import preset_values
 from voidrl.replay import Replay
+from voidrl.system.device import placed
+from voidrl.training.build import build_config
 from voidrl.types import EnvSpec, Metrics
 
 GAMES = ("freeway", "ms_pacman", "boxing", "assault", "krull")

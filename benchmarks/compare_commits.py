@@ -200,13 +200,13 @@ def measure(name: str, engine: str, seconds: float) -> None:
     import torch
 
     from voidrl.agent import Agent
-    from voidrl.bench.data import random_replay
-    from voidrl.bench.roofline import find_peaks
-    from voidrl.bench.timing import time_run
-    from voidrl.bench.update import MULTIPLE, Subject, _update_floor
-    from voidrl.bench.workloads import find_workload, find_workloads
-    from voidrl.build import build_config
-    from voidrl.device import pick_device, seeded
+    from voidrl.cli.benchmarks.data import random_replay
+    from voidrl.cli.benchmarks.roofline import find_peaks
+    from voidrl.cli.benchmarks.timing import time_run
+    from voidrl.cli.benchmarks.update import MULTIPLE, Subject, _update_floor
+    from voidrl.cli.benchmarks.workloads import find_workload, find_workloads
+    from voidrl.system.device import pick_device, seeded
+    from voidrl.training.build import build_config
 
     output, sys.stdout = sys.stdout, sys.stderr
     device = pick_device("auto")
@@ -234,7 +234,7 @@ def measure(name: str, engine: str, seconds: float) -> None:
 
 def train(arguments: tuple[str, ...], engine: str) -> None:
     """One line when the environments and the agent are made; after a line of input the run, and its row."""
-    from voidrl.bench import train as benchmark
+    from voidrl.cli.benchmarks import train as benchmark
     from voidrl.cli.main import main as voidrl
 
     output, sys.stdout = sys.stdout, sys.stderr

@@ -36,7 +36,7 @@ from compare_commits import VERSIONS, environment, require_sources
 
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
-from voidrl.terminal.tables import print_table
+from voidrl.system.terminal.tables import print_table
 
 METRICS = ("train/reward_mean", "coverage/bins")
 MOST_SEEDS = 20  # all 2**20 ways to exchange versions are counted

@@ -19,7 +19,7 @@ import numpy as np
 from dm_control import mujoco
 
 from voidrl.envs.dmc_tasks import load
-from voidrl.suites.dmcontrol import PIXELS_REPEAT, REPEATS, SPARSE
+from voidrl.envs.suites.dmcontrol import PIXELS_REPEAT, REPEATS, SPARSE
 
 PROOFS = Path(__file__).parents[1] / "tests" / "envs" / "dmc_proofs.json"
 SIZE = (240, 320)

@@ -43,7 +43,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs.folder import environment_info
-from voidrl.terminal.signals import StopSignals
+from voidrl.system.terminal.signals import StopSignals
 
 COMMAND = ["benchmark"]
 

@@ -15,16 +15,16 @@ import argparse
 import numpy as np
 import torch
 
-from voidrl import build
 from voidrl.agent import Agent
 from voidrl.agent.on_policy import rollout_step
-from voidrl.bench.timing import measure
-from voidrl.bench.workloads import ATARI, PIXELS, STATES
+from voidrl.cli.benchmarks.timing import measure
+from voidrl.cli.benchmarks.workloads import ATARI, PIXELS, STATES
 from voidrl.config import EnvConfig, update
-from voidrl.device import pick_device
 from voidrl.envs.make import probe_env
-from voidrl.protocols.presets import DEMO_ENV
+from voidrl.presets.presets import DEMO_ENV
 from voidrl.replay import Replay
+from voidrl.system.device import pick_device
+from voidrl.training import build
 
 ENVS = {"atari": "atari/pong", "urlb": "dmc/walker", "dmc": "dmc/walker", "maze": DEMO_ENV}
 DISTINCT_FRAMES = 64

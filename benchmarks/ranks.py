@@ -22,17 +22,17 @@ from pathlib import Path
 
 from voidrl import ranks
 from voidrl.agent import Agent
-from voidrl.bench.data import random_replay
-from voidrl.bench.timing import synchronize, time_run
-from voidrl.bench.update import MULTIPLE, WARMUP
-from voidrl.bench.workloads import find_workload
-from voidrl.build import build_config
+from voidrl.cli.benchmarks.data import random_replay
+from voidrl.cli.benchmarks.timing import synchronize, time_run
+from voidrl.cli.benchmarks.update import MULTIPLE, WARMUP
+from voidrl.cli.benchmarks.workloads import find_workload
 from voidrl.config import EnvConfig
-from voidrl.device import pick_device
 from voidrl.engine.engine import Engine
 from voidrl.envs.make import probe_env
-from voidrl.protocols.presets import DEMO_ENV
+from voidrl.presets.presets import DEMO_ENV
 from voidrl.runs.folder import environment_info
+from voidrl.system.device import pick_device
+from voidrl.training.build import build_config
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 WAYS = {"alone": (sys.executable,), "one rank": (*TORCHRUN, "1"), "two ranks": (*TORCHRUN, "2")}

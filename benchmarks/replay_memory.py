@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from voidrl.agent import Agent
-from voidrl.bench.timing import measure, measure_calls, synchronize
-from voidrl.bench.workloads import ATARI, find_workload
-from voidrl.build import build_config
-from voidrl.device import pick_device
+from voidrl.cli.benchmarks.timing import measure, measure_calls, synchronize
+from voidrl.cli.benchmarks.workloads import ATARI, find_workload
 from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.replay import Replay
 from voidrl.runs.folder import environment_info
+from voidrl.system.device import pick_device
+from voidrl.training.build import build_config
 
 WARMUP_UPDATES = 64  # graphs of single updates and of bursts are captured
 CPU = torch.device("cpu")

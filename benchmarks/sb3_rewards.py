@@ -83,7 +83,7 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
 
     import voidrl  # noqa: F401  registers the maze
     from voidrl.envs import maze
-    from voidrl.integrations.sb3 import APTReplayBuffer, APTReward
+    from voidrl.playing.sb3 import APTReplayBuffer, APTReward
 
     torch.set_num_threads(1)
     algorithm = name.partition("-")[0]

@@ -43,12 +43,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     mark("torch")
     from voidrl.agent import Agent
-    from voidrl.bench.data import random_replay
-    from voidrl.bench.timing import synchronize
-    from voidrl.bench.workloads import find_workload
-    from voidrl.build import build_config
-    from voidrl.device import pick_device
+    from voidrl.cli.benchmarks.data import random_replay
+    from voidrl.cli.benchmarks.timing import synchronize
+    from voidrl.cli.benchmarks.workloads import find_workload
     from voidrl.engine.engine import Engine
+    from voidrl.system.device import pick_device
+    from voidrl.training.build import build_config
 
     mark("voidrl")
     device = pick_device(options.device)

@@ -20,9 +20,9 @@ import torch
 
 import voidrl
 from voidrl.config import EnvConfig
-from voidrl.device import pick_device
 from voidrl.envs.make import make_envs
 from voidrl.runs.metrics import read_metrics
+from voidrl.system.device import pick_device
 
 ENV = "voidrl/PixelMaze-v0"
 BACKENDS = {"NumPy": "native", "torch": "tensor"}

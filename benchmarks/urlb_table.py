@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from voidrl import registry
+from voidrl.config import registry
+from voidrl.envs.suites.published import numbers
 from voidrl.report.formatting import Table, steps
-from voidrl.runs.metrics import read_metrics
-from voidrl.scores.urlb import (
+from voidrl.report.scores.urlb import (
     ALL,
     MethodScores,
     ScoreGroup,
@@ -35,7 +35,7 @@ from voidrl.scores.urlb import (
     published_scores,
     sort_methods,
 )
-from voidrl.suites.published import numbers
+from voidrl.runs.metrics import read_metrics
 
 EXPERT = {task.removeprefix("dmc/"): value for task, value in expert_returns().items()}
 FAMILY_COLORS = {"knowledge": "#0067a8", "data": "#c04c00", "competence": "#00795a", "": "#7a6400"}

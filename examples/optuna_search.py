@@ -12,7 +12,7 @@ from pathlib import Path
 import optuna
 
 import voidrl
-from voidrl.callbacks import OptunaPruning
+from voidrl.training.callbacks import OptunaPruning
 
 MAZE = "voidrl/PixelMaze-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
 METRIC = "coverage/cells"  # any name in metrics.jsonl

@@ -12,7 +12,7 @@ import numpy as np
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 
-from voidrl.integrations.sb3 import APTReplayBuffer, APTReward
+from voidrl.playing.sb3 import APTReplayBuffer, APTReward
 
 LENGTH, WIDTH = 40, 9
 SEEDS = (1, 2)

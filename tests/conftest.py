@@ -38,9 +38,9 @@ def known_machine():
 @pytest.fixture(scope="session", autouse=True)
 def known_emulators():
     """Starts an emulator or a simulation for its spaces once, not in each test that plans a run."""
-    from voidrl import build
     from voidrl.envs.make import probe_env
     from voidrl.experiments import probe
+    from voidrl.training import build
 
     known = {}
 

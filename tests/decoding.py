@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from voidrl.media.mp4 import find_ffmpeg
+from voidrl.report.videos.mp4 import find_ffmpeg
 
 
 class Decoded(NamedTuple):

@@ -8,18 +8,17 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.on_policy import rollout_step
-from voidrl.build import build_config
-from voidrl.config import EnvConfig, merge
+from voidrl.config import EnvConfig, merge, registry
 from voidrl.engine.engine import Engine
 from voidrl.envs.make import make_envs
-from voidrl.loop import Loop
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
-from voidrl.saved_run import LoopState
+from voidrl.training.build import build_config
+from voidrl.training.loop import Loop
+from voidrl.training.saved_run import LoopState
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")

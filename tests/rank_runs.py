@@ -10,15 +10,15 @@ import traceback
 import torch
 from tiny_runs import Walk
 
-from voidrl import checkpoint
-from voidrl.build import config_from_json
 from voidrl.cli.main import main
+from voidrl.envs.spaces import spec_from_json
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.saved_run import latest_run, load_replay
-from voidrl.spaces import spec_from_json
+from voidrl.training.build import config_from_json
+from voidrl.training.saved_run import latest_run, load_replay
 
 FAULT = "VOIDRL_TEST_FAULT"  # rank, step of its first environment, and what happens there
 ENV = "rank_runs:make_walk"

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, points, small_method
 
-from voidrl import ranks, registry
+from voidrl import ranks
+from voidrl.config import registry
 from voidrl.engine.engine import Engine
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import Latents

@@ -12,14 +12,14 @@ from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, 
 from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.agent.adaptation import Returns, adapt, discounted_returns, fit, rescale, rewards_differ
 from voidrl.agent.adapter import COMPARED_EPISODES, Adapter
 from voidrl.agent.detours import MEAN_STEPS, Detours
 from voidrl.agent.explorer import Explorer
 from voidrl.errors import ConfigError, EnvironmentFailedError
 from voidrl.nets.bounds import ValueBounds
-from voidrl.saved_run import LoopState
+from voidrl.runs import checkpoint
+from voidrl.training.saved_run import LoopState
 from voidrl.types import EnvSpec
 
 CASES = {

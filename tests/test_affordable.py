@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import voidrl
-from voidrl import affordable, build
-from voidrl.affordable import hopeless_on_cpu
 from voidrl.agent.cost import update_gflop
 from voidrl.cli import main as cli
 from voidrl.config import flat
-from voidrl.protocols.presets import PRESETS
+from voidrl.presets.presets import PRESETS
+from voidrl.training import affordable, build
+from voidrl.training.affordable import hopeless_on_cpu
 from voidrl.types import EnvSpec
 
 SMALL = {"updates_per_step": 0.25, "learner.hidden_dim": 64, "learner.batch_size": 32, "warmup_steps": 20}

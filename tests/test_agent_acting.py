@@ -6,8 +6,8 @@ import torch
 from gymnasium import spaces
 from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
 
+from voidrl.envs.spaces import read_spaces
 from voidrl.errors import CheckpointError, SpaceError
-from voidrl.spaces import read_spaces
 from voidrl.types import EnvSpec
 
 HWC = PIXELS

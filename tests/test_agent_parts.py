@@ -27,12 +27,12 @@ from helpers import (
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl import loop
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
 from voidrl.nets import EnsembleLinear
+from voidrl.training import loop
 
 BBF = {
     "learner__n_step": 10,

@@ -9,12 +9,13 @@ from helpers import CPU, fill_replay
 from tiny_runs import assert_same_run, make_continuous, newest
 
 import voidrl
-from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.cli import main as cli
 from voidrl.config import Config, merge
 from voidrl.errors import ConfigError
-from voidrl.protocols.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
+from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
+from voidrl.runs import checkpoint
+from voidrl.training import build
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}

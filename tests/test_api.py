@@ -165,7 +165,7 @@ def test_config_json_makes_the_same_run_again(tmp_path):
     voidrl.pretrain(Walk, out=tmp_path / "from json", config=written)
     assert_same_run(tmp_path / "first", tmp_path / "from json", steps=20)
 
-    from voidrl.build import config_from_json
+    from voidrl.training.build import config_from_json
 
     as_object = config_from_json(written)
     assert isinstance(as_object, Config)

@@ -10,9 +10,9 @@ from helpers import PIXELS, fill_replay, make_agent, small_method, watch_losses
 from tiny_runs import MAZE, assert_same_run, tiny
 
 import voidrl
-from voidrl.augment import Augment, center_crop, images, jitter_gain, network_input, shift_images
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError, SpaceError
+from voidrl.nets.augment import Augment, center_crop, images, jitter_gain, network_input, shift_images
 from voidrl.types import Frames, Layout
 
 LARGE = replace(PIXELS, frame_shape=(3, 41, 40), raw_shape=(41, 40, 3))

@@ -3,9 +3,9 @@
 import pytest
 from helpers import CONTINUOUS, DISCRETE
 
-from voidrl.build import build_config
 from voidrl.engine.auto import FEWEST_UPDATES, engine_for
-from voidrl.protocols.presets import preset_values
+from voidrl.presets.presets import preset_values
+from voidrl.training.build import build_config
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from voidrl import kernels
-from voidrl.bench import knn, sample, train
-from voidrl.bench import profile as parts
-from voidrl.bench import update as updates
-from voidrl.bench.timing import REPEATS, measure, measure_calls
-from voidrl.bench.workloads import WORKLOADS
-from voidrl.build import build_config
 from voidrl.cli import main as cli
+from voidrl.cli.benchmarks import knn, sample, train
+from voidrl.cli.benchmarks import profile as parts
+from voidrl.cli.benchmarks import update as updates
+from voidrl.cli.benchmarks.timing import REPEATS, measure, measure_calls
+from voidrl.cli.benchmarks.workloads import WORKLOADS
 from voidrl.config import EnvConfig, update
 from voidrl.entropy import knn_distances
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
-from voidrl.protocols.presets import DEMO_ENV
+from voidrl.presets.presets import DEMO_ENV
+from voidrl.training.build import build_config
 
 CPU = torch.device("cpu")
 
@@ -150,7 +150,9 @@ def test_measuring_takes_turns():
 
 
 def test_help_does_not_import_torch():
-    code = "import sys; from voidrl.bench import options; from voidrl.cli.options import make_parser\n"
+    code = (
+        "import sys; from voidrl.cli.benchmarks import options; from voidrl.cli.options import make_parser\n"
+    )
     code += "for words in (['--help'], ['update', '--help']):\n"
     code += "  try: options.parse(make_parser('bench', ''), words)\n  except SystemExit: pass\n"
     code += "print('torch' in sys.modules)"

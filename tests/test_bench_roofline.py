@@ -10,9 +10,9 @@ from helpers import CONTINUOUS, make_agent
 from torch import nn
 
 from voidrl import kernels
-from voidrl.bench import update
-from voidrl.bench.op_costs import OWN_OPS, knn_flop, stored_bytes
-from voidrl.bench.roofline import DATA_SHEETS, Floor, Peaks, count_floor, find_peaks, mean_floor
+from voidrl.cli.benchmarks import update
+from voidrl.cli.benchmarks.op_costs import OWN_OPS, knn_flop, stored_bytes
+from voidrl.cli.benchmarks.roofline import DATA_SHEETS, Floor, Peaks, count_floor, find_peaks, mean_floor
 from voidrl.entropy import knn_distances
 from voidrl.nets.tf32 import tf32_mm
 

@@ -12,13 +12,14 @@ import torch
 from tiny_runs import Walk, make_continuous, newest, rows, tiny
 
 import voidrl
-from voidrl import best, checkpoint, loop
 from voidrl.cli import main as cli
 from voidrl.config import Config, FinetuneConfig, LogConfig
 from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, RunFolderError
-from voidrl.evaluation import Evaluation, run_seed
-from voidrl.metrics.health import ReturnMonitor
+from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation, zero_shot
+from voidrl.training import best, loop
+from voidrl.training.evaluation import Evaluation, run_seed
+from voidrl.training.metrics.health import ReturnMonitor
 
 START = 16  # steps of pre-training
 EVERY = {"log__eval_every_steps": 5}
@@ -113,7 +114,7 @@ def test_an_evaluation_at_the_last_step_is_not_repeated(tmp_path, source, scores
 
 def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, source, monkeypatch):
     asked, made = [], []
-    evaluate, make_envs = best.evaluate_agent, voidrl.build.make_envs
+    evaluate, make_envs = best.evaluate_agent, voidrl.training.build.make_envs
 
     def told(agent, envs, episodes, seed, **options):
         asked.append((agent.steps - START, episodes))
@@ -125,7 +126,7 @@ def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, 
 
     monkeypatch.setattr(best, "evaluate_agent", told)
     monkeypatch.setattr(loop, "evaluate_agent", told)
-    monkeypatch.setattr(voidrl.build, "make_envs", counted)
+    monkeypatch.setattr(voidrl.training.build, "make_envs", counted)
     many = {"log.eval_episodes": 12, "env.num_envs": 15}
     voidrl.finetune(source, Walk, steps=45, out=tmp_path / "a", config={**many, "log.eval_every_steps": 30})
     assert asked == [(0, 10), (30, 12), (45, 10)]
@@ -160,10 +161,10 @@ def test_a_cut_episode_counts_and_is_the_last_of_its_environment(source):
     from voidrl.envs.make import make_envs
 
     envs = make_envs(source.config.env, Slower, 1, evaluation=True)
-    whole = voidrl.evaluation.evaluate_agent(source, envs, 4, 0)
+    whole = voidrl.training.evaluation.evaluate_agent(source, envs, 4, 0)
     assert whole.returns == [2, 4, 6, 8]
     envs = make_envs(source.config.env, Slower, 1, evaluation=True)
-    result = voidrl.evaluation.evaluate_agent(source, envs, 4, 0, max_episode_steps=5)
+    result = voidrl.training.evaluation.evaluate_agent(source, envs, 4, 0, max_episode_steps=5)
     assert (result.returns, result.lengths) == ([2, 4, 5], [2, 4, 5])
 
 
@@ -600,7 +601,7 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
 
 
 def test_a_score_is_never_that_of_the_zero_shot_agent(tmp_path):
-    from voidrl.scores.score import read_scores
+    from voidrl.report.scores.score import read_scores
 
     run = tmp_path / "run"
     run.mkdir()
@@ -630,7 +631,7 @@ def test_tuning_does_not_judge_a_trial_by_its_zero_shot_agent(tmp_path, source, 
 
 
 def test_the_disk_has_room_for_the_best_agent(source):
-    from voidrl.disk import checkpoint_bytes
+    from voidrl.training.disk import checkpoint_bytes
 
     def needed(phase):
         config = dataclasses.replace(source.config, phase=phase, steps=10**6)

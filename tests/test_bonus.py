@@ -24,17 +24,18 @@ from helpers import (
 from tiny_runs import Skilled, Walk, rows, tiny
 
 import voidrl
-from voidrl import api, build, registry
+from voidrl import api
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.dry_build import dry_build
 from voidrl.cli import main as cli
-from voidrl.config import Config, to_json, update
+from voidrl.config import Config, registry, to_json, update
 from voidrl.errors import ConfigError
-from voidrl.evaluation import Evaluation
-from voidrl.media.video import label_of
 from voidrl.methods.base import Method
-from voidrl.scores.score import _kind, evaluation_record
+from voidrl.report.scores.score import _kind
+from voidrl.report.videos.video import label_of
 from voidrl.sharing import card
+from voidrl.training import build
+from voidrl.training.evaluation import Evaluation, evaluation_record
 from voidrl.types import EnvSpec
 
 LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))

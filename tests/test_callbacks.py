@@ -7,12 +7,12 @@ import pytest
 from tiny_runs import Walk, assert_same_run, newest, rows, tiny
 
 import voidrl
-from voidrl import callbacks
-from voidrl.callbacks import OptunaPruning, StopAtReturn, StopOnPlateau
 from voidrl.cli import main as cli
 from voidrl.cli.options import read_callbacks
 from voidrl.errors import CallbackFailedError, ConfigError, VoidrlWarning
 from voidrl.runs.status import read_status
+from voidrl.training import callbacks
+from voidrl.training.callbacks import OptunaPruning, StopAtReturn, StopOnPlateau
 
 QUICK = {"updates_per_step": 0.25}
 
@@ -243,7 +243,7 @@ def test_a_plateau_is_remembered_over_a_resume_and_other_states_are_dropped(tmp_
     both = [StopOnPlateau("frames", patience=99), StopOnPlateau("episode/length", patience=4)]
     config = tiny(log__checkpoint_every_steps=100, **QUICK)
     voidrl.pretrain(Walk, steps=40, out=run, config=config, callbacks=[*both, stop_at("on_row", 21)])
-    name = "voidrl.callbacks:StopOnPlateau"
+    name = "voidrl.training.callbacks:StopOnPlateau"
     assert newest(run)[1]["callbacks"] == [
         {"callback": name, "state": {"best": 21.0, "waited": 0}},
         {"callback": name, "state": {"best": 6.0, "waited": 2}},  # all episodes have 6 steps
@@ -253,7 +253,10 @@ def test_a_plateau_is_remembered_over_a_resume_and_other_states_are_dropped(tmp_
     assert (again[0].best, again[1].waited) == (35.0, 4)
     assert read_status(run).callback == "StopOnPlateau"
     voidrl.resume(run)
-    assert "state of callback voidrl.callbacks:StopOnPlateau is dropped" in (run / "log.txt").read_text()
+    assert (
+        "state of callback voidrl.training.callbacks:StopOnPlateau is dropped"
+        in (run / "log.txt").read_text()
+    )
     assert newest(run)[1]["callbacks"] == []
 
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from tiny_checkpoints import AGENT, REPLAY, fail, flip, hidden, quick_save, value_of
 
-from voidrl import checkpoint
-from voidrl.checkpoint import (
+from voidrl.errors import CheckpointError, ConfigError
+from voidrl.runs import checkpoint
+from voidrl.runs.checkpoint import (
     Group,
     latest,
     list_steps,
@@ -23,7 +24,6 @@ from voidrl.checkpoint import (
     save,
     write_json_atomic,
 )
-from voidrl.errors import CheckpointError, ConfigError
 
 TENSORS = {
     "zero_dim": torch.tensor(3.5),

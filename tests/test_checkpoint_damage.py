@@ -11,9 +11,9 @@ import pytest
 from tiny_checkpoints import AGENT, REPLAY, fail, flip, hidden, quick_save, truncate, value_of
 
 import voidrl
-from voidrl import checkpoint
-from voidrl.checkpoint import latest, list_steps, load
 from voidrl.errors import CheckpointError
+from voidrl.runs import checkpoint
+from voidrl.runs.checkpoint import latest, list_steps, load
 
 
 def die_at(call):

@@ -9,13 +9,13 @@ import pytest
 from tiny_runs import MAZE, newest, tiny
 
 import voidrl
-from voidrl import __version__, registry
+from voidrl import __version__
 from voidrl.cli import main as cli
 from voidrl.cli.options import config_options, read_as
 from voidrl.cli.training import DEFAULT_ENV, read_request
-from voidrl.config import Config
+from voidrl.config import Config, registry
 from voidrl.errors import RunFolderError, UnknownNameError
-from voidrl.protocols.presets import PRESETS
+from voidrl.presets.presets import PRESETS
 
 QUICK = [
     "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",

@@ -5,11 +5,11 @@ import pytest
 import torch
 from helpers import CPU, DISCRETE, PIXELS, fill_replay
 
-from voidrl import checkpoint
 from voidrl.config import ReplayConfig
 from voidrl.errors import CheckpointError
 from voidrl.replay import Replay
 from voidrl.replay.columns import take_columns
+from voidrl.runs import checkpoint
 
 SPLITS = {"two": (2, 2), "uneven": (1, 1, 2), "one": (4,), "each": (1, 1, 1, 1)}
 STORED = ("frames", "action", "reward", "ending", "age", "skill", "note")

@@ -7,10 +7,10 @@ import torch
 from helpers import CPU
 from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
-from voidrl import user_cache
 from voidrl.engine import cache
 from voidrl.engine.cache import VARIABLE, open_cache, root
-from voidrl.user_cache import UNUSED_DAYS
+from voidrl.system import user_cache
+from voidrl.system.user_cache import UNUSED_DAYS
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 import voidrl
-from voidrl import registry
 from voidrl.agent import Agent
-from voidrl.build import build_config
 from voidrl.config import (
     PIECES,
     AugmentConfig,
@@ -27,6 +25,7 @@ from voidrl.config import (
     RepresentationConfig,
     default_piece,
     merge,
+    registry,
     to_json,
     update,
 )
@@ -35,7 +34,8 @@ from voidrl.learners.ddpg import DDPG
 from voidrl.learners.sac import SACConfig
 from voidrl.methods.apt import APT
 from voidrl.methods.base import Method
-from voidrl.protocols.presets import PROTOCOLS, find_preset, preset_values
+from voidrl.presets.presets import PROTOCOLS, find_preset, preset_values
+from voidrl.training.build import build_config
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from voidrl import build, registry
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
-from voidrl.config import flat, to_json
+from voidrl.config import flat, registry, to_json
 from voidrl.errors import ConfigError
+from voidrl.training import build
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0,) * 6, "action_high": (1.0,) * 6, "action_shape": (6,)}

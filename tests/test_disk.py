@@ -4,8 +4,9 @@ import pytest
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl
-from voidrl import checkpoint, disk
 from voidrl.errors import RunFolderError
+from voidrl.runs import checkpoint
+from voidrl.training import disk
 
 
 def long_walk():

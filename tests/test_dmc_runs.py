@@ -6,13 +6,13 @@ import signal
 import pytest
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.api import load
-from voidrl.build import layers_for
 from voidrl.config import Config, merge, update
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
+from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
+from voidrl.training.build import layers_for
 
 pytest.importorskip("dm_control")
 
@@ -80,7 +80,7 @@ def test_an_agent_of_another_domain_is_refused_with_both_sides(call, pretrained)
 
 
 def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
-    from voidrl.build import require_same_spaces
+    from voidrl.training.build import require_same_spaces
 
     spec = load(pretrained).spec
     with pytest.raises(SpaceError, match="expected a task of domain 'pendulum', not of 'acrobot'"):
@@ -93,9 +93,9 @@ def test_an_agent_elsewhere_shows_both_sides(pretrained):
 
 
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
-    from voidrl.build import require_same_spaces
     from voidrl.config import EnvConfig
     from voidrl.envs.make import probe_env
+    from voidrl.training.build import require_same_spaces
 
     names = ("dmc/swimmer", "dmc/swimmer_swimmer15")
     mine, other = (probe_env(EnvConfig(id=name, backend="sync"))[0] for name in names)

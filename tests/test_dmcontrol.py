@@ -2,8 +2,7 @@
 
 import pytest
 
-from voidrl.errors import ConfigError
-from voidrl.suites.dmcontrol import (
+from voidrl.envs.suites.dmcontrol import (
     NAMES,
     OTHER_OBSERVATIONS,
     SPARSE,
@@ -14,6 +13,7 @@ from voidrl.suites.dmcontrol import (
     find_dmc_task,
     require_task,
 )
+from voidrl.errors import ConfigError
 
 
 def test_all_tasks_of_the_suite_are_known():

@@ -7,8 +7,7 @@ from tiny_runs import MAZE, tiny
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import voidrl
-from voidrl import registry
-from voidrl.device import HostCopy
+from voidrl.config import registry
 from voidrl.engine import engine as engines
 from voidrl.engine.cache import VARIABLE
 from voidrl.engine.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine
@@ -16,6 +15,7 @@ from voidrl.engine.host_reads import HostReads, blame
 from voidrl.engine.idle import IdleTimer
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
+from voidrl.system.device import HostCopy
 
 LEARNERS = {"dqn": DISCRETE, "rainbow": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
 

@@ -14,7 +14,7 @@ import voidrl
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.evaluation import Evaluation, evaluate_agent, run_seed
+from voidrl.training.evaluation import Evaluation, evaluate_agent, run_seed
 from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
@@ -171,7 +171,7 @@ def test_epsilon_is_by_default_the_runs(tmp_path, monkeypatch):
         return evaluate_agent(*args, epsilon=epsilon, **options)
 
     monkeypatch.setattr("voidrl.api.evaluate_agent", watched)
-    monkeypatch.setattr("voidrl.loop.evaluate_agent", watched)
+    monkeypatch.setattr("voidrl.training.loop.evaluate_agent", watched)
     changes = tiny(log__eval_epsilon=0.25, log__eval_every_steps=6)
     agent = voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=changes)
     voidrl.evaluate(agent, episodes=1)

@@ -5,10 +5,10 @@ import tracemalloc
 import pytest
 
 import voidrl
-from voidrl import files
 from voidrl.errors import ConfigError
-from voidrl.files import MAX_DEPTH, parse_json, parse_toml, user_path
 from voidrl.runs.folder import RunFolder
+from voidrl.system import files
+from voidrl.system.files import MAX_DEPTH, parse_json, parse_toml, user_path
 
 BAD = {
     "x" * 300: r"'x+… cannot be used: file name too long",

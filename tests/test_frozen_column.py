@@ -21,7 +21,6 @@ from helpers import (
 from tiny_runs import Walk, assert_same_run, tiny
 
 import voidrl
-from voidrl import build
 from voidrl.agent.cost import acting_gflop, update_gflop
 from voidrl.agent.reset import reset
 from voidrl.config import FinetuneConfig, to_json
@@ -31,6 +30,7 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.nets import ProgressiveEncoder
+from voidrl.training import build
 from voidrl.types import Layout
 
 STACK = {"representation": "simclr", "share_encoder": "stack", "representation__encoder__activation": "relu"}

@@ -19,21 +19,20 @@ from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
-from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.reset import reset
-from voidrl.augment import Augment
-from voidrl.config import EnvConfig
-from voidrl.device import pick_device
+from voidrl.config import EnvConfig, registry
 from voidrl.engine import engine as engines
 from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.envs.make import make_envs
 from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
-from voidrl.observations import action_mask
+from voidrl.nets.augment import Augment
+from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
 from voidrl.replay.pinned import pinned_zeros
+from voidrl.system.device import pick_device
 from voidrl.types import EnvSpec
 
 pytestmark = [

@@ -10,20 +10,20 @@ from tiny_runs import MAZE, Walk, make_continuous, tiny
 from torch import nn
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.agent.diagnosis import blame_metrics
 from voidrl.agent.optimizers import Optimizers
-from voidrl.build import build_config
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
 from voidrl.methods.base import Method
-from voidrl.metrics import NonFinite, health
-from voidrl.metrics.health import ROWS, HealthMonitor
-from voidrl.protocols.presets import preset_values
+from voidrl.presets.presets import preset_values
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
+from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
-from voidrl.types import Loss
+from voidrl.training.build import build_config
+from voidrl.training.metrics import health
+from voidrl.training.metrics.health import ROWS, HealthMonitor
+from voidrl.types import Loss, NonFinite
 
 RESULTS = Path(__file__).parents[1] / "results"
 NAN = float("nan")

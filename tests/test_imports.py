@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-CORE = "import voidrl.agent, voidrl.loop, voidrl.engine.engine, voidrl.replay, voidrl.evaluation"
+CORE = "import voidrl.agent, voidrl.engine.engine, voidrl.replay, voidrl.training.evaluation"
+CORE += ", voidrl.training.loop"
 ENVIRONMENTS = ("atari", "coverage", "dmc", "dmc_tasks", "dmc_worker", "make", "maze", "ram", "ram_worker")
 
 
@@ -21,14 +22,14 @@ def core_modules():
 
 
 def test_the_core_loads_no_environments(core_modules):
-    assert "voidrl.loop" in core_modules
+    assert "voidrl.training.loop" in core_modules
     assert not core_modules & {f"voidrl.envs.{name}" for name in ENVIRONMENTS}
     assert not core_modules & {"ale_py", "dm_control", "mujoco"}
 
 
 def test_the_core_loads_no_recipes_and_no_hub(core_modules):
     unwanted = (
-        "voidrl.protocols.",
+        "voidrl.presets.",
         "voidrl.experiments.",
         "voidrl.report.",
         "voidrl.sharing.",
@@ -44,12 +45,21 @@ def test_the_core_leaves_the_compiler_of_torch_to_runs_that_train(core_modules):
 
 
 def test_the_core_leaves_the_optional_sinks_alone(core_modules):
-    assert "voidrl.metrics" in core_modules
+    assert "voidrl.training.metrics" in core_modules
     assert not core_modules & {"tensorboard", "wandb"}
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".envs.make", ".suites.atari", ".suites.dmcontrol", ".spaces", ".units", ".terminal.tables"]
+    "name",
+    [
+        "",
+        ".envs.make",
+        ".envs.suites.atari",
+        ".envs.suites.dmcontrol",
+        ".envs.spaces",
+        ".system.units",
+        ".system.terminal.tables",
+    ],
 )
 def test_light_modules_do_not_load_torch(name):
     assert "torch" not in loaded_by(f"import voidrl{name}")
@@ -72,5 +82,6 @@ def test_voidrl_loads_neither_gymnasium_nor_numpy():
 
 
 def test_suites_do_not_load_environments():
-    loaded = loaded_by("import voidrl.suites.atari, voidrl.suites.dmcontrol")
-    assert not [name for name in loaded if name.startswith(("voidrl.envs", "gymnasium"))]
+    loaded = loaded_by("import voidrl.envs.suites.atari, voidrl.envs.suites.dmcontrol")
+    assert not {f"voidrl.envs.{name}" for name in ENVIRONMENTS} & {*loaded}
+    assert "gymnasium" not in loaded

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from voidrl.metrics.accumulator import _accumulate
+from voidrl.engine.accumulator import _accumulate
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -7,10 +7,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from voidrl import augment
-from voidrl.augment import Augment, network_input, to_layout
 from voidrl.config import AugmentConfig
 from voidrl.kernels.images import images
+from voidrl.nets import augment
+from voidrl.nets.augment import Augment, network_input, to_layout
 from voidrl.types import Frames, Layout
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

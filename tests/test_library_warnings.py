@@ -15,8 +15,8 @@ import pytest
 import voidrl
 from voidrl.envs import guarded
 from voidrl.errors import VoidrlWarning
-from voidrl.terminal import foreign
-from voidrl.terminal.foreign import is_hidden, log_hidden_warnings, quiet_libraries
+from voidrl.system.terminal import foreign
+from voidrl.system.terminal.foreign import is_hidden, log_hidden_warnings, quiet_libraries
 
 SITE = Path(sysconfig.get_path("purelib"))
 TORCH = str(SITE / "torch/backends/cuda/__init__.py")
@@ -132,7 +132,7 @@ def test_a_window_system_is_not_missed(tmp_path):
     """pygame's SDL complains on stderr where XDG_RUNTIME_DIR is not set."""
     pytest.importorskip("pygame")
     code = (
-        "from voidrl.terminal.foreign import quiet_libraries\n"
+        "from voidrl.system.terminal.foreign import quiet_libraries\n"
         "with quiet_libraries():\n"
         "    import pygame\n"
         "    pygame.display.init()\n"

@@ -10,13 +10,13 @@ from typing import get_args, get_type_hints
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import registry
 from voidrl.cli import listing
 from voidrl.cli import main as cli
+from voidrl.config import registry
+from voidrl.envs.suites.atari import GAMES
+from voidrl.envs.suites.dmcontrol import TASKS
 from voidrl.methods.base import About
-from voidrl.protocols.presets import PRESETS
-from voidrl.suites.atari import GAMES
-from voidrl.suites.dmcontrol import TASKS
+from voidrl.presets.presets import PRESETS
 
 NAMES = {
     "methods": registry.names("method"),

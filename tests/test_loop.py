@@ -8,13 +8,14 @@ import torch
 from tiny_runs import MAZE, Fickle, Skilled, Walk, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint, loop
 from voidrl.agent import Agent
 from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
 from voidrl.methods.base import Method
-from voidrl.units import crossed
+from voidrl.runs import checkpoint
+from voidrl.system.units import crossed
+from voidrl.training import loop
 
 
 class Counted(Walk):

@@ -1,6 +1,6 @@
 """The memory and cores that are left for a process in a container."""
 
-from voidrl import machine
+from voidrl.system import machine
 
 GB = 10**9
 

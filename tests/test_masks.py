@@ -9,7 +9,7 @@ from voidrl.agent.explorer import Explorer
 from voidrl.config import EncoderConfig
 from voidrl.engine.engine import Engine
 from voidrl.nets import Encoder
-from voidrl.observations import action_mask, random_allowed, visible, visible_numbers
+from voidrl.nets.observations import action_mask, random_allowed, visible, visible_numbers
 from voidrl.probing.play import _Driver
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from voidrl.engine.accumulator import Accumulator
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
-from voidrl.metrics import Accumulator, MetricsWriter, NonFinite
 from voidrl.runs.metrics import read_metrics
+from voidrl.training.metrics import MetricsWriter
+from voidrl.types import NonFinite
 
 
 def scalars(**values):
@@ -248,7 +250,7 @@ def test_wandb_that_fails_is_one_warning_and_the_run_continues(tmp_path, wandb, 
 def test_the_end_of_a_run_does_not_wait_for_wandb_forever(tmp_path, wandb, monkeypatch):
     fake, forever = wandb(), threading.Event()
     monkeypatch.setattr(fake, "finish", forever.wait)
-    monkeypatch.setattr("voidrl.metrics.loggers.WANDB_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("voidrl.training.metrics.loggers.WANDB_CLOSE_SECONDS", 0.05)
     said = []
     write_rows(tmp_path, [1], tensorboard=False, wandb_project="void", say=said.append)
     forever.set()

@@ -7,18 +7,17 @@ import pytest
 import torch
 from helpers import BOX, CPU, fill_replay, make_agent, moved, packed, small_method, snapshot, update
 
-from voidrl import registry
 from voidrl.agent.dry_build import dry_build
-from voidrl.augment import Augment, images
-from voidrl.build import rehearse_reward
-from voidrl.config import AugmentConfig, EncoderConfig
+from voidrl.config import AugmentConfig, EncoderConfig, registry
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
-from voidrl.observations import input_shape, stored_obs_shape, symlog, unpack, visible_numbers
+from voidrl.nets.augment import Augment, images
+from voidrl.nets.observations import input_shape, stored_obs_shape, symlog, unpack, visible_numbers
 from voidrl.probing.features import encode_states
 from voidrl.replay import Replay
 from voidrl.replay.sizes import slot_bytes
+from voidrl.training.build import rehearse_reward
 from voidrl.types import EnvSpec, Frames, Layout
 
 MIXED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4)

@@ -5,7 +5,6 @@ import torch
 from helpers import seen_as, shake
 from torch import nn
 
-from voidrl.augment import images, to_layout
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.nets import (
@@ -21,6 +20,7 @@ from voidrl.nets import (
     target_copy,
 )
 from voidrl.nets import encoder as encoder_module
+from voidrl.nets.augment import images, to_layout
 from voidrl.nets.layers import activation
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout

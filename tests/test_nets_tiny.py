@@ -4,13 +4,12 @@ import pytest
 import torch
 from helpers import BOX, fill_replay, make_agent, seen_as, small_method
 
-from voidrl import registry
-from voidrl.augment import Augment, default_shift, images
-from voidrl.build import build_config
-from voidrl.config import AugmentConfig, EncoderConfig
+from voidrl.config import AugmentConfig, EncoderConfig, registry
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
+from voidrl.nets.augment import Augment, default_shift, images
 from voidrl.nets.encoder import ByteScales, stack_for
+from voidrl.training.build import build_config
 from voidrl.types import EnvSpec, Frames
 
 GRID = EnvSpec((3, 7, 7), True, 1, num_actions=7, raw_shape=(7, 7, 3))  # MiniGrid's view

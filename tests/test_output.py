@@ -15,8 +15,8 @@ from tiny_runs import Walk, newest
 from voidrl.cli import main as cli
 from voidrl.errors import OutputError, PipeClosedError
 from voidrl.runs.status import read_status
-from voidrl.terminal.output import command_output, discard_pending, durable_output, say
-from voidrl.terminal.progress import Progress
+from voidrl.system.terminal.output import command_output, discard_pending, durable_output, say
+from voidrl.system.terminal.progress import Progress
 
 FULL = Path("/dev/full")
 BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
@@ -172,7 +172,7 @@ def test_a_run_whose_reader_is_gone_trains_to_its_end(tmp_path, monkeypatch):
 
 def test_the_exit_status_is_that_of_the_script_and_not_120():
     """Python flushes both streams when it exits, and a failure there changes the status."""
-    code = "import sys; from voidrl.terminal.output import durable_output\n"
+    code = "import sys; from voidrl.system.terminal.output import durable_output\n"
     code += "with durable_output(): print('held back'); print('lost', file=sys.stderr)\n"
     code += "sys.exit(3)"
     with FULL.open("w") as full:
@@ -211,7 +211,8 @@ def test_a_list_without_stdout_fails_too():
 
 
 def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path):
-    code = "import os; from voidrl.terminal.output import open_missing_streams as fill; os.close(2); fill(); "
+    code = "import os; from voidrl.system.terminal.output import open_missing_streams as fill; "
+    code += "os.close(2); fill(); "
     code += "print(os.open('.', os.O_RDONLY) > 2, os.get_inheritable(2))"
     done = subprocess.run([sys.executable, "-c", code], timeout=60, text=True, stdout=subprocess.PIPE)
     assert done.stdout.split() == ["True", "True"]

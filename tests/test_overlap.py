@@ -13,8 +13,8 @@ from helpers import (
     snapshot,
 )
 
-from voidrl import registry
 from voidrl.agent.overlap import runs_beside, scoring_needs
+from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 

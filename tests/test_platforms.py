@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import voidrl
-from voidrl import machine, platforms
 from voidrl.envs import memory
 from voidrl.errors import ConfigError
 from voidrl.runs import locks
+from voidrl.system import machine, platforms
 
 # Everything that Windows' `os` and `signal` do not have and voidrl uses elsewhere. Libraries are imported
 # before, since those for Windows are other ones than those for Linux.

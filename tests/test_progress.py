@@ -13,8 +13,8 @@ from pseudo_terminals import PseudoTerminal, widest
 
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
-from voidrl.terminal.progress import Progress
-from voidrl.units import human_bytes, human_count, human_seconds, parse_count
+from voidrl.system.terminal.progress import Progress
+from voidrl.system.units import human_bytes, human_count, human_seconds, parse_count
 
 TITLE = "pretrain voidrl/PixelMaze-v0"
 

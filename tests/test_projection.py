@@ -8,8 +8,8 @@ import pytest
 
 import voidrl
 from voidrl.config import Config, FinetuneConfig, update
-from voidrl.metrics import projection
-from voidrl.metrics.projection import Projection, cheaper
+from voidrl.training.metrics import projection
+from voidrl.training.metrics.projection import Projection, cheaper
 
 
 class Run:

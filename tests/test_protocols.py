@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from voidrl import build, registry
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.trainers import Pieces, encoder_trainers
-from voidrl.config import Config, flat, to_json
+from voidrl.config import Config, flat, registry, to_json
 from voidrl.errors import ConfigError
-from voidrl.protocols.presets import PROTOCOLS, default_preset, preset_values, recipe
+from voidrl.presets.presets import PROTOCOLS, default_preset, preset_values, recipe
+from voidrl.training import build
 from voidrl.types import EnvSpec
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())

@@ -16,7 +16,7 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
 
-from voidrl import api, checkpoint, ranks, split
+from voidrl import api, ranks
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
@@ -24,10 +24,12 @@ from voidrl.config import Config, EnvConfig, update
 from voidrl.errors import ConfigError, RankLostError, RunFolderError
 from voidrl.ranks import liveness
 from voidrl.ranks.liveness import Heartbeats, Liveness, machine_id
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
-from voidrl.saved_run import latest_run
+from voidrl.training import split
+from voidrl.training.saved_run import latest_run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forked from the test")
 

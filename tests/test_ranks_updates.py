@@ -7,14 +7,15 @@ import torch
 from helpers import DISCRETE, PIXELS, fill_replay, make_agent, points, small_method
 from rank_updates import CASES, CHECKS, DEFAULT, QUIET, group_of_one, run, run_ranks
 
-from voidrl import ranks, registry
+from voidrl import ranks
 from voidrl.agent.trainers import Pieces, check_ranks
-from voidrl.build import build_config, require_fitting
+from voidrl.config import registry
 from voidrl.engine.engine import Engine
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.representations.simclr import nt_xent
+from voidrl.training.build import build_config, require_fitting
 
 # Sums in another order differ by a few units of 2⁻²⁴ of their largest terms. Adam divides a gradient by its
 # own size, so weights are compared only where it is more than rounding: the bias behind φ(s') − φ(s), say,

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from voidrl import registry
+from voidrl.config import registry
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.learners.base import Learner
 from voidrl.learners.dqn import DQN

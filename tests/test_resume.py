@@ -17,10 +17,11 @@ from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, new
 from tiny_weights import NARROW, resnet_weights, write_weights
 
 import voidrl
-from voidrl import checkpoint, registry
 from voidrl.cli import main as cli
+from voidrl.config import registry
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.nets import resnet
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
@@ -418,7 +419,7 @@ def test_a_kill_before_the_first_checkpoint_begins_again_without_repeated_rows(t
     start(tmp_path / "straight")
 
     def die():
-        from voidrl.loop import Loop
+        from voidrl.training.loop import Loop
 
         update = Loop._update_agent
 

@@ -8,10 +8,10 @@ import pytest
 from tiny_runs import MAZE, Walk, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import RESUMABLE_FIELDS, Config, flat, may_change, merge, to_json
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, UnknownNameError
+from voidrl.runs import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import voidrl
 from voidrl.cli import main as cli
 from voidrl.errors import StoppedBySignal
 from voidrl.runs.status import read_status
-from voidrl.terminal import signals
-from voidrl.terminal.signals import STOP_SIGNALS, StopSignals
+from voidrl.system.terminal import signals
+from voidrl.system.terminal.signals import STOP_SIGNALS, StopSignals
 
 QUICK = [
     "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
@@ -103,7 +103,7 @@ def test_a_fork_has_the_handlers_from_before_and_does_not_count_for_its_parent()
 
 START = """
 import ctypes, multiprocessing, os, signal, subprocess, sys, time
-from voidrl.terminal.signals import StopSignals, end_with_process
+from voidrl.system.terminal.signals import StopSignals, end_with_process
 def ready(*pids):
     print(*pids, flush=True)
 """

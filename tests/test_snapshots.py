@@ -9,10 +9,10 @@ import torch
 from tiny_runs import Walk, make_continuous, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import LogConfig
 from voidrl.errors import ConfigError, RunFolderError
+from voidrl.runs import checkpoint
 
 
 def kept(run):
@@ -86,7 +86,7 @@ def test_a_kill_between_snapshot_and_checkpoint_loses_neither(tmp_path, monkeypa
 
 
 def test_a_stopped_run_has_those_it_came_by(tmp_path, monkeypatch):
-    from voidrl.loop import Loop
+    from voidrl.training.loop import Loop
 
     run, record = tmp_path / "run", Loop._record
 

@@ -8,8 +8,8 @@ import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
 from voidrl.cli import main as cli
-from voidrl.terminal.screen import in_notebook, is_log, is_terminal, width_of
-from voidrl.terminal.tables import described, print_table, wrap_text
+from voidrl.system.terminal.screen import in_notebook, is_log, is_terminal, width_of
+from voidrl.system.terminal.tables import described, print_table, wrap_text
 
 COLUMNS = ("method", "seeds", "score", "about")
 ROWS = [

@@ -10,11 +10,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import voidrl
-from voidrl import build, threads
 from voidrl.agent.cost import acting_gflop, encoder_flop, update_gflop
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.replay import Replay
+from voidrl.system import threads
+from voidrl.training import build
 
 CPU = torch.device("cpu")
 TINY = {

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from voidrl import user_cache
+from voidrl.system import user_cache
 
 needs_root = pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="needs root for chown")
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from voidrl.checkpoint import Group, save
+from voidrl.runs.checkpoint import Group, save
 
 AGENT, REPLAY = "agent.safetensors", "replay-000.safetensors"
 

@@ -5,9 +5,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from voidrl import checkpoint
 from voidrl.config import merge
 from voidrl.methods.base import Method
+from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
 
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36&goal=far&slip=0.2&max_episode_steps=9"

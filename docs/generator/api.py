@@ -19,19 +19,19 @@ AGENT = ("act",)  # the members that users call
 OTHERS = {
     "Entropy": [f"voidrl.entropy:{n}" for n in ("particle_reward", "particle_entropy", "knn_distances",
                                                 "random_distances", "RunningMean")],
-    "Evaluation": ["voidrl.evaluation:Evaluation"],
-    "Callbacks": [f"voidrl.callbacks:{n}" for n in ("Callback", "RunView", "StopOnPlateau", "StopAtReturn",
-                                                    "OptunaPruning")],
+    "Evaluation": ["voidrl.training.evaluation:Evaluation"],
+    "Callbacks": [f"voidrl.training.callbacks:{n}" for n in (
+        "Callback", "RunView", "StopOnPlateau", "StopAtReturn", "OptunaPruning")],
     "Components": ["voidrl.methods.base:Method", "voidrl.methods.base:Latents",
                    "voidrl.representations.base:Representation", "voidrl.representations.base:Views",
                    "voidrl.learners.base:Learner", "voidrl.types:Loss", "voidrl.types:Batch",
                    "voidrl.types:Sequence", "voidrl.types:EnvSpec", "voidrl.config:RepresentationConfig"],
     "Networks": [f"voidrl.nets:{n}" for n in ("Encoder", "mlp", "target_copy", "polyak_update")],
     "Results": ["voidrl.runs.metrics:read_metrics", "voidrl.report.page:write_report",
-                "voidrl.media.video:record", "voidrl.media.video:write_video",
+                "voidrl.report.videos.video:record", "voidrl.report.videos.video:write_video",
                 "voidrl.experiments.experiment:run_experiment"],
-    "Stable-Baselines3": ["voidrl.integrations.sb3:APTReward",
-                               "voidrl.integrations.sb3:APTReplayBuffer"],
+    "Stable-Baselines3": ["voidrl.playing.sb3:APTReward",
+                               "voidrl.playing.sb3:APTReplayBuffer"],
 }  # fmt: skip
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from generator.formatting import NOTE, code, plain, table, wrapped
-from voidrl import registry
-from voidrl.config import PIECES, SET_BY_COMMAND, Config, field_docs
+from voidrl.config import PIECES, SET_BY_COMMAND, Config, field_docs, registry
 
 
 def config() -> str:

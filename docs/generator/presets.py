@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 
 from generator.formatting import NOTE, plain, table, wrapped
-from voidrl import protocols
-from voidrl.protocols.presets import AGENTS, PROTOCOLS
+from voidrl import presets as protocols
+from voidrl.presets.presets import AGENTS, PROTOCOLS
 
 ABOUT = {
     "cpu": (

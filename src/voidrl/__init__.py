@@ -9,18 +9,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from voidrl.registration import register_when_imported
+from voidrl.envs.registration import register_when_imported
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
-    from voidrl.callbacks import STOP, Callback
     from voidrl.config import Config
     from voidrl.data.export import export_data
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.playing.env import make_env
     from voidrl.playing.export import export_policy
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
+    from voidrl.training.callbacks import STOP, Callback
 
 __version__ = "0.3.0"
 __all__ = [
@@ -45,9 +45,9 @@ __all__ = [
     "train",
 ]
 _HOMES = {
-    "STOP": "callbacks",
+    "STOP": "training.callbacks",
     "Agent": "agent",
-    "Callback": "callbacks",
+    "Callback": "training.callbacks",
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",

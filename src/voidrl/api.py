@@ -10,13 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from voidrl import build, checkpoint, ranks
-from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
+from voidrl import ranks
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.arguments import known_arguments
-from voidrl.build import ConfigLayer, Env, Overrides
-from voidrl.callbacks import CallbackList, Callbacks
 from voidrl.config import (
     RESUMABLE_FIELDS,
     Config,
@@ -29,12 +25,14 @@ from voidrl.config import (
     to_json,
     update,
 )
+from voidrl.config.arguments import known_arguments
+from voidrl.config.registry import import_path
 from voidrl.data.files import absolute_name
 from voidrl.data.fill import fill_replay, open_fitting
-from voidrl.device import placed
-from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import is_importable, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
+from voidrl.envs.spaces import spec_from_json
+from voidrl.envs.suites.dmcontrol import require_task
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -48,16 +46,27 @@ from voidrl.errors import (
     by_caller,
     shown,
 )
-from voidrl.evaluation import Evaluation, evaluate_agent
-from voidrl.files import user_path
-from voidrl.loop import Loop, resume_command
 from voidrl.methods.base import Method
-from voidrl.metrics import require_rows
-from voidrl.registry import import_path
 from voidrl.replay.columns import take_columns
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
-from voidrl.saved_run import (
+from voidrl.sharing import pretrained as share
+from voidrl.system.device import placed
+from voidrl.system.files import user_path
+from voidrl.system.terminal.foreign import log_hidden_warnings, quiet_libraries
+from voidrl.system.terminal.output import durable_output, say
+from voidrl.system.threads import cpu_threads
+from voidrl.system.units import human_seconds, parse_count
+from voidrl.training import build
+from voidrl.training.affordable import CPU_PRESET, hopeless_on_cpu
+from voidrl.training.build import ConfigLayer, Env, Overrides
+from voidrl.training.callbacks import CallbackList, Callbacks
+from voidrl.training.disk import checkpoint_bytes, require_disk, saved_bytes
+from voidrl.training.evaluation import Evaluation, evaluate_agent
+from voidrl.training.loop import Loop, resume_command
+from voidrl.training.metrics import require_rows
+from voidrl.training.saved_run import (
     LoopState,
     begin_stream,
     latest_run,
@@ -66,14 +75,7 @@ from voidrl.saved_run import (
     rank_count,
     sweep_parts,
 )
-from voidrl.sharing import pretrained as share
-from voidrl.spaces import spec_from_json
-from voidrl.suites.dmcontrol import require_task
-from voidrl.terminal.foreign import log_hidden_warnings, quiet_libraries
-from voidrl.terminal.output import durable_output, say
-from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec
-from voidrl.units import human_seconds, parse_count
 
 if TYPE_CHECKING:
     from voidrl.probing.result import ProbeResult

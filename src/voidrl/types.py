@@ -151,7 +151,7 @@ class EnvSpec:
         return f"{kind} {'×'.join(map(str, shape))}{numbers}{stack}, {actions}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a manifest; `voidrl.spaces.spec_from_json` reads them."""
+        """Plain values for a manifest; `voidrl.envs.spaces.spec_from_json` reads them."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
@@ -228,3 +228,18 @@ class Pairs(NamedTuple):
     obs: Tensor  # (B, *obs_shape), augmented
     later: Tensor  # (B, *obs_shape), augmented
     mask: Tensor  # (B,) 1 where both belong to the same episode
+
+
+CHECK = "check/"  # before the keys of what is only checked to be finite, and not logged
+
+
+class NonFinite(NamedTuple):
+    """A metric that became NaN or infinite since the last flush."""
+
+    variant: int
+    """The variant of the update that it belongs to."""
+    key: str
+    finite_adds: int
+    """Number of adds of this variant before the first that was not finite."""
+    order: int
+    """Position of the key in its update, whose metrics are in the order in which they are computed."""

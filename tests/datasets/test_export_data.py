@@ -16,9 +16,9 @@ from voidrl.data.export import export_data
 from voidrl.data.files import Content, is_dataset_id, open_dataset, write_minari, write_npz
 from voidrl.data.fill import fill_replay as fill_from
 from voidrl.data.units import action_space, observation_space
+from voidrl.envs.spaces import env_action
 from voidrl.errors import CheckpointError, ConfigError, DataError, MissingExtraError, UnknownNameError
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
-from voidrl.spaces import env_action
 from voidrl.types import EnvSpec
 
 STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
@@ -272,7 +272,7 @@ def test_the_command_line_names_the_data_by_its_absolute_path(run, tmp_path, mon
     assert saved["replay"]["data"] == str(tmp_path / "data.npz")
     # A fine-tuned agent does not begin with the data of another run.
     agent = voidrl.load(tmp_path / "new")
-    from voidrl.build import task_config
+    from voidrl.training.build import task_config
 
     assert task_config(agent.config).replay.data is None
 

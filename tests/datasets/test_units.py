@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from voidrl.data.units import action_space, actions_within, agent_action, observation_space, observations_of
-from voidrl.spaces import env_action, spec_of, to_frames
+from voidrl.envs.spaces import env_action, spec_of, to_frames
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (9, 8, 3), np.uint8)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from doc_pages import ROOT
 
-from voidrl import loop
 from voidrl.cli import main as cli
+from voidrl.training import loop
 
 INTERRUPT = "^C"
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -6,14 +6,16 @@ import math
 import subprocess
 from types import SimpleNamespace
 
-from voidrl import api, build, units
+from voidrl import api
 from voidrl.cli import video
+from voidrl.cli.checkup import checkup as doctor
 from voidrl.config import Config, EnvConfig
-from voidrl.doctor import checkup as doctor
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.experiments import cell, experiment, run
 from voidrl.experiments.executors import local
 from voidrl.report import gallery
+from voidrl.system import units
+from voidrl.training import build
 
 # The largest value of a field of this name, wherever in the config it stands.
 LIMITS = {

@@ -15,7 +15,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.schedule import Machines, describe, plan_schedule
 from voidrl.experiments.state import CellState
-from voidrl.units import parse_count
+from voidrl.system.units import parse_count
 
 TABLE = re.compile(r"```text\n(voidrl experiment [^`]*?)\n```\n\n((?:\|[^\n]*\n)+)")
 

@@ -9,9 +9,9 @@ import pytest
 from doc_pages import DOCS, PAGES, ROOT, anchors, inline_code, links
 from doc_shell import TARGETS
 
-from voidrl import registry
 from voidrl.cli import main as cli
-from voidrl.protocols.presets import NO_PRESET, PRESETS
+from voidrl.config import registry
+from voidrl.presets.presets import NO_PRESET, PRESETS
 
 
 @pytest.fixture

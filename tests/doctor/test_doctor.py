@@ -14,14 +14,14 @@ import pytest
 import torch
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import machine
 from voidrl.cli import main as cli
-from voidrl.doctor import checkup, probes
-from voidrl.doctor.checkup import examine, is_ready, summary
-from voidrl.doctor.probes import Finding, UnusableError
+from voidrl.cli.checkup import checkup, probes
+from voidrl.cli.checkup.checkup import examine, is_ready, summary
+from voidrl.cli.checkup.probes import Finding, UnusableError
 from voidrl.envs import gl
-from voidrl.protocols.presets import PROTOCOLS
-from voidrl.protocols.replay_size import replay_bytes
+from voidrl.presets.presets import PROTOCOLS
+from voidrl.presets.replay_size import replay_bytes
+from voidrl.system import machine
 
 GB = 10**9
 
@@ -156,7 +156,7 @@ def test_a_process_that_hangs_is_ended_with_its_children(only_atari, tmp_path):
     found = only_atari(source, timeout_s=1.5)
     assert time.monotonic() - began < 20
     assert found["Atari"].found == "did not answer in time"
-    assert "-m voidrl.doctor.probes atari" in found["Atari"].fix
+    assert "-m voidrl.cli.checkup.probes atari" in found["Atari"].fix
     child = int(mark.read_text())
     for _ in range(100):  # it is reaped by whoever has adopted it
         try:
@@ -188,7 +188,7 @@ def test_findings_before_a_crash_are_kept(monkeypatch, tmp_path):
     assert found["Matplotlib"].state == "ok"
     crashed = found["Hugging Face Hub"]
     assert (crashed.state, crashed.found) == ("warn", "its process ended with exit status 3")
-    assert "-m voidrl.doctor.probes tools" in crashed.fix
+    assert "-m voidrl.cli.checkup.probes tools" in crashed.fix
     assert "TensorBoard" not in found  # which came after it
 
 

@@ -12,15 +12,16 @@ import pytest
 import torch
 
 import voidrl
-from voidrl import build, checkpoint
 from voidrl.cli.main import main
 from voidrl.config import AtariConfig, Config, EnvConfig
 from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
+from voidrl.envs.suites.atari import GAMES
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
 from voidrl.replay import TERMINATED
+from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
-from voidrl.suites.atari import GAMES
+from voidrl.training import build
 
 pytest.importorskip("ale_py")
 
@@ -426,8 +427,8 @@ def test_with_all_actions_an_agent_of_one_game_goes_on_in_another(tmp_path):
 
 
 def test_fine_tuning_takes_the_papers_100k_steps_unless_told_otherwise(trained):
-    assert voidrl.build.task_config(trained.config).steps == 100_000
-    assert voidrl.build.task_config(trained.config).phase == "finetune"
+    assert voidrl.training.build.task_config(trained.config).steps == 100_000
+    assert voidrl.training.build.task_config(trained.config).phase == "finetune"
 
 
 def test_the_papers_protocol_is_the_default(trained):

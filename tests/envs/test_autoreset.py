@@ -9,9 +9,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from voidrl.config import EnvConfig
 from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.make import make_envs
+from voidrl.envs.spaces import spec_of
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, VoidrlWarning
-from voidrl.spaces import spec_of
 
 SAME, NEXT, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
 

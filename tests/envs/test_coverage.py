@@ -26,7 +26,7 @@ from voidrl.envs.coverage import (
     wrap,
 )
 from voidrl.errors import CheckpointError, EnvironmentFailedError
-from voidrl.evaluation import Evaluation
+from voidrl.training.evaluation import Evaluation
 
 suite = pytest.importorskip("dm_control.suite")
 

@@ -14,8 +14,8 @@ import pytest
 from voidrl.config import DMControlConfig, EnvConfig
 from voidrl.envs import dmc, gl
 from voidrl.envs.make import make_envs, probe_env
+from voidrl.envs.suites.dmcontrol import NEED_GL, SUITE
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
-from voidrl.suites.dmcontrol import NEED_GL, SUITE
 
 suite = pytest.importorskip("dm_control.suite")
 dmc_tasks = pytest.importorskip("voidrl.envs.dmc_tasks")
@@ -180,7 +180,7 @@ def test_a_domain_has_the_starts_of_its_first_task_and_no_reward(closing_envs):
     ["walker", *(pytest.param(name, marks=pytest.mark.slow) for name in ("quadruped", "cheetah", "hopper"))],
 )
 def test_an_agent_of_a_domain_fits_its_tasks(domain, closing_envs):
-    from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS
+    from voidrl.envs.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS
 
     whole = closing_envs(f"dmc/{domain}").spec
     for task in TASKS[domain]:

@@ -9,8 +9,8 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from voidrl.envs.maze import AGENT, FLOOR, GOAL, RADIUS, WALL, PixelMaze, PixelMazeVector
+from voidrl.envs.registration import MAZE_ID, register
 from voidrl.errors import ConfigError
-from voidrl.registration import MAZE_ID, register
 
 UP, DOWN, LEFT, RIGHT = range(4)
 SMALL = ["#####", "#   #", "### #", "#   #", "#####"]  # size=5, layout_seed=0

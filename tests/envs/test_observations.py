@@ -7,8 +7,8 @@ from gymnasium import spaces
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs, probe_env
+from voidrl.envs.spaces import observed_frames, read_spaces, spec_of, to_frames, to_picture
 from voidrl.errors import EnvironmentFailedError, SpaceError, UnknownNameError
-from voidrl.spaces import observed_frames, read_spaces, spec_of, to_frames, to_picture
 
 TWO = spaces.Discrete(2)
 

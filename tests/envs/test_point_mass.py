@@ -11,9 +11,9 @@ from gymnasium.utils.env_checker import check_env
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.envs.point_mass import GOAL, TASKS, PointMass
+from voidrl.envs.registration import POINT_MASS_ID, register
 from voidrl.errors import UnknownNameError
-from voidrl.protocols.presets import family
-from voidrl.registration import POINT_MASS_ID, register
+from voidrl.presets.presets import family
 
 RIGHT, LEFT, UP, DOWN, NOTHING = range(5)
 

@@ -9,8 +9,8 @@ from voidrl.config import DMControlConfig, EnvConfig
 from voidrl.envs import gl
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.envs.spaces import to_picture
 from voidrl.errors import ConfigError, EnvironmentFailedError
-from voidrl.spaces import to_picture
 
 
 class Counting(gym.Env):

@@ -8,9 +8,9 @@ from gymnasium.vector import AutoresetMode
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
+from voidrl.envs.spaces import ObservationCheck
 from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError
-from voidrl.spaces import ObservationCheck
 
 
 class Odd(gym.Env):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from voidrl.envs.spaces import env_action, read_spaces, spec_from_json, spec_of, to_frames
 from voidrl.errors import SpaceError
-from voidrl.spaces import env_action, read_spaces, spec_from_json, spec_of, to_frames
 from voidrl.types import EnvSpec
 
 TWO = spaces.Discrete(2)

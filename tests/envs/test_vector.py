@@ -17,6 +17,7 @@ from voidrl.envs.forked import ForkedVector
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.envs.registration import MAZE_ID
 from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
@@ -26,7 +27,6 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlWarning,
 )
-from voidrl.registration import MAZE_ID
 
 HERE = __name__
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from voidrl import checkpoint
 from voidrl.config import to_json
 from voidrl.envs.ids import atari_game
-from voidrl.metrics import MetricsWriter
+from voidrl.envs.suites.atari import human_normalized
+from voidrl.runs import checkpoint
 from voidrl.runs.status import RunStatus
-from voidrl.suites.atari import human_normalized
+from voidrl.training.metrics import MetricsWriter
 
 MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"}, "command": "voidrl …"}
 

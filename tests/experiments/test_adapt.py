@@ -13,7 +13,7 @@ from voidrl.experiments.measures import cell_value, show_value
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.metrics import MetricsWriter
+from voidrl.training.metrics import MetricsWriter
 
 POINT = "voidrl/PointMass-v0"
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from voidrl import build
 from voidrl.cli import main as cli
 from voidrl.config import EnvConfig, to_json, update
 from voidrl.envs.ids import parse_id
@@ -17,8 +16,9 @@ from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.protocols.presets import DEMO_ENV
+from voidrl.presets.presets import DEMO_ENV
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation
+from voidrl.training import build
 
 TASK = f"{DEMO_ENV}&goal=[11,5]"
 

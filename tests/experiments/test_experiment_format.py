@@ -6,14 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from voidrl import registry
 from voidrl.cli import main as cli
+from voidrl.config import registry
+from voidrl.envs.suites import published
+from voidrl.envs.suites.atari import GAMES_26, human_normalized
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import EvaluationSpec, read_experiment, shipped
 from voidrl.experiments.tasks import GROUPS, make_task, select
-from voidrl.protocols.presets import PRESETS
-from voidrl.suites import published
-from voidrl.suites.atari import GAMES_26, human_normalized
+from voidrl.presets.presets import PRESETS
 
 LEAST = """
 tasks = ["voidrl/PixelMaze-v0"]

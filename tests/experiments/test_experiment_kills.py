@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from tiny_runs import rows
 
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
-from voidrl.runs import locks
+from voidrl.runs import checkpoint, locks
 from voidrl.runs.metrics import last_rows
 from voidrl.runs.status import read_status
 

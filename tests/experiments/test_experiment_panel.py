@@ -8,6 +8,7 @@ import pytest
 from done_cells import make_done, make_started
 
 from voidrl.cli.main import main as cli
+from voidrl.envs.suites.atari import baseline, human_normalized
 from voidrl.errors import ConfigError
 from voidrl.experiments import planner as planning
 from voidrl.experiments import run
@@ -23,7 +24,6 @@ from voidrl.report.page import write_report
 from voidrl.report.panel import panel_sections, read_section
 from voidrl.report.read import read_all
 from voidrl.runs.experiment_record import read_experiment_record
-from voidrl.suites.atari import baseline, human_normalized
 
 SHARES = {"random": 0.0, "zero_shot": 0.2, "finetuned": 0.6, "scratch": 0.4}
 SHARES |= {"untrained": 0.0, "from_zero": 0.3}

@@ -6,7 +6,6 @@ import functools
 import pytest
 import torch
 
-from voidrl import build
 from voidrl.agent import Agent
 from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
@@ -17,7 +16,8 @@ from voidrl.experiments.planner import flat, make_plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
-from voidrl.protocols.presets import DEMO_ENV, PRESETS
+from voidrl.presets.presets import DEMO_ENV, PRESETS
+from voidrl.training import build
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,7 +29,7 @@ from voidrl.runs import locks
 from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.runs.status import read_status
-from voidrl.terminal.signals import StopSignals
+from voidrl.system.terminal.signals import StopSignals
 
 OWN = """
 title = "Walks"

@@ -19,8 +19,8 @@ from voidrl.report.groups import make_arms
 from voidrl.report.markdown import as_markdown
 from voidrl.report.published import published_tables
 from voidrl.report.read import read_all
+from voidrl.report.scores.panel import make_panels
 from voidrl.report.stages import stage_table
-from voidrl.scores.panel import make_panels
 
 SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
 SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}

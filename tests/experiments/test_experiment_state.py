@@ -8,7 +8,6 @@ import pytest
 import torch
 from done_cells import MACHINE, make_done, make_started, write_status
 
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
 from voidrl.experiments import estimate
@@ -20,7 +19,7 @@ from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results, results
-from voidrl.runs import locks
+from voidrl.runs import checkpoint, locks
 
 FAST = {"preset": "atari-fast", "seeds": (1,)}
 

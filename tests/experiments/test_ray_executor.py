@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from voidrl import __version__, checkpoint
-from voidrl.checkpoint import Group
+from voidrl import __version__
 from voidrl.cli.main import main
 from voidrl.errors import ConfigError, MissingExtraError
 from voidrl.experiments.executors import make_options
@@ -23,8 +22,9 @@ from voidrl.experiments.executors.ray import node as ray_node
 from voidrl.experiments.executors.ray.node import NodeAgent, attempt_path, write_json
 from voidrl.experiments.executors.ray.run_copy import RunCopy
 from voidrl.experiments.prune import prune_path, request_prune
-from voidrl.runs import locks
-from voidrl.terminal import ending
+from voidrl.runs import checkpoint, locks
+from voidrl.runs.checkpoint import Group
+from voidrl.system.terminal import ending
 
 CELL = "maze/apt/seed1"
 

@@ -8,7 +8,6 @@ import signal
 import pytest
 from done_cells import make_done, make_started, write_status
 
-from voidrl import checkpoint
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted
 from voidrl.experiments import cell as cell_module
@@ -22,7 +21,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
-from voidrl.runs import locks
+from voidrl.runs import checkpoint, locks
 from voidrl.runs.experiment_record import read_failure
 
 COMMAND = ["voidrl", "experiment", "demo"]

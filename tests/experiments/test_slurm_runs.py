@@ -17,7 +17,7 @@ from pathlib import Path
 import fake_slurm
 import pytest
 
-from voidrl import checkpoint
+from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
 
 pytest.importorskip("submitit")

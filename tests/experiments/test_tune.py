@@ -9,7 +9,6 @@ from done_cells import write_status
 from tiny_runs import MAZE, tiny
 
 from voidrl import api
-from voidrl.checkpoint import write_json_atomic
 from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments import planner as planning
@@ -24,6 +23,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.prune import PruneOnRequest, prune_path, request_prune
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
+from voidrl.runs.checkpoint import write_json_atomic
 from voidrl.runs.experiment_record import read_experiment_record
 from voidrl.runs.status import is_pruned
 

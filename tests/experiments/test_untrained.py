@@ -9,7 +9,6 @@ from done_cells import make_started
 from tiny_runs import Walk, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import to_json
 from voidrl.errors import ConfigError
@@ -19,8 +18,9 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.experiments.table import print_results
+from voidrl.runs import checkpoint
 from voidrl.runs.status import read_status
-from voidrl.units import parse_count
+from voidrl.system.units import parse_count
 
 POINT = "voidrl/PointMass-v0"
 SMALL = """
@@ -77,7 +77,7 @@ def test_an_untrained_agent_is_fine_tuned(tmp_path):
     assert tuned.steps == 30
     assert newest(tmp_path / "tuned")[1]["updates"] > 0
     # Without a number of steps it takes the default, not the 0 of pre-training.
-    assert voidrl.build.task_config(voidrl.load(tmp_path / "run").config).steps == 100_000
+    assert voidrl.training.build.task_config(voidrl.load(tmp_path / "run").config).steps == 100_000
 
 
 def test_the_command_line_takes_0_steps(tmp_path, capsys):

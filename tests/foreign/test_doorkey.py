@@ -6,7 +6,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from voidrl.registry import import_path
+from voidrl.config.registry import import_path
 
 pytest.importorskip("minigrid")
 LEFT, RIGHT, FORWARD, PICK_UP, TOGGLE = 0, 1, 2, 3, 5

@@ -22,9 +22,9 @@ from gymnasium import spaces
 
 import voidrl
 from voidrl.config import merge
+from voidrl.config.registry import import_path
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import GYM_ID
-from voidrl.registry import import_path
 from voidrl.runs.metrics import read_metrics
 
 os.environ.setdefault("PYGLET_HEADLESS", "1")  # MiniWorld

@@ -30,7 +30,7 @@ from voidrl.errors import (
     SpaceError,
     UnknownNameError,
 )
-from voidrl.integrations.sb3 import APTReplayBuffer, APTReward, LatentSpace
+from voidrl.playing.sb3 import APTReplayBuffer, APTReward, LatentSpace
 from voidrl.types import EnvSpec
 
 
@@ -475,6 +475,6 @@ def test_a_vecenv_that_hides_last_states_is_refused():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.buffers", None)
-    monkeypatch.delitem(sys.modules, "voidrl.integrations.sb3")
+    monkeypatch.delitem(sys.modules, "voidrl.playing.sb3")
     with pytest.raises(MissingExtraError, match=r"needs stable-baselines3, .*pip install 'voidrl\[sb3\]'"):
-        importlib.import_module("voidrl.integrations.sb3")
+        importlib.import_module("voidrl.playing.sb3")

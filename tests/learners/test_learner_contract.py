@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, Constant, Five, fill_replay, make_agent, moved, snapshot
 
-from voidrl import registry
+from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.learners.base import Learner, Loss, OnPolicyLearner, frozen
 

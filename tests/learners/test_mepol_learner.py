@@ -12,7 +12,7 @@ from voidrl.agent.on_policy import ascend, rollout_step
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.learners.base import Surrogate
 from voidrl.learners.mepol import Policy
-from voidrl.observations import action_mask
+from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 

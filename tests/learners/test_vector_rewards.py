@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from helpers import CPU, DISCRETE, fill_replay, make_agent, moved, points, shake, watch_losses
 from torch import nn
 
-from voidrl.build import rehearse_reward
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
 from voidrl.nets import SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
+from voidrl.training.build import rehearse_reward
 from voidrl.types import Batch, EnvSpec
 
 STATES = 4

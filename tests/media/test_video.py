@@ -12,14 +12,13 @@ from tiny_runs import MAZE, TINY, Walk, tiny
 
 import voidrl
 from voidrl.agent import Agent
-from voidrl.build import build_config
 from voidrl.cli.main import main
 from voidrl.config import EnvConfig, update
 from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
-from voidrl.media import mp4
-from voidrl.media.video import (
+from voidrl.report.videos import mp4
+from voidrl.report.videos.video import (
     BACKGROUND,
     GAP,
     Moment,
@@ -31,6 +30,7 @@ from voidrl.media.video import (
     write_video,
 )
 from voidrl.runs.folder import RunFolder
+from voidrl.training.build import build_config
 
 
 class Flipbook(gym.Env):
@@ -165,7 +165,7 @@ def test_it_stops_after_some_seconds_even_within_an_episode():
 
 
 def test_many_frames_go_to_disk(monkeypatch):
-    monkeypatch.setattr("voidrl.media.video.IN_MEMORY_BYTES", 40)
+    monkeypatch.setattr("voidrl.report.videos.video.IN_MEMORY_BYTES", 40)
     recording = by_hand(range(0, 200, 2))
     assert recording._file._rolled
     one, other = iter(recording), iter(recording)
@@ -285,7 +285,7 @@ def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, monk
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("voidrl.media.mp4.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("voidrl.report.videos.mp4.tempfile.TemporaryFile", refuse)
     with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another folder with -o FILE.mp4"):
         write_video([by_hand([0])], tmp_path / "film.mp4")
 

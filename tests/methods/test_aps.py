@@ -23,7 +23,7 @@ from torch import nn
 import voidrl
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
-from voidrl.protocols.presets import preset_values
+from voidrl.presets.presets import preset_values
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 

@@ -6,11 +6,11 @@ import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, watch_losses
 
 from voidrl.agent import Agent
-from voidrl.build import build_config, layers_for
 from voidrl.entropy import particle_reward
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
-from voidrl.protocols.presets import preset_values
+from voidrl.presets.presets import preset_values
+from voidrl.training.build import build_config, layers_for
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):

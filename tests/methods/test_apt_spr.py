@@ -8,10 +8,9 @@ from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters
 from tiny_runs import MAZE, newest, rows
 
 import voidrl
-from voidrl import build
 from voidrl.agent.dry_build import dry_build
-from voidrl.metrics import CHECK
-from voidrl.types import EnvSpec
+from voidrl.training import build
+from voidrl.types import CHECK, EnvSpec
 
 GAME = EnvSpec((1, 84, 84), True, 4, num_actions=9, raw_shape=(84, 84))
 SMALL_MAZE = EnvSpec((3, 39, 39), True, 1, num_actions=4, raw_shape=(39, 39, 3))

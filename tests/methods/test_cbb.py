@@ -11,8 +11,16 @@ from tiny_runs import Walk, assert_same_run, tiny
 
 import voidrl
 from voidrl.agent.dry_build import dry_build
-from voidrl.counting import CodeSample, PixelDensity, SimHash, VisitTable, hash_input, hash_width, small_gray
 from voidrl.errors import ConfigError
+from voidrl.nets.counting import (
+    CodeSample,
+    PixelDensity,
+    SimHash,
+    VisitTable,
+    hash_input,
+    hash_width,
+    small_gray,
+)
 from voidrl.types import EnvSpec
 
 NO_SKILL = torch.zeros(0)

@@ -24,11 +24,12 @@ from helpers import (
 from tiny_runs import MAZE, Walk, assert_same_run, newest, rows, tiny
 
 import voidrl
-from voidrl import build, entropy
+from voidrl import entropy
 from voidrl.agent import on_policy
 from voidrl.entropy import neighborhoods, particle_entropy, weighted_entropy
 from voidrl.errors import ConfigError, NeighborError
 from voidrl.replay import Replay
+from voidrl.training import build
 
 
 def gaussian(d, sigma=1.0):

@@ -16,12 +16,11 @@ from helpers import (
     update,
 )
 
-from voidrl import registry
-from voidrl.build import build_config
-from voidrl.config import MethodConfig, SkillConfig, to_json
+from voidrl.config import MethodConfig, SkillConfig, registry, to_json
 from voidrl.engine.host_reads import HostReads
 from voidrl.methods.base import About, Method
-from voidrl.protocols.presets import recipe
+from voidrl.presets.presets import recipe
+from voidrl.training.build import build_config
 
 METHODS = registry.names("method")
 SPECS = {"discrete": (DISCRETE, 1), "continuous": (CONTINUOUS, 3), "pixels": (PIXELS, 3)}

@@ -6,9 +6,9 @@ import torch
 from helpers import CONTINUOUS, Point, brute_force, make_agent, points, run_loop, spec_of
 from test_cic import batch_of, latents_of
 
-from voidrl.build import layers_for
 from voidrl.config import merge
 from voidrl.errors import ConfigError
+from voidrl.training.build import layers_for
 
 SMALL = {"method": "moss", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
 

@@ -20,9 +20,8 @@ from helpers import (
 from torch import nn
 
 import voidrl
-from voidrl import registry
 from voidrl.agent.agent import SELECTION_STEPS
-from voidrl.config import SkillConfig
+from voidrl.config import SkillConfig, registry
 from voidrl.errors import SpaceError
 from voidrl.methods.base import Latents, Method, Option
 from voidrl.nets import TwinQ, mlp

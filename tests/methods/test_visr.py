@@ -13,7 +13,7 @@ from torch import nn
 import voidrl
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
-from voidrl.protocols.presets import preset_values
+from voidrl.presets.presets import preset_values
 from voidrl.types import Batch, EnvSpec
 
 WIDE = EnvSpec((12,), False, 1, num_actions=3, raw_shape=(12,))

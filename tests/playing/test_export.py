@@ -21,11 +21,11 @@ from helpers import (
 
 import voidrl
 from voidrl.cli.main import main
+from voidrl.envs.spaces import env_action
+from voidrl.envs.spaces.frames import frames_of
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
-from voidrl.observations import stored_obs_shape, unpack
+from voidrl.nets.observations import stored_obs_shape, unpack
 from voidrl.playing.export import WRITERS, Policy
-from voidrl.spaces import env_action
-from voidrl.spaces.frames import frames_of
 from voidrl.types import EnvSpec, ObsPart
 
 UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (2,)}

@@ -11,8 +11,8 @@ import voidrl
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.evaluation import evaluate_agent
-from voidrl.observations import unpack
+from voidrl.nets.observations import unpack
+from voidrl.training.evaluation import evaluate_agent
 from voidrl.types import EnvSpec
 
 MAZE = "voidrl/PixelMaze-v0?size=9&image_size=36&slip=0.5&max_episode_steps=12"

@@ -8,8 +8,8 @@ import random
 import numpy as np
 from safetensors.numpy import save
 
-from voidrl.checkpoint import FORMAT
 from voidrl.config import Config, flat, merge, to_json
+from voidrl.runs.checkpoint import FORMAT
 
 DATE = "2026-11-15T12:00:00+00:00"
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36"

@@ -14,7 +14,6 @@ from PIL import Image
 from tiny_runs import MAZE, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError
 from voidrl.replay import Replay
 from voidrl.replay.sizes import row_count
@@ -22,7 +21,8 @@ from voidrl.report import latents
 from voidrl.report.latents import LatentMap, _StoredReplay, latent_map, project
 from voidrl.report.media import newest_agent
 from voidrl.report.saved import Saved
-from voidrl.saved_run import load_run
+from voidrl.runs import checkpoint
+from voidrl.training.saved_run import load_run
 
 
 class Odometer(gym.Env):

@@ -8,10 +8,10 @@ from synthetic_runs import write_experiment, write_run
 from tiny_runs import MAZE, tiny
 
 from voidrl import api
-from voidrl.checkpoint import write_json_atomic
 from voidrl.report.page import write_report
+from voidrl.runs.checkpoint import write_json_atomic
 from voidrl.runs.evaluations import FILE_NAME
-from voidrl.scores.score import evaluation_record
+from voidrl.training.evaluation import evaluation_record
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 BROWSER = next(

@@ -23,7 +23,7 @@ from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
-from voidrl.scores.grids import GridResult, PointResult
+from voidrl.report.scores.grids import GridResult, PointResult
 
 HALVES = ["90%", "92.5%", "95%", "97.5%", "100%"]
 

@@ -4,7 +4,7 @@ import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.config import flat, merge
-from voidrl.protocols.presets import protocol_for
+from voidrl.presets.presets import protocol_for
 from voidrl.report.curves import chart_data
 from voidrl.report.groups import env_names, make_arms, source_of, stages_of
 from voidrl.report.provenance import settings_table

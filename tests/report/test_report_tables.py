@@ -8,7 +8,8 @@ import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.config import flat, merge
-from voidrl.protocols.presets import protocol_for
+from voidrl.envs.suites.atari import human_normalized
+from voidrl.presets.presets import protocol_for
 from voidrl.report import markdown
 from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
 from voidrl.report.groups import make_arms
@@ -18,7 +19,6 @@ from voidrl.report.published import atari_table, published_tables
 from voidrl.report.read import read_all
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats
-from voidrl.suites.atari import human_normalized
 
 
 def arms_of(*paths):

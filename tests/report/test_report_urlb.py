@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from synthetic_runs import write_experiment, write_json, write_run
 
-from voidrl import registry
+from voidrl.config import registry
 from voidrl.report.figures import draw_ranking, require_matplotlib
 from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.published import published_tables
 from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import read_all
+from voidrl.report.scores.urlb import BODIES, expert_returns
 from voidrl.report.urlb import urlb_tables
-from voidrl.scores.urlb import BODIES, expert_returns
 
 FAMILIES = {
     "icm": "knowledge",

@@ -5,8 +5,8 @@ import pytest
 import torch
 from helpers import CPU, DISCRETE, PIXELS, fill_replay, line_replay, make_agent, parameters_of, snapshot
 
-from voidrl.augment import Augment
 from voidrl.config import AugmentConfig
+from voidrl.nets.augment import Augment
 from voidrl.replay import Replay
 from voidrl.representations.base import Views
 from voidrl.types import EnvSpec, Layout

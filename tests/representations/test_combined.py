@@ -15,10 +15,10 @@ from helpers import (
 )
 
 from voidrl.agent.reset import reset
-from voidrl.augment import Augment
 from voidrl.config import AugmentConfig, without_local_fields
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
+from voidrl.nets.augment import Augment
 from voidrl.representations.base import Views
 from voidrl.representations.combined import PARTS, CombinedConfig
 from voidrl.types import Layout

@@ -5,10 +5,10 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, line_replay, make_agent, shake
 
-from voidrl.build import build_config
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.representations.icm import ICMConfig
+from voidrl.training.build import build_config
 from voidrl.types import EnvSpec
 
 

@@ -13,15 +13,15 @@ from tiny_weights import NARROW, reference, resnet_weights, write_weights
 import voidrl
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.reset import reset
-from voidrl.augment import images
-from voidrl.build import with_files
 from voidrl.cli import main as cli
 from voidrl.config import update
 from voidrl.errors import ConfigError
-from voidrl.media.video import untrained
 from voidrl.nets import resnet
+from voidrl.nets.augment import images
 from voidrl.nets.resnet import ResNet
+from voidrl.report.videos.video import untrained
 from voidrl.representations.imagenet import ImageNetConfig, find_weights
+from voidrl.training.build import with_files
 from voidrl.types import EnvSpec
 
 SHARED = {"representation": "imagenet", "share_encoder": "all"}

@@ -5,7 +5,7 @@ import torch
 from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, snapshot
 
 import voidrl
-from voidrl import registry
+from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
 
-from voidrl.augment import Augment
 from voidrl.config import AugmentConfig
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
+from voidrl.nets.augment import Augment
 from voidrl.replay import Replay
 from voidrl.representations.base import Views
 from voidrl.representations.sgi import SGIConfig

@@ -20,13 +20,12 @@ from tiny_runs import MAZE, assert_same_run, tiny
 
 import voidrl
 from voidrl.agent.reset import reset
-from voidrl.augment import Augment
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
-from voidrl.metrics import CHECK
+from voidrl.nets.augment import Augment
 from voidrl.replay import Draw
 from voidrl.representations.base import Views
-from voidrl.types import Layout
+from voidrl.types import CHECK, Layout
 
 HEAD = {"representation": "spr", "representation__projection": "head", "learner__encoder__feature_dim": 0}
 BBF = {**HEAD, "representation__target": "learner", "learner__encoder__rescale": True}

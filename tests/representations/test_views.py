@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers import DISCRETE, PIXELS, fill_replay, line_replay
 
-from voidrl.augment import Augment, images
 from voidrl.config import AugmentConfig
+from voidrl.nets.augment import Augment, images
 from voidrl.representations.base import Views
 from voidrl.types import Layout
 

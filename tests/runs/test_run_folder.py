@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from voidrl.checkpoint import write_json_atomic
 from voidrl.errors import RunFolderError, VoidrlWarning
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs import folder as runfolder
+from voidrl.runs.checkpoint import write_json_atomic
 from voidrl.runs.folder import RunFolder, default_run_path, environment_info, log_failed_start
 
 

@@ -12,7 +12,6 @@ import pytest
 from tiny_runs import Fickle, Walk, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.errors import (
     CheckpointError,
     EnvironmentFailedError,
@@ -20,6 +19,7 @@ from voidrl.errors import (
     RunInterrupted,
     VoidrlWarning,
 )
+from voidrl.runs import checkpoint
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -238,7 +238,7 @@ def test_a_failed_run_has_its_sentence(tmp_path):
 
 
 def test_an_error_of_a_library_is_a_sentence_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("voidrl.loop.Loop._log", lambda loop: {}["lost"])
+    monkeypatch.setattr("voidrl.training.loop.Loop._log", lambda loop: {}["lost"])
     with pytest.raises(KeyError):
         voidrl.pretrain(Walk, steps=100, out=tmp_path / "run", config=tiny())
     assert read_status(tmp_path / "run").error == "KeyError: 'lost'"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from voidrl.report.scores.grids import grid_results
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord
-from voidrl.scores.grids import grid_results
-from voidrl.units import value_text
+from voidrl.system.units import value_text
 
 
 def results_of(runs, log=None, direction="maximize", pruned=(), chosen="product"):

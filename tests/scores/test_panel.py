@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from voidrl.envs.suites.atari import baseline, human_normalized
 from voidrl.errors import ConfigError
-from voidrl.runs.experiment_record import CellRecord
-from voidrl.scores.differences import differences
-from voidrl.scores.panel import (
+from voidrl.report.scores.differences import differences
+from voidrl.report.scores.panel import (
     Panel,
     PanelArms,
     PanelEntry,
@@ -19,8 +19,8 @@ from voidrl.scores.panel import (
     signed,
     span,
 )
-from voidrl.scores.statistics import Interval
-from voidrl.suites.atari import baseline, human_normalized
+from voidrl.report.scores.statistics import Interval
+from voidrl.runs.experiment_record import CellRecord
 
 ARMS = PanelArms("finetuned", "scratch", "zero_shot", "random")
 GAMES = ("freeway", "krull", "boxing")

@@ -6,15 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 import voidrl
-from voidrl import api, checkpoint
+from voidrl import api
 from voidrl.cli import main as cli
 from voidrl.config import update
+from voidrl.envs.suites.atari import baseline
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, UnknownNameError
-from voidrl.evaluation import Evaluation
-from voidrl.metrics import MetricsWriter
-from voidrl.scores.score import by_game, evaluation_record, read_scores
-from voidrl.scores.statistics import summarize
-from voidrl.suites.atari import baseline
+from voidrl.report.scores.score import by_game, read_scores
+from voidrl.report.scores.statistics import summarize
+from voidrl.runs import checkpoint
+from voidrl.training.evaluation import Evaluation, evaluation_record
+from voidrl.training.metrics import MetricsWriter
 
 DATE = "2021-12-06T00:00:00+00:00"
 

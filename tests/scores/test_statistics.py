@@ -11,9 +11,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from voidrl.envs.suites.atari import GAMES, baseline, human_normalized, paper_table
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.scores import statistics as stats
-from voidrl.scores.statistics import (
+from voidrl.report.scores import statistics as stats
+from voidrl.report.scores.statistics import (
     STATISTICS,
     Interval,
     aggregate,
@@ -21,7 +22,6 @@ from voidrl.scores.statistics import (
     probability_of_improvement,
     summarize,
 )
-from voidrl.suites.atari import GAMES, baseline, human_normalized, paper_table
 
 RAGGED = {"a": [0.0, 2.0], "b": [4.0], "c": [1.0, 1.0, 7.0]}
 
@@ -346,6 +346,6 @@ def test_one_game_in_two_spellings_is_refused():
 
 
 def test_torch_is_not_imported():
-    code = "import sys, voidrl.scores.statistics; print('torch' in sys.modules)"
+    code = "import sys, voidrl.report.scores.statistics; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from voidrl.scores.urlb import (
+from voidrl.report.scores.urlb import (
     ALL,
     BODIES,
     MethodScores,

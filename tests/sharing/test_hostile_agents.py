@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import Walk, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import LOCAL_FIELDS, USER_FIELDS, Config, flat, merge, to_json
 from voidrl.errors import CheckpointError, ConfigError, VoidrlError
+from voidrl.runs import checkpoint
 from voidrl.sharing.pretrained import own_env
 
 NAME = "somebody/agent"
@@ -148,7 +148,7 @@ def test_images_and_continuous_actions_are_compared_too(tmp_path):
 
 @pytest.mark.slow
 def test_every_learner_method_and_representation_fits_its_own_weights(tmp_path):
-    from voidrl import registry
+    from voidrl.config import registry
 
     def round_trip(spec, **pieces):
         with suppress(ConfigError):  # a combination that cannot work

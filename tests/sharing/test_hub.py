@@ -14,11 +14,11 @@ from huggingface_hub import errors
 from tiny_runs import Walk, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import to_json
 from voidrl.errors import ConfigError, HubError, MissingExtraError, RunFolderError, VoidrlWarning
-from voidrl.media.video import record, untrained
+from voidrl.report.videos.video import record, untrained
+from voidrl.runs import checkpoint
 
 NAME = "somebody/apt-walk"
 FILES = {"config.json", "model.safetensors", "README.md"}

@@ -12,13 +12,13 @@ from huggingface_hub import ModelCard
 from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
+from voidrl.envs.spaces import read_spaces
 from voidrl.errors import VoidrlWarning
-from voidrl.evaluation import Evaluation
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import environment_info
 from voidrl.sharing import card as model_card
-from voidrl.spaces import read_spaces
+from voidrl.training.evaluation import Evaluation
 
 
 def card_of(folder):

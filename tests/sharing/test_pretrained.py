@@ -12,10 +12,10 @@ from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl
-from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import without_local_fields
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError
+from voidrl.runs import checkpoint
 from voidrl.sharing import pretrained
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from voidrl.agent.explorer import Explorer
 from voidrl.replay import Replay
 
 if TYPE_CHECKING:
-    from voidrl.saved_run import LoopState
+    from voidrl.training.saved_run import LoopState
 
 COMPARED_EPISODES = 10  # whose mean return must reach that of the warm-up before the explorer retires
 DETOURS_END = 0.5  # of the steps after the warm-up, from which on there are no detours

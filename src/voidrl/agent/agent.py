@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from voidrl import checkpoint, ranks, registry
+from voidrl import ranks
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.joint_loss import JointLoss
@@ -26,19 +26,19 @@ from voidrl.agent.trainers import (
     has_frozen_column,
     trains_representation,
 )
-from voidrl.augment import Augment, network_spec
-from voidrl.config import Config, SkillConfig, to_json
-from voidrl.device import uses_bf16
+from voidrl.config import Config, SkillConfig, registry, to_json
+from voidrl.envs.spaces import env_action, observed_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method, Option
-from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, ProgressiveEncoder, polyak_update
-from voidrl.observations import action_mask, random_allowed
+from voidrl.nets.augment import Augment, network_spec
+from voidrl.nets.observations import action_mask, random_allowed
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
-from voidrl.spaces import env_action, observed_frames
-from voidrl.types import Batch, EnvSpec, Loss, Metrics
+from voidrl.runs import checkpoint
+from voidrl.system.device import uses_bf16
+from voidrl.types import CHECK, Batch, EnvSpec, Loss, Metrics
 
 VALUE_METRICS = ("q_mean", "q_target", "value_limit", "temperature")  # in units of the reward
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 
-from voidrl import registry
 from voidrl.agent.agent import Agent
 from voidrl.agent.trainers import has_frozen_column
-from voidrl.augment import network_spec
-from voidrl.config import Config, EncoderConfig
+from voidrl.config import Config, EncoderConfig, registry
+from voidrl.nets.augment import network_spec
 from voidrl.nets.encoder import IMPALA_CHANNELS, STACKS
-from voidrl.threads import cpu_threads
+from voidrl.system.threads import cpu_threads
 from voidrl.types import EnvSpec
 
 GIGA = 1e9

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from voidrl.agent.agent import Agent
-from voidrl.observations import action_mask
+from voidrl.nets.observations import action_mask
 
 MEAN_STEPS = 10.0
 

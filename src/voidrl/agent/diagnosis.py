@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.config import registry
 from voidrl.errors import VoidrlError
-from voidrl.metrics import CHECK, NonFinite
+from voidrl.types import CHECK, NonFinite
 
 LOOK_FOR = "look for divisions by 0, and for logarithms, roots and norms of 0"
 

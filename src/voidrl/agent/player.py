@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from voidrl.config import require
-from voidrl.device import random_state, restore_random_state, seeded
 from voidrl.errors import SpaceError
+from voidrl.system.device import random_state, restore_random_state, seeded
 
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent

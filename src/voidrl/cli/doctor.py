@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from voidrl.cli.options import make_parser
-from voidrl.files import user_path
-from voidrl.terminal.screen import has_unicode, is_log, width_of
-from voidrl.terminal.tables import LEAST_PROSE, make_console, wrap_text, writable
+from voidrl.system.files import user_path
+from voidrl.system.terminal.screen import has_unicode, is_log, width_of
+from voidrl.system.terminal.tables import LEAST_PROSE, make_console, wrap_text, writable
 
 if TYPE_CHECKING:
-    from voidrl.doctor.probes import Finding
+    from voidrl.cli.checkup.probes import Finding
 
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -25,7 +25,7 @@ def doctor(argv: list[str]) -> int:
     parser.add_argument("--out", default="runs", metavar="DIR", help="where runs would go (default: runs)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)
-    from voidrl.doctor.checkup import examine, is_ready, summary
+    from voidrl.cli.checkup.checkup import examine, is_ready, summary
 
     findings = []
     for finding in examine(user_path(options.out)):
@@ -45,7 +45,7 @@ def _print(finding: Finding, stream: TextIO) -> None:
     """One finding: on a terminal with its remedy below it, in a pipe on one line."""
     from rich.text import Text
 
-    from voidrl.doctor.checkup import NAMES
+    from voidrl.cli.checkup.checkup import NAMES
 
     wide = max(map(len, NAMES))
     found, remedy = writable(finding.found, stream), writable(finding.fix, stream)

@@ -7,7 +7,7 @@ import json
 
 from voidrl.cli.options import add_player_options, load_agent, make_parser
 from voidrl.errors import ConfigError
-from voidrl.terminal.tables import wrap_text
+from voidrl.system.terminal.tables import wrap_text
 
 STATES = {
     "ram": "whole RAM vectors (they hold timers and saturate)",
@@ -30,8 +30,8 @@ def evaluate(argv: list[str]) -> None:
     add_player_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
-    from voidrl.scores.score import evaluation_record
-    from voidrl.units import parse_count
+    from voidrl.system.units import parse_count
+    from voidrl.training.evaluation import evaluation_record
 
     steps = None if options.steps is None else parse_count(options.steps)
     if steps is not None and options.episodes is not None:
@@ -67,7 +67,7 @@ def evaluate(argv: list[str]) -> None:
     _print_line(f"length   {row['eval/length']:.1f}")
     share = result.human_normalized
     if share is not None and result.game is not None:
-        from voidrl.suites.atari import baseline
+        from voidrl.envs.suites.atari import baseline
 
         random, human = baseline(result.game)
         scale = f"0% is random play ({random:g}) and 100% a human ({human:g})"
@@ -94,8 +94,8 @@ def score(argv: list[str]) -> None:
     add("--over", choices=over, default="seeds", help="what the intervals resample (default: seeds)")
     add("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)
-    from voidrl.scores.score import by_game, read_scores
-    from voidrl.scores.statistics import summarize
+    from voidrl.report.scores.score import by_game, read_scores
+    from voidrl.report.scores.statistics import summarize
 
     scores = read_scores(options.runs)
     summary = summarize(by_game(scores), over=options.over)

@@ -11,7 +11,7 @@ from typing import Any
 from voidrl.cli.options import make_parser, read_changes
 from voidrl.cli.seeds import ReadSeeds
 from voidrl.errors import ConfigError
-from voidrl.terminal.screen import width_of
+from voidrl.system.terminal.screen import width_of
 
 
 def demo(argv: list[str]) -> int:
@@ -37,7 +37,7 @@ def experiment(argv: list[str]) -> int:
     """Run an experiment of the paper, or a custom one: `voidrl experiment demo --jobs 2`."""
     from voidrl.experiments.executors import EXECUTORS, flag, option_fields, option_owners
     from voidrl.experiments.format import shipped
-    from voidrl.terminal.tables import described
+    from voidrl.system.terminal.tables import described
 
     parser = make_parser("experiment", experiment.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # for the list; it wraps no sentence

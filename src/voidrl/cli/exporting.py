@@ -7,7 +7,7 @@ from pathlib import Path
 
 from voidrl.cli.options import add_source_options, load_agent, make_parser
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
-from voidrl.files import user_path
+from voidrl.system.files import user_path
 
 POLICIES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
 DATA = {"minari": "", "npz": "replay.npz"}

@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 
 from voidrl.errors import ConfigError
-from voidrl.machine import whole_cores
-from voidrl.terminal.output import say
-from voidrl.terminal.signals import StopSignals, end_with_process
+from voidrl.system.machine import whole_cores
+from voidrl.system.terminal.output import say
+from voidrl.system.terminal.signals import StopSignals, end_with_process
 
 OPTIONS = {
     "--ranks N": "train with N processes, each with a part of the environments, of the replay and of batches",

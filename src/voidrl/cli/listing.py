@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voidrl import registry
 from voidrl.cli.options import make_parser
+from voidrl.config import registry
 from voidrl.errors import UnknownNameError
-from voidrl.terminal.screen import is_log
-from voidrl.terminal.tables import print_table
+from voidrl.system.terminal.screen import is_log
+from voidrl.system.terminal.tables import print_table
 
 GB = 10**9
 SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
@@ -33,7 +33,7 @@ class Count(int):
     """A number that prints as 250M, and is exact in JSON."""
 
     def __str__(self) -> str:
-        from voidrl.units import human_count
+        from voidrl.system.units import human_count
 
         return human_count(self)
 
@@ -172,7 +172,7 @@ def _environments() -> Listing:
 
 
 def _games() -> Listing:
-    from voidrl.suites.atari import GAMES, GAMES_26, baseline
+    from voidrl.envs.suites.atari import GAMES, GAMES_26, baseline
 
     rows = [(f"atari/{game}", *baseline(game), "yes" if game in GAMES_26 else None) for game in GAMES]
     title = "Atari games: scores of random play and of a human, and the 26 compared after 100K steps"
@@ -180,7 +180,7 @@ def _games() -> Listing:
 
 
 def _tasks() -> Listing:
-    from voidrl.suites.dmcontrol import NEED_GL, OTHER_OBSERVATIONS, SPARSE, SUITE, TASKS, URLB
+    from voidrl.envs.suites.dmcontrol import NEED_GL, OTHER_OBSERVATIONS, SPARSE, SUITE, TASKS, URLB
 
     sources = {"suite": SUITE, "URLB": URLB, "paper's sparse": SPARSE}
     rows: list[tuple[Any, ...]] = []
@@ -198,8 +198,8 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.protocols.presets import PROTOCOLS
-    from voidrl.protocols.replay_size import replay_bytes
+    from voidrl.presets.presets import PROTOCOLS
+    from voidrl.presets.replay_size import replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
     protocols: list[tuple[Any, ...]] = []
@@ -221,8 +221,8 @@ def _presets() -> Listing:
 
 def _agents() -> Listing:
     """The presets that are agents."""
-    from voidrl.protocols.presets import AGENTS, FAMILIES
-    from voidrl.protocols.replay_size import agent_replay_bytes
+    from voidrl.presets.presets import AGENTS, FAMILIES
+    from voidrl.presets.replay_size import agent_replay_bytes
 
     rows: list[tuple[Any, ...]] = []
     for name, agent in AGENTS.items():

@@ -30,12 +30,12 @@ from voidrl.errors import (
     VoidrlError,
     for_command,
 )
-from voidrl.platforms import SIGPIPE
-from voidrl.terminal.ending import end_process
-from voidrl.terminal.foreign import quiet_libraries
-from voidrl.terminal.output import command_output, open_missing_streams, say
-from voidrl.terminal.signals import StopSignals
-from voidrl.terminal.tables import described, wrap_text
+from voidrl.system.platforms import SIGPIPE
+from voidrl.system.terminal.ending import end_process
+from voidrl.system.terminal.foreign import quiet_libraries
+from voidrl.system.terminal.output import command_output, open_missing_streams, say
+from voidrl.system.terminal.signals import StopSignals
+from voidrl.system.terminal.tables import described, wrap_text
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types, similar_fields
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.terminal.tables import described, wrap_text
-from voidrl.units import parse_count
+from voidrl.system.terminal.tables import described, wrap_text
+from voidrl.system.units import parse_count
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -24,7 +24,10 @@ HELP_ALL = "--help-all"
 FLAGS = ("--overwrite", "--trust-code", "--best", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 BEST_HELP = "the best evaluated agent of a fine-tuning run, instead of its last"
-CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # of `voidrl.callbacks`, those whose arguments a text can spell
+CALLBACKS = (
+    "StopOnPlateau",
+    "StopAtReturn",
+)  # of `voidrl.training.callbacks`, those whose arguments a text can spell
 EXPERIMENT_SET = "--set"  # an option of `voidrl experiment` alone
 REPEATED = "--callback"  # the one option that may be given several times
 NO_VALUE = "\0"  # of an option given without one, which only flags may be
@@ -139,15 +142,16 @@ def _no_set(change: str) -> ConfigError:
 
 def read_callbacks(text: str) -> list[Any]:
     """Build the callbacks of `--callback Class?option=value`, one on each line."""
-    from voidrl import callbacks, registry
+    from voidrl.config import registry
     from voidrl.envs.ids import parse_id
+    from voidrl.training import callbacks
 
     found = []
     for line in text.splitlines():
         name, options = parse_id(line)
         if ":" not in name and name not in CALLBACKS:
             raise UnknownNameError("callback", name, CALLBACKS, "A custom one is 'module:Class'.")
-        path = name if ":" in name else f"voidrl.callbacks:{name}"
+        path = name if ":" in name else f"voidrl.training.callbacks:{name}"
         cls = registry.import_path("callback", path)
         if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):
             raise ConfigError(f"callback {name!r} cannot be used: expected a subclass of voidrl.Callback")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.cli.options import add_source_options, load_agent, make_parser
-from voidrl.terminal.tables import print_table, wrap_text
+from voidrl.system.terminal.tables import print_table, wrap_text
 
 
 def probe(argv: list[str]) -> None:
@@ -27,7 +27,7 @@ def probe(argv: list[str]) -> None:
     add_source_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
-    from voidrl.files import user_path
+    from voidrl.system.files import user_path
 
     names = None if options.variables is None else [name.strip() for name in options.variables.split(",")]
     agent = load_agent(options, options.run, options.device)
@@ -53,9 +53,9 @@ def probe(argv: list[str]) -> None:
 
 def _record(saved: dict[str, Any], agent_steps: int, source: str) -> dict[str, Any]:
     """The result, with what tells a later reader of the run whether it is still valid."""
-    from voidrl.checkpoint import list_steps
-    from voidrl.files import user_path
+    from voidrl.runs.checkpoint import list_steps
     from voidrl.runs.evaluations import start_date
+    from voidrl.system.files import user_path
 
     run = user_path(source)
     steps = list_steps(run / "checkpoints")
@@ -65,9 +65,9 @@ def _record(saved: dict[str, Any], agent_steps: int, source: str) -> dict[str, A
 
 def _written(saved: dict[str, Any], run: Path, file: str | None) -> Path | None:
     """Write the result to `file`, else into the run; None where the agent is not in a run folder."""
-    from voidrl.checkpoint import write_json_atomic
-    from voidrl.files import user_path
     from voidrl.probing.saved import FILE_NAME
+    from voidrl.runs.checkpoint import write_json_atomic
+    from voidrl.system.files import user_path
 
     if file is None and not (run / "checkpoints").is_dir():
         return None

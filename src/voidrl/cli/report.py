@@ -50,7 +50,7 @@ def _watch(parser: argparse.ArgumentParser, options: argparse.Namespace, port: i
             given = {"form": "format", "media": "no-media", "figure_formats": "figure-format"}.get(name, name)
             raise ConfigError(f"--{given} cannot be used with --watch, which writes no file: leave one out")
     from voidrl.report.serve import PORT, serve
-    from voidrl.terminal.output import say
+    from voidrl.system.terminal.output import say
 
     try:
         serve(options.paths, PORT if port is None else port, say)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TextIO
 from voidrl.cli.options import make_parser
 from voidrl.config import require
 from voidrl.errors import StoppedBySignal
-from voidrl.terminal.screen import is_log, is_terminal, width_of
-from voidrl.terminal.tables import make_console, print_table, writable
-from voidrl.units import human_count, human_seconds
+from voidrl.system.terminal.screen import is_log, is_terminal, width_of
+from voidrl.system.terminal.tables import make_console, print_table, writable
+from voidrl.system.units import human_count, human_seconds
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -24,12 +24,12 @@ from voidrl.cli.options import (
     split_words,
 )
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.terminal.output import say
-from voidrl.terminal.tables import described, print_table, wrap_text
+from voidrl.system.terminal.output import say
+from voidrl.system.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
-    from voidrl.build import ConfigLayer, Probed
     from voidrl.config import Config
+    from voidrl.training.build import ConfigLayer, Probed
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 OUTPUT = {
@@ -119,9 +119,9 @@ def _on_ranks(
 def _require_startable(command: str, argv: list[str], size: int) -> None:
     """Refuse a run that cannot be started on `size` ranks."""
     request = read_request(command, argv)
-    from voidrl.build import require_fitting
-    from voidrl.files import user_path
     from voidrl.runs.folder import RunFolder
+    from voidrl.system.files import user_path
+    from voidrl.training.build import require_fitting
 
     require_fitting(request.probed, request.config, size)
     if "--out" in request.options:
@@ -179,7 +179,7 @@ def config(argv: list[str]) -> None:
         PHASES[command](argv[1:])
         return
     request = read_request(command, argv[1:], CONFIG)
-    from voidrl.build import config_sources, require_fitting
+    from voidrl.training.build import config_sources, require_fitting
 
     if request.note:
         say(request.note)
@@ -216,9 +216,10 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     own = {**_own_options(command), **(more or {})}
     options = pop_own(given, own)
     _refuse_bonus(command, given)
-    from voidrl import api, build
-    from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
+    from voidrl import api
     from voidrl.config import PIECES, Config, merge, update
+    from voidrl.training import build
+    from voidrl.training.affordable import CPU_PRESET, hopeless_on_cpu
 
     pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
     if "--from-data" in options:
@@ -247,8 +248,8 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
 
 def _ignores_representation(config: Config) -> bool:
     """Whether a representation with a loss of its own is neither trained nor read in pre-training."""
-    from voidrl import registry
     from voidrl.agent.trainers import Pieces, trains_representation
+    from voidrl.config import registry
 
     kinds = ("representation", "method", "learner")
     pieces = Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
@@ -285,9 +286,10 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
         )
     if not run:
         return read_request("train", [DEFAULT_ENV, "--preset", "none", wants_help])
-    from voidrl import api, build
+    from voidrl import api
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
+    from voidrl.training import build
 
     agent = api.load(run, device="cpu", trust_code="--trust-code" in options, best="--best" in options)
     pieces = {"learner": options["--learner"]} if "--learner" in options else {}
@@ -309,8 +311,9 @@ def resume(argv: list[str]) -> int:
 def _require_resumable(command: str, argv: list[str], size: int) -> None:
     """Refuse a run that cannot be resumed on `size` ranks."""
     options = _read_resume(argv)
-    from voidrl import api, build
+    from voidrl import api
     from voidrl.config import update
+    from voidrl.training import build
 
     _, written = api.open_run(options.run)
     build.require_ranks(update(written, build.changes(read_changes(options.config))), None, size)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voidrl.cli.options import add_player_options, load_agent, make_parser
-from voidrl.files import user_path
-from voidrl.terminal.output import say
+from voidrl.system.files import user_path
+from voidrl.system.terminal.output import say
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
-    from voidrl.media.video import Recording
+    from voidrl.report.videos.video import Recording
 
 FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 
@@ -34,9 +34,9 @@ def video(argv: list[str]) -> None:
     add("--plain", action="store_true", help="pictures alone, without text above them")
     add_player_options(parser)
     options = parser.parse_args(argv)
-    from voidrl.media import mp4
-    from voidrl.media.video import label_of, record, untrained, write_video
-    from voidrl.units import parse_count
+    from voidrl.report.videos import mp4
+    from voidrl.report.videos.video import label_of, record, untrained, write_video
+    from voidrl.system.units import parse_count
 
     episodes = None if options.episodes is None else parse_count(options.episodes, "episodes")
     seconds = options.seconds

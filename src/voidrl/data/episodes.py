@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from voidrl.data.units import observations_of
+from voidrl.envs.spaces import env_action
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
-from voidrl.spaces import env_action
 
 
 @dataclass(frozen=True)

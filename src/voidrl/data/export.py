@@ -9,19 +9,20 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import torch
 
-from voidrl import __version__, checkpoint
-from voidrl.build import config_from_json
+from voidrl import __version__
 from voidrl.config import Config, to_json
 from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.files import WRITERS, Content
 from voidrl.data.units import action_space, observation_space
 from voidrl.envs.ids import ATARI, DMC, parse_id
+from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
 from voidrl.replay import Replay
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
-from voidrl.saved_run import REPLAY, latest_run, load_replay
-from voidrl.spaces import spec_from_json
-from voidrl.terminal.output import say
+from voidrl.system.terminal.output import say
+from voidrl.training.build import config_from_json
+from voidrl.training.saved_run import REPLAY, latest_run, load_replay
 from voidrl.types import EnvSpec
 
 

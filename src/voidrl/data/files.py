@@ -22,7 +22,7 @@ import numpy as np
 
 from voidrl.data.episodes import Episode
 from voidrl.errors import ConfigError, DataError, MissingExtraError, VoidrlError, by_caller
-from voidrl.files import user_path
+from voidrl.system.files import user_path
 
 MINARI_ID = re.compile(r"([-_\w][-_\w/]*/)?[-_\w]+-v\d+")
 ROOT = "MINARI_DATASETS_PATH"

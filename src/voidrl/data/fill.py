@@ -16,11 +16,11 @@ from voidrl.config import EnvConfig
 from voidrl.data.episodes import Episode
 from voidrl.data.files import Dataset, open_dataset
 from voidrl.data.units import actions_within, agent_action
+from voidrl.envs.spaces import read_spaces, to_frames
+from voidrl.envs.spaces.check import ROUNDING
 from voidrl.errors import ConfigError, DataError, SpaceError
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
-from voidrl.spaces import read_spaces, to_frames
-from voidrl.spaces.check import ROUNDING
 from voidrl.types import EnvSpec
 
 SAME = (  # of data and environment

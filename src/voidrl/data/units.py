@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from voidrl.spaces.actions import num_coordinates
+from voidrl.envs.spaces.actions import num_coordinates
 from voidrl.types import EnvSpec, channels_last
 
 IMAGE, VALUES = "image", "values"  # entries of an observation that is an image with numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from voidrl.config import Config
-from voidrl.units import human_count
+from voidrl.system.units import human_count
 
 # Compiling takes about a minute and saves 0.5 to 1.1 ms of an update on an H200: it has paid for itself after
 # 50k to 120k updates. What an earlier run has compiled does not count, or equal runs would round differently.

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voidrl import user_cache
+from voidrl.system import user_cache
 
 if TYPE_CHECKING:
     import torch

@@ -26,15 +26,15 @@ from voidrl.agent.agent import Agent, Scored
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
-from voidrl.device import random_state, restore_random_state, uses_bf16
+from voidrl.engine.accumulator import Accumulator
 from voidrl.engine.compiler import Compiler
 from voidrl.engine.host_reads import HostReads, blame
 from voidrl.engine.idle import IdleTimer
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import CaptureError, VoidrlError
-from voidrl.metrics import Accumulator
 from voidrl.nets import check_convolutions
 from voidrl.replay import Replay
+from voidrl.system.device import random_state, restore_random_state, uses_bf16
 
 WARMUP_RUNS = 2  # before a capture, so that lazily created state, such as the optimizers', exists
 MAX_BURST = 16  # updates in one graph

@@ -14,10 +14,10 @@ import numpy as np
 from voidrl.config import AtariConfig, EnvConfig, update
 from voidrl.envs.ids import atari_game
 from voidrl.envs.ram_worker import FRAME_SKIP
+from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
-from voidrl.machine import whole_cores
-from voidrl.suites.atari import GAMES, find_game
+from voidrl.system.machine import whole_cores
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv

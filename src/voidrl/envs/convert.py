@@ -9,14 +9,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from voidrl.config.registry import import_path
 from voidrl.envs.failures import raised
 from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import parse_id
 from voidrl.envs.masks import MaskReader
+from voidrl.envs.spaces import masks_of
+from voidrl.envs.spaces.frames import frames_of, value_at
 from voidrl.errors import ConfigError, VoidrlError
-from voidrl.registry import import_path
-from voidrl.spaces import masks_of
-from voidrl.spaces.frames import frames_of, value_at
 
 
 class EnvWrapper:

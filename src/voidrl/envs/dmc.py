@@ -34,14 +34,8 @@ from voidrl.envs.dmc_worker import (
 )
 from voidrl.envs.failures import raised
 from voidrl.envs.memory import allocate, shared_file
-from voidrl.envs.variables import Variable
-from voidrl.envs.vector import Envs, StepResult
-from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
-from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
-from voidrl.machine import whole_cores
-from voidrl.platforms import can_fork
-from voidrl.spaces import spec_of
-from voidrl.suites.dmcontrol import (
+from voidrl.envs.spaces import spec_of
+from voidrl.envs.suites.dmcontrol import (
     CAMERAS,
     NEED_GL,
     PIXELS_REPEAT,
@@ -52,6 +46,12 @@ from voidrl.suites.dmcontrol import (
     find_dmc_task,
     require_task,
 )
+from voidrl.envs.variables import Variable
+from voidrl.envs.vector import Envs, StepResult
+from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
+from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from voidrl.system.machine import whole_cores
+from voidrl.system.platforms import can_fork
 from voidrl.types import EnvSpec
 
 # The first version of each package, and the first that is too new, as in pyproject.toml.

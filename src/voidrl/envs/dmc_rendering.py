@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from voidrl.config import DMControlConfig
 from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
-from voidrl.machine import whole_cores
+from voidrl.system.machine import whole_cores
 
 # Cores from which we expect a run that learns on a GPU to be faster if they render, by quality of the images:
 # an estimate from the rates of both on an H200 with 16 cores (docs/environments/dmcontrol.md).

@@ -22,9 +22,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.failures import raised
 from voidrl.envs.memory import allocate, shared_file
+from voidrl.envs.spaces import Reading
 from voidrl.envs.workers import ForkedWorker, WorkerLostError, await_end, kill_with
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
-from voidrl.spaces import Reading
 
 MAP, RESET, STEP, RENDER, CLOSE = range(5)
 ALIGNMENT = 64  # bytes

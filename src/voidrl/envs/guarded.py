@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 from voidrl.envs.failures import raised
+from voidrl.envs.spaces import Mismatch, NestedCheck, ObservationCheck, Reading
 from voidrl.errors import EnvironmentFailedError, VoidrlWarning, shown
-from voidrl.spaces import Mismatch, NestedCheck, ObservationCheck, Reading
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 

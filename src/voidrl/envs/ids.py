@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
+from voidrl.envs.suites import dmcontrol
 from voidrl.errors import ConfigError, shown
-from voidrl.files import parse_json
-from voidrl.suites import dmcontrol
+from voidrl.system.files import parse_json
 
 ATARI = "atari/"
 DMC = dmcontrol.PREFIX

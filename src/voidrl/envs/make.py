@@ -16,6 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
+from voidrl.config.registry import import_path
 from voidrl.envs.atari import make_atari
 from voidrl.envs.convert import Converted, EnvWrapper, wrap_all
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
@@ -27,6 +28,10 @@ from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
 from voidrl.envs.masks import info_mask, mask_method
 from voidrl.envs.packages import import_package
+from voidrl.envs.registration import MAZE_ID
+from voidrl.envs.spaces import Reading, read_spaces
+from voidrl.envs.suites.atari import find_game
+from voidrl.envs.suites.dmcontrol import NAMES
 from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
@@ -36,11 +41,6 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlError,
 )
-from voidrl.registration import MAZE_ID
-from voidrl.registry import import_path
-from voidrl.spaces import Reading, read_spaces
-from voidrl.suites.atari import find_game
-from voidrl.suites.dmcontrol import NAMES
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from voidrl.envs.spaces.masks import NAMES
 from voidrl.errors import ConfigError
-from voidrl.spaces.masks import NAMES
 
 METHODS = ("action_masks", "action_mask", "valid_action_mask")
 """Methods by which environments report masks."""

@@ -10,8 +10,8 @@ import importlib
 import importlib.util
 from typing import NamedTuple
 
+from voidrl.envs.registration import CRAFTER_IDS
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.registration import CRAFTER_IDS
 
 ROADS = (
     *("highway", "merge", "roundabout", "parking", "intersection", "racetrack", "exit", "two-way", "u-turn"),

@@ -29,7 +29,7 @@ from voidrl.errors import (
     MissingExtraError,
     UnknownNameError,
 )
-from voidrl.machine import whole_cores
+from voidrl.system.machine import whole_cores
 
 MEASURES = ("ram", "variables", "positions")
 """The kinds of state that are counted, from fine to coarse.
@@ -52,7 +52,7 @@ PART_ROWS = 1 << 20  # rows of a table copied at a time, to keep temporaries sma
 
 def _annotations() -> dict[str, dict[str, int]]:
     text = (
-        importlib.resources.files("voidrl.suites")
+        importlib.resources.files("voidrl.envs.suites")
         .joinpath("data", "atari_ram_variables.json")
         .read_text("utf-8")
     )

@@ -18,12 +18,12 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from voidrl.config import EnvConfig
-from voidrl.device import HostCopy, pick_device
 from voidrl.envs.autoreset import FINAL_OBS, NO_FINAL_OBS
 from voidrl.envs.failures import creation_failure
+from voidrl.envs.spaces import ObservationCheck, read_spaces, to_picture
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
-from voidrl.spaces import ObservationCheck, read_spaces, to_picture
+from voidrl.system.device import HostCopy, pick_device
 from voidrl.types import EnvSpec, channels_last
 
 COUNTED = ("cell", "success")  # entries of `info` that the host reads in each step

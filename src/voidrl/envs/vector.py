@@ -18,9 +18,7 @@ from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.masks import MaskReader
-from voidrl.envs.variables import Variable, reported_state
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
-from voidrl.spaces import (
+from voidrl.envs.spaces import (
     Mismatch,
     NestedCheck,
     ObservationCheck,
@@ -31,7 +29,9 @@ from voidrl.spaces import (
     to_frames,
     to_picture,
 )
-from voidrl.spaces.actions import chosen_action
+from voidrl.envs.spaces.actions import chosen_action
+from voidrl.envs.variables import Variable, reported_state
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 

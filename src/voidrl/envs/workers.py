@@ -21,8 +21,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from voidrl.platforms import STOP_SIGNALS, require_workers
-from voidrl.terminal.signals import end_with_process
+from voidrl.system.platforms import STOP_SIGNALS, require_workers
+from voidrl.system.terminal.signals import end_with_process
 
 # A terminal and a scheduler send these to all processes of a run. The run's own process handles them: it
 # writes a checkpoint, then ends its workers.

@@ -17,9 +17,9 @@ from rich.text import Text
 from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell
 from voidrl.runs.status import RunStatus, read_status
-from voidrl.terminal.screen import is_terminal, width_of
-from voidrl.terminal.tables import make_console, wrap_text
-from voidrl.units import human_count, human_seconds
+from voidrl.system.terminal.screen import is_terminal, width_of
+from voidrl.system.terminal.tables import make_console, wrap_text
+from voidrl.system.units import human_count, human_seconds
 
 DRAW_EVERY_SECONDS = 0.5
 LINES_EVERY_SECONDS = 60.0  # in a log file: one line per active run

@@ -25,8 +25,8 @@ from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, Stopp
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure, write_gpu_memory
 from voidrl.runs.status import is_pruned, sentence_of
-from voidrl.terminal.output import durable_output, say
-from voidrl.terminal.signals import StopSignals
+from voidrl.system.terminal.output import durable_output, say
+from voidrl.system.terminal.signals import StopSignals
 
 DONE, CRASHED, BAD_INPUT, PRUNED, HELD, INTERRUPTED = 0, 1, 2, 3, 73, 75
 """Exit codes; `PRUNED`: it was asked to give the run up, `HELD`: another process is working on the cell."""
@@ -112,8 +112,8 @@ def _take_lock(job: Job) -> int | None:
 
 def _is_done(job: Job) -> bool:
     """Judge a cell that was queued: meanwhile others may have done it, or something else in its folder."""
-    from voidrl import build
     from voidrl.experiments.state import Wanted, differing_settings, state_of
+    from voidrl.training import build
 
     folder = Path(job["root"], job["cell"])
     wanted = Wanted(build.config_from_json(job["config"]), job["evaluation"])
@@ -146,7 +146,7 @@ def do_job(job: Job) -> None:
 
     if job["threads"] is not None:
         torch.set_num_threads(job["threads"])
-    from voidrl import checkpoint
+    from voidrl.runs import checkpoint
     from voidrl.runs.evaluations import FILE_NAME
 
     folder, evaluation = Path(job["root"], job["cell"]), job["evaluation"]
@@ -164,7 +164,7 @@ def do_job(job: Job) -> None:
 def _evaluate(job: Job, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Evaluate the agent of a run, as JSON."""
     from voidrl import api
-    from voidrl.scores.score import evaluation_record
+    from voidrl.training.evaluation import evaluation_record
 
     length = f"{settings['steps']} steps" if settings["steps"] else f"{settings['episodes']} episodes"
     say(f"{folder}: evaluating for {length}")
@@ -176,9 +176,11 @@ def _evaluate(job: Job, folder: Path, settings: dict[str, Any]) -> dict[str, Any
 
 def _train(job: Job, folder: Path) -> None:
     """Start, resume or keep the run."""
-    from voidrl import api, build, checkpoint
+    from voidrl import api
     from voidrl.experiments.prune import PruneOnRequest
     from voidrl.experiments.state import last_checkpoint
+    from voidrl.runs import checkpoint
+    from voidrl.training import build
 
     config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
     callbacks = [PruneOnRequest(Path(job["root"]), job["cell"])]

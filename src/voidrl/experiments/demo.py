@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from voidrl import checkpoint
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
@@ -24,6 +23,7 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation
 from voidrl.runs.metrics import read_metrics
 

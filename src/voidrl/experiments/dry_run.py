@@ -13,10 +13,10 @@ from voidrl.experiments import estimate, schedule
 from voidrl.experiments.grid import Axis
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differing_settings, state_of
-from voidrl.machine import free_disk
 from voidrl.runs import locks
-from voidrl.terminal.tables import described, print_table, wrap_text
-from voidrl.units import human_count, human_seconds, plural, value_text
+from voidrl.system.machine import free_disk
+from voidrl.system.terminal.tables import described, print_table, wrap_text
+from voidrl.system.units import human_count, human_seconds, plural, value_text
 
 Estimates = Mapping[str, estimate.Estimate]
 MOST_LISTED = 40  # runs that are listed one by one without being asked for

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from voidrl.disk import checkpoint_bytes
 from voidrl.engine.auto import engine_for
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import VoidrlError
@@ -23,6 +22,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.scale import learns
 from voidrl.experiments.state import CellState
 from voidrl.runs.metrics import read_metrics
+from voidrl.training.disk import checkpoint_bytes
 
 Kind = tuple[str, str]
 """An arm and a phase: cells of one kind are taken to be equally fast and large."""

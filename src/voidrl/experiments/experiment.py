@@ -26,7 +26,7 @@ from voidrl.experiments.schedule import machines_for
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
 from voidrl.runs.status import utc_now
-from voidrl.terminal.output import durable_output, say
+from voidrl.system.terminal.output import durable_output, say
 
 if TYPE_CHECKING:
     from voidrl.experiments.study import Tuner

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.config import flat, merge
+from voidrl.envs.suites import published
 from voidrl.errors import ConfigError, UnknownNameError, shown
 from voidrl.experiments.grid import Axis, read_axes
 from voidrl.experiments.tasks import GROUPS, NamedEnv, PhaseSpec, Task, folder_name, make_task, task_name
-from voidrl.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
-from voidrl.protocols.presets import PRESETS
-from voidrl.suites import published
-from voidrl.units import parse_count
+from voidrl.presets.presets import PRESETS
+from voidrl.system.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
+from voidrl.system.units import parse_count
 
 PHASES = ("pretrain", "finetune", "train")
 ALLOWED_PHASES = (("pretrain",), ("pretrain", "finetune"), ("finetune",), ("train",))
@@ -109,7 +109,7 @@ class ExperimentSpec:
     title: str
     about: str
     published: str | None
-    """The table in `voidrl.suites.published` that results are compared with."""
+    """The table in `voidrl.envs.suites.published` that results are compared with."""
     preset: str | None
     seeds: tuple[int, ...]
     tasks: tuple[Task, ...]

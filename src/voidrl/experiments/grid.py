@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from voidrl.errors import ConfigError, shown
-from voidrl.units import is_number, value_text
+from voidrl.system.units import is_number, value_text
 
 Point = Mapping[str, Any]
 """A value for each field of a grid, by dotted names as `--set` has them."""

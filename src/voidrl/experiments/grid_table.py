@@ -8,10 +8,10 @@ from voidrl.experiments.measures import cell_value, show_value
 from voidrl.experiments.plan import Plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.state import state_of
+from voidrl.report.scores.grids import GridResult, grid_results
 from voidrl.runs.status import is_pruned
-from voidrl.scores.grids import GridResult, grid_results
-from voidrl.terminal.tables import print_table, wrap_text
-from voidrl.units import value_text
+from voidrl.system.terminal.tables import print_table, wrap_text
+from voidrl.system.units import value_text
 
 MOST_POINTS = 20  # in the terminal; the report has all of them
 

@@ -14,9 +14,9 @@ from typing import Any
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell
 from voidrl.experiments.state import cell_evaluation
+from voidrl.report.scores.measures import SHARES, STATES, is_evaluated, measured_value
+from voidrl.report.scores.statistics import percent
 from voidrl.runs.metrics import read_metrics
-from voidrl.scores.measures import SHARES, STATES, is_evaluated, measured_value
-from voidrl.scores.statistics import percent
 
 COVERAGE = "coverage/"
 _AT_SHARE = re.compile(r"(.+)@([0-9]+(?:\.[0-9]+)?)%")

@@ -15,7 +15,7 @@ from voidrl.experiments.format import ArmSpec, ExperimentSpec
 from voidrl.experiments.grid import Axis, Point
 from voidrl.experiments.probe import EnvProbe
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.protocols.presets import default_preset, protocol_for
+from voidrl.presets.presets import default_preset, protocol_for
 
 
 @dataclass(frozen=True)

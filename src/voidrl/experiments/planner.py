@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voidrl import build
 from voidrl.config import (
     AUTOMATIC,
     PIECES,
@@ -25,8 +24,8 @@ from voidrl.config import (
 )
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC, has_colon, names_code
+from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
-from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PresetChanges
 from voidrl.experiments.grid import Point
@@ -37,12 +36,13 @@ from voidrl.experiments.request import ExperimentRequest, left_out, select_arms
 from voidrl.experiments.scratch import adaptations, scratch_config
 from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
 from voidrl.experiments.tasks import NamedEnv, PhaseSpec, Task, select
-from voidrl.files import user_path
-from voidrl.protocols.presets import default_preset, protocol_for
+from voidrl.presets.presets import default_preset, protocol_for
 from voidrl.runs.folder import RunFolder
-from voidrl.suites.dmcontrol import find_dmc_task
+from voidrl.system.files import user_path
+from voidrl.system.units import parse_count
+from voidrl.training import build
+from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.types import EnvSpec
-from voidrl.units import parse_count
 
 Layers = list[Mapping[str, Any]]
 # Fields that `--set` cannot change for all runs, and why.

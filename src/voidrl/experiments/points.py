@@ -29,7 +29,7 @@ from voidrl.experiments.grid import (
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.seeds import RunSeeds
 from voidrl.experiments.tasks import PhaseSpec, Task
-from voidrl.units import parse_count
+from voidrl.system.units import parse_count
 
 if TYPE_CHECKING:
     from voidrl.experiments.plan import Cell

@@ -7,11 +7,11 @@ from functools import cache
 
 from voidrl.agent.dry_build import dry_build
 from voidrl.config import Config, EnvConfig
-from voidrl.disk import saved_bytes
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
-from voidrl.suites.dmcontrol import find_dmc_task
+from voidrl.envs.suites.dmcontrol import find_dmc_task
+from voidrl.training.disk import saved_bytes
 from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voidrl.callbacks import STOP, Callback, RunView
 from voidrl.runs.locks import CELLS
+from voidrl.training.callbacks import STOP, Callback, RunView
 
 
 def prune_path(root: Path, folder: str) -> Path:

@@ -11,9 +11,9 @@ from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError
 from voidrl.experiments.grid import short_names
 from voidrl.experiments.plan import Cell, Plan
+from voidrl.report.scores.panel import write_panel
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord, read_experiment_record
-from voidrl.scores.panel import write_panel
 
 PATIENCE_SECONDS = 10.0  # others hold the lock for a moment; one that holds it for long was suspended
 

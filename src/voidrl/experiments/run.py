@@ -26,8 +26,8 @@ from voidrl.experiments.record import update_record
 from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
-from voidrl.terminal.signals import StopSignals
-from voidrl.units import human_seconds
+from voidrl.system.terminal.signals import StopSignals
+from voidrl.system.units import human_seconds
 
 POLL_SECONDS = 0.1
 APPEAR_SECONDS = 60.0  # for what another node wrote to be seen here, on a network file system

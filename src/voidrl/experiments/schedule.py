@@ -16,7 +16,7 @@ from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.experiments.estimate import Estimate, Rate
 from voidrl.experiments.plan import Plan
-from voidrl.units import human_seconds, plural
+from voidrl.system.units import human_seconds, plural
 
 SHARING_GAIN = 1.2
 """Steps a second of several runs that share a GPU, in sum, relative to one alone: two `urlb-states` at once

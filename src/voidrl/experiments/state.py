@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from voidrl import build, checkpoint
 from voidrl.config import LOCAL_FIELDS, Config, flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
+from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.status import read_status
+from voidrl.training import build
 
 NO_CHECKPOINT = -1  # an untrained agent has one of step 0
 

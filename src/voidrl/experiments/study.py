@@ -18,8 +18,8 @@ from voidrl.errors import ConfigError, RunFolderError
 from voidrl.experiments.grid import Axis, Point
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import differing_settings
+from voidrl.report.scores.measures import is_evaluated
 from voidrl.runs import locks
-from voidrl.scores.measures import is_evaluated
 
 FILE_NAME = "study.journal"
 STARTUP_TRIALS = 4  # before which none is pruned

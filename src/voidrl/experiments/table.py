@@ -8,20 +8,20 @@ from typing import TextIO
 
 import numpy as np
 
-from voidrl import registry
+from voidrl.config import registry
 from voidrl.envs.ids import atari_game
+from voidrl.envs.suites import published
+from voidrl.envs.suites.published import Published
 from voidrl.experiments.grid_table import print_grids
 from voidrl.experiments.measures import COVERAGE, cell_value, show_value, zero_shot_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.state import cell_evaluation, state_of
-from voidrl.scores import urlb
-from voidrl.scores.panel import make_panels, signed, span
-from voidrl.scores.statistics import aggregate, percent
-from voidrl.suites import published
-from voidrl.suites.published import Published
-from voidrl.terminal.tables import print_table, wrap_text
-from voidrl.units import human_count
+from voidrl.report.scores import urlb
+from voidrl.report.scores.panel import make_panels, signed, span
+from voidrl.report.scores.statistics import aggregate, percent
+from voidrl.system.terminal.tables import print_table, wrap_text
+from voidrl.system.units import human_count
 
 ZERO_SHOT = "zero-shot"
 AGGREGATES = {"median": "median", "mean": "mean", "iqm": "IQM", "above_human": "above human"}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from voidrl.envs.ids import ATARI, DMC, atari_game
+from voidrl.envs.suites.atari import GAMES, GAMES_26, find_game
+from voidrl.envs.suites.dmcontrol import SPARSE, URLB, find_dmc_task
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.suites.atari import GAMES, GAMES_26, find_game
-from voidrl.suites.dmcontrol import SPARSE, URLB, find_dmc_task
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from voidrl.experiments.prune import request_prune
 from voidrl.experiments.record import write_record
 from voidrl.experiments.run import Scheduler
 from voidrl.experiments.study import PointTrial, Tuner
+from voidrl.report.scores.measures import is_evaluated
 from voidrl.runs.metrics import read_metrics
-from voidrl.scores.measures import is_evaluated
 
 LOOK_SECONDS = 1.0  # between two looks at the metrics of running trials
 MOST_OPEN = 16  # trials at a time where an executor takes any number of cells

@@ -38,7 +38,7 @@ from voidrl.nets import (
     silence,
     target_copy,
 )
-from voidrl.observations import action_mask, random_allowed
+from voidrl.nets.observations import action_mask, random_allowed
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 

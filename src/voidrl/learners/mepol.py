@@ -31,7 +31,7 @@ from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_
 from voidrl.entropy import Neighborhoods, weighted_entropy
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.nets import Encoder, FullPrecisionLinear, join, mlp
-from voidrl.observations import action_mask
+from voidrl.nets.observations import action_mask
 from voidrl.replay import Rollout
 from voidrl.types import EnvSpec, Loss
 

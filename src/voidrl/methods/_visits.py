@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from voidrl import registry
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, MethodConfig, require, require_positive
-from voidrl.counting import CodeSample, SimHash, VisitTable, hash_input, hash_width
+from voidrl.config import Count, MethodConfig, registry, require, require_positive
 from voidrl.methods.base import Latents, Method
+from voidrl.nets.counting import CodeSample, SimHash, VisitTable, hash_input, hash_width
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 

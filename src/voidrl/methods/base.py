@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import ranks
-from voidrl.augment import default_shift
 from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig, require
 from voidrl.errors import NeighborError
+from voidrl.nets.augment import default_shift
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 

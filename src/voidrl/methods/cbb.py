@@ -26,10 +26,10 @@ from torch import Tensor
 
 from voidrl.config import Config as RunConfig
 from voidrl.config import require, require_positive
-from voidrl.counting import PixelDensity, small_gray
 from voidrl.errors import ConfigError
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
+from voidrl.nets.counting import PixelDensity, small_gray
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 

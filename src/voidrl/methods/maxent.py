@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from voidrl.config import Count, require, require_positive
-from voidrl.counting import VisitTable
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
+from voidrl.nets.counting import VisitTable
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 

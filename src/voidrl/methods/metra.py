@@ -31,8 +31,8 @@ from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import Encoder, FullPrecisionLinear, Linear, TF32Linear, init_orthogonal, mlp
 from voidrl.nets.encoder import stack_for
+from voidrl.nets.observations import visible, visible_numbers
 from voidrl.nets.spectral import SpectralNorm, full_precision
-from voidrl.observations import visible, visible_numbers
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 

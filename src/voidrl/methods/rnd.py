@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.augment import center_crop
 from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import Encoder, TF32Linear, init_orthogonal, mlp
+from voidrl.nets.augment import center_crop
 from voidrl.nets.encoder import ConvStack, stack_for
-from voidrl.observations import input_shape, pack_input, unpack, visible, visible_numbers
+from voidrl.nets.observations import input_shape, pack_input, unpack, visible, visible_numbers
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 

@@ -14,14 +14,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from voidrl import registry
-from voidrl.augment import images, to_layout
-from voidrl.config import EncoderConfig
+from voidrl.config import EncoderConfig, registry
 from voidrl.errors import ConfigError
 from voidrl.kernels import usable
+from voidrl.nets.augment import images, to_layout
 from voidrl.nets.layers import Conv, Linear, activation, init_orthogonal, join, rescale, trunk_layers
+from voidrl.nets.observations import split_input, symlog, unpack, visible, visible_numbers
 from voidrl.nets.spectral import SpectralNorm
-from voidrl.observations import split_input, symlog, unpack, visible, visible_numbers
 from voidrl.types import EnvSpec, Layout
 
 STACKS = {  # (channels, kernel, stride) of each layer

@@ -21,7 +21,7 @@ from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.protocols.presets import default_preset, protocol_for
+from voidrl.presets.presets import default_preset, protocol_for
 
 NATIVE = (ATARI, DMC, ENVPOOL)  # ids whose environments exist as vectors alone
 PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from voidrl import __version__
 from voidrl.agent import Agent
-from voidrl.augment import images
 from voidrl.config import to_json, without_local_fields
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError, by_caller
-from voidrl.files import user_path
 from voidrl.learners.base import Learner
+from voidrl.nets.augment import images
 from voidrl.nets.layers import FullPrecisionLinear
 from voidrl.nets.noisy import NoisyLinear
-from voidrl.observations import pack_input
+from voidrl.nets.observations import pack_input
+from voidrl.system.files import user_path
 
 METADATA = "voidrl"  # its key in the metadata of an ONNX model, and the name of its extra file in a .pt2
 TRACED_BATCH = 2  # the least that torch does not take for a constant

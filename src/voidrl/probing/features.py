@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.agent import Agent
-from voidrl.augment import network_spec
-from voidrl.device import seeded
-from voidrl.evaluation import run_seed
 from voidrl.nets import Encoder
-from voidrl.observations import unpack, visible
+from voidrl.nets.augment import network_spec
+from voidrl.nets.observations import unpack, visible
+from voidrl.system.device import seeded
+from voidrl.training.evaluation import run_seed
 
 Z, CONVOLUTIONS, LEARNER = "z", "convolutions", "learner"
 PIXELS, OBSERVATION, RANDOM = "pixels", "observation", "random"

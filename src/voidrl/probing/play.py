@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import Agent
-from voidrl.build import layers_for, probe, require_same_spaces
-from voidrl.checkpoint import read_tensors, write_tensors
 from voidrl.config import Config, EnvConfig, require
-from voidrl.device import seeded
 from voidrl.envs.make import EnvFactory, make_envs
+from voidrl.envs.spaces import spec_from_json
 from voidrl.envs.variables import Variable
 from voidrl.envs.vector import Envs
 from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, UnknownNameError
-from voidrl.files import parse_json, user_path
-from voidrl.observations import action_mask
+from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
-from voidrl.spaces import spec_from_json
+from voidrl.runs.checkpoint import read_tensors, write_tensors
+from voidrl.system.device import seeded
+from voidrl.system.files import parse_json, user_path
+from voidrl.training.build import layers_for, probe, require_same_spaces
 from voidrl.types import EnvSpec
 
 HOLD_STEPS = 8  # mean of the geometric number of steps for which sticky play holds an action

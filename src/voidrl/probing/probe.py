@@ -14,13 +14,13 @@ from torch import Tensor
 
 from voidrl.agent import Agent
 from voidrl.config import LEAST_PROBE_STEPS
-from voidrl.device import seeded
 from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.methods.base import Latents, Method, Option
 from voidrl.probing import features, linear, reward
 from voidrl.probing.play import LABELS, Play
 from voidrl.probing.result import ProbeResult, RarityScore, RewardScore, TaskRewardScore, VariableScore
+from voidrl.system.device import seeded
 from voidrl.types import Batch
 
 SPACES = (

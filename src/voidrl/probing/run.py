@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from voidrl.agent import Agent
 from voidrl.agent.cost import acting_threads
 from voidrl.config import EnvConfig
-from voidrl.device import seeded
 from voidrl.envs.make import EnvFactory
 from voidrl.errors import UnknownNameError
-from voidrl.evaluation import run_seed
 from voidrl.probing.features import Z
 from voidrl.probing.play import Policy, collect
 from voidrl.probing.probe import probe_play, require_enough
 from voidrl.probing.result import ProbeResult
+from voidrl.system.device import seeded
+from voidrl.training.evaluation import run_seed
 
 POLICIES = ("agent", "random", "sticky", "mixed")
 PROBE_STREAM = 2  # keeps the seeds of probes apart from those of training and of evaluations

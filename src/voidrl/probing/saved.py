@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voidrl.checkpoint import read_json
 from voidrl.errors import RunFolderError
 from voidrl.probing.sentences import heading, lines, variable_notes, variable_rows
+from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import start_date
 
 FILE_NAME = "probe.json"

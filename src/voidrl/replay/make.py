@@ -9,11 +9,11 @@ import torch
 from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.machine import memory
 from voidrl.replay.replay import CPU, Replay
 from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
+from voidrl.system.machine import memory
+from voidrl.system.units import GIB
 from voidrl.types import EnvSpec
-from voidrl.units import GIB
 
 
 def make_replay(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.units import GIB
+from voidrl.system.units import GIB
 
 PORTABLE, MAPPED = 1, 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 

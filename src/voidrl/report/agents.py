@@ -9,7 +9,7 @@ from typing import Any
 
 from voidrl.config import flat, merge
 from voidrl.errors import ConfigError
-from voidrl.protocols.presets import AGENTS, PRESETS, protocol_for
+from voidrl.presets.presets import AGENTS, PRESETS, protocol_for
 from voidrl.report.read import Run
 
 # Settings in which a run may differ from its preset and still be of that agent.

@@ -19,7 +19,7 @@ from voidrl.report.groups import STAGES, ArmRuns, stages_of
 from voidrl.report.outcomes import measure_of
 from voidrl.report.panel import PanelSection
 from voidrl.report.ranking import FAMILIES, Ranking, coverage_rankings
-from voidrl.units import value_text
+from voidrl.system.units import value_text
 
 COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
 DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (4, 2)), (0, (1, 3)), (0, (5, 2, 1, 2, 1, 2)))

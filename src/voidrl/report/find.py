@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voidrl.errors import RunFolderError
-from voidrl.files import user_path
 from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_record
+from voidrl.system.files import user_path
 
 # What a run writes besides its config: with one of them, a folder with a config.json is a run.
 _SIGNS = {"metrics.jsonl", "environment.json", "checkpoints"}

@@ -197,7 +197,7 @@ class _MediaCache:
             data = None
         if data is None:
             self._say(f"{run.path}: making a {name.partition('-')[0]}")
-            from voidrl.device import one_thread
+            from voidrl.system.device import one_thread
 
             with one_thread():  # an agent that plays alone
                 data = make()

@@ -11,9 +11,9 @@ from voidrl.report.formatting import Table
 from voidrl.report.groups import env_names
 from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection
-from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results
-from voidrl.scores.measures import measured_value
-from voidrl.units import value_text
+from voidrl.report.scores.grids import FieldEffect, GridResult, PointResult, grid_results
+from voidrl.report.scores.measures import measured_value
+from voidrl.system.units import value_text
 
 WIDTH, HEIGHT = 300.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 12.0, 38.0  # margins of a plot

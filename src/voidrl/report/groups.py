@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from voidrl import registry
-from voidrl.config import bonus_method, bonus_suffix, flat
+from voidrl.config import bonus_method, bonus_suffix, flat, registry
 from voidrl.report.agents import agent_label
 from voidrl.report.read import Run
 

@@ -186,8 +186,8 @@ def _thumbnails(frames: np.ndarray, spec: EnvSpec, most: int) -> dict[str, Any]:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("pillow", "video", "drawing thumbnails") from None
-    from voidrl.media.video import resize
-    from voidrl.spaces import to_picture
+    from voidrl.envs.spaces import to_picture
+    from voidrl.report.videos.video import resize
 
     number = min(most, len(frames))
     columns = math.ceil(math.sqrt(number))

@@ -20,11 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from voidrl.checkpoint import read_json
 from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.files import user_path
 from voidrl.report.find import looks_like_run, walk
 from voidrl.runs import locks
+from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import FILE_NAME as EVALUATION
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.experiment_record import FILE_NAME as EXPERIMENT
@@ -32,7 +31,8 @@ from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, failure_
 from voidrl.runs.metrics import FILE_NAME as METRICS
 from voidrl.runs.metrics import last_rows, score_name
 from voidrl.runs.status import RunStatus, load_status, read_status
-from voidrl.units import human_seconds
+from voidrl.system.files import user_path
+from voidrl.system.units import human_seconds
 
 FIND_SECONDS = 15.0  # between two searches for folders that are new
 TICK_NANOSECONDS = 10**9

@@ -22,8 +22,8 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
     Raises:
         VoidrlError: If no video can be made.
     """
-    from voidrl.media.mp4 import find_ffmpeg
-    from voidrl.media.video import record, write_video
+    from voidrl.report.videos.mp4 import find_ffmpeg
+    from voidrl.report.videos.video import record, write_video
 
     find_ffmpeg()  # raises before any episode is played
     agent, _, _ = newest_agent(run_folder)
@@ -42,11 +42,11 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
     Unlike `voidrl.load` it reads only the weights: a checkpoint can hold gigabytes of replay.
     """
     from voidrl.agent import Agent
-    from voidrl.build import config_from_json
-    from voidrl.checkpoint import MANIFEST, check_file, read_json, read_tensors
-    from voidrl.device import placed
+    from voidrl.envs.spaces import spec_from_json
     from voidrl.report.saved import newest
-    from voidrl.spaces import spec_from_json
+    from voidrl.runs.checkpoint import MANIFEST, check_file, read_json, read_tensors
+    from voidrl.system.device import placed
+    from voidrl.training.build import config_from_json
 
     saved = newest(run_folder)
     if saved is None:

@@ -11,13 +11,13 @@ import numpy as np
 
 from voidrl.envs.ids import atari_game, parse_id
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.envs.registration import MAZE_ID as MAZE
+from voidrl.envs.suites.atari import find_game, human_normalized
 from voidrl.errors import VoidrlError
-from voidrl.registration import MAZE_ID as MAZE
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run
-from voidrl.scores.urlb import expert_normalized
-from voidrl.suites.atari import find_game, human_normalized
+from voidrl.report.scores.urlb import expert_normalized
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
 

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl import __version__
-from voidrl.checkpoint import write_text_atomic
 from voidrl.errors import ConfigError, RunFolderError
-from voidrl.files import user_path
 from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
 from voidrl.report.formatting import count
@@ -34,7 +32,9 @@ from voidrl.report.results import make_results
 from voidrl.report.stages import stage_table
 from voidrl.report.summary import caveats, default_title, findings, overview
 from voidrl.report.urlb import urlb_tables
-from voidrl.terminal import output
+from voidrl.runs.checkpoint import write_text_atomic
+from voidrl.system.files import user_path
+from voidrl.system.terminal import output
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
 SCRIPTS = ("charts.js", "pictures.js", "page.js")

@@ -10,8 +10,8 @@ import numpy as np
 from voidrl.errors import ConfigError
 from voidrl.report.formatting import Table
 from voidrl.report.read import Collection
-from voidrl.scores.panel import Panel, PanelArms, make_panels, read_panel, show_score, signed, span
-from voidrl.scores.statistics import Interval, percent
+from voidrl.report.scores.panel import Panel, PanelArms, make_panels, read_panel, show_score, signed, span
+from voidrl.report.scores.statistics import Interval, percent
 
 ABSENT = "–"
 LABELS = {

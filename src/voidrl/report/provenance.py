@@ -9,7 +9,7 @@ from voidrl.report.formatting import Table, count, join_names, seed_list
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, format_value, used_settings
 from voidrl.report.outcomes import return_source
 from voidrl.report.read import Collection, Run
-from voidrl.units import human_seconds
+from voidrl.system.units import human_seconds
 
 MOST_VALUES = 4  # of a setting in one cell
 ABSENT = "–"

@@ -13,15 +13,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from voidrl.config import bonus_method
+from voidrl.envs.suites.atari import GAMES_26
+from voidrl.envs.suites.published import RAM_RATIO, Published, PublishedRow, sources
 from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
 from voidrl.report.formatting import Table, join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
 from voidrl.report.outcomes import known_game, outcome, spreads
 from voidrl.report.read import Collection, Run
-from voidrl.scores.statistics import Summary, summarize
-from voidrl.suites.atari import GAMES_26
-from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, sources
+from voidrl.report.scores.statistics import Summary, summarize
 
 ABSENT = "–"
 MOST_SIDE_BY_SIDE = 3  # with more methods, they are the rows and tasks the columns

@@ -14,20 +14,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from voidrl.checkpoint import read_json
 from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
-from voidrl.files import user_path
+from voidrl.presets.presets import PRESETS
 from voidrl.probing.saved import final_probe
-from voidrl.protocols.presets import PRESETS
 from voidrl.report.find import Skipped, find_runs, natural_key
 from voidrl.report.formatting import count
 from voidrl.runs import locks
+from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import RunStatus, read_status
+from voidrl.system.files import user_path
 
 Status = Literal["complete", "running", "incomplete", "failed", "pruned"]
 Series = tuple[np.ndarray, np.ndarray]

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.checkpoint import (
+from voidrl.errors import CheckpointError
+from voidrl.runs.checkpoint import (
     FORMAT,
     MANIFEST,
     check_file,
@@ -23,7 +24,6 @@ from voidrl.checkpoint import (
     read_tensors,
     require_format,
 )
-from voidrl.errors import CheckpointError
 
 CACHE = "report"
 LOOP = "loop.safetensors"

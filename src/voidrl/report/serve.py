@@ -28,7 +28,7 @@ from voidrl.report.live import LiveRun, LiveTable, Watch
 from voidrl.report.page import render_template, write_report
 from voidrl.runs.evaluations import FILE_NAME as EVALUATION
 from voidrl.runs.metrics import FILE_NAME as METRICS
-from voidrl.units import human_bytes
+from voidrl.system.units import human_bytes
 
 HOST = "127.0.0.1"
 PORT = 8765

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from voidrl import registry
+from voidrl.config import registry
 from voidrl.report.formatting import Table, join_names
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Collection
-from voidrl.report.urlb_runs import (
-    MethodRuns,
-    TaskRun,
-    find_task_runs,
-    group_methods,
-    not_run,
-    observation_of,
-)
-from voidrl.scores.urlb import (
+from voidrl.report.scores.urlb import (
     ALL,
     BODIES,
     BodyScore,
@@ -28,6 +20,14 @@ from voidrl.scores.urlb import (
     published_method,
     published_scores,
     sort_methods,
+)
+from voidrl.report.urlb_runs import (
+    MethodRuns,
+    TaskRun,
+    find_task_runs,
+    group_methods,
+    not_run,
+    observation_of,
 )
 
 INTERVALS = (

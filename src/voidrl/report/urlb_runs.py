@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voidrl import registry
-from voidrl.config import bonus_suffix, flat
+from voidrl.config import bonus_suffix, flat, registry
+from voidrl.envs.suites.dmcontrol import PREFIX, find_dmc_task
 from voidrl.report.formatting import join_names, seed_list, step_range, steps
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, family_of, source_of
 from voidrl.report.outcomes import outcome
 from voidrl.report.read import Collection, Run
-from voidrl.scores.urlb import (
+from voidrl.report.scores.urlb import (
     ALL,
     BODIES,
     FAMILIES,
@@ -28,7 +28,6 @@ from voidrl.scores.urlb import (
     published_scores,
     urlb_task,
 )
-from voidrl.suites.dmcontrol import PREFIX, find_dmc_task
 
 MOST_NAMES = 14
 ENOUGH = 0.995  # of the protocol's frames: parallel environments may end a few steps early

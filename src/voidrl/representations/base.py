@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from voidrl.augment import Augment
 from voidrl.config import RepresentationConfig
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder
+from voidrl.nets.augment import Augment
+from voidrl.nets.observations import visible_numbers
 from voidrl.nets.spectral import full_precision
-from voidrl.observations import visible_numbers
 from voidrl.replay import Replay, Segment
 from voidrl.types import Batch, EnvSpec, Layout, Metrics, Pairs, Sequence
 

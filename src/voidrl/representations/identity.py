@@ -7,7 +7,7 @@ from torch import Tensor
 from voidrl.config import RepresentationConfig
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
-from voidrl.observations import visible
+from voidrl.nets.observations import visible
 from voidrl.representations.base import Representation
 from voidrl.types import EnvSpec
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from voidrl.config import EncoderConfig, RepresentationConfig, require
 from voidrl.errors import ConfigError
-from voidrl.files import user_path
 from voidrl.nets import Encoder
 from voidrl.nets.resnet import NETWORKS, ResNet
 from voidrl.representations.base import Representation
+from voidrl.system.files import user_path
 from voidrl.types import EnvSpec
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels in [0, 1], RGB

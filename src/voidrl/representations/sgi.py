@@ -39,7 +39,7 @@ from voidrl.nets import (
     target_copy,
     unit_vectors,
 )
-from voidrl.observations import action_mask
+from voidrl.nets.observations import action_mask
 from voidrl.representations.base import Representation, Views
 from voidrl.representations.icm import inverse_errors
 from voidrl.representations.spr import SPR, SPRConfig

@@ -42,8 +42,8 @@ from voidrl.nets import (
 )
 from voidrl.nets.encoder import CHANNELS
 from voidrl.nets.layers import in_bf16
+from voidrl.nets.observations import input_shape
 from voidrl.nets.spectral import full_precision
-from voidrl.observations import input_shape
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Layout, Metrics
 

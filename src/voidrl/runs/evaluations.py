@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from voidrl import checkpoint
-from voidrl.checkpoint import read_json
 from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.runs import checkpoint
+from voidrl.runs.checkpoint import read_json
 from voidrl.runs.metrics import FILE_NAME as METRICS
 
 FILE_NAME = "evaluation.json"

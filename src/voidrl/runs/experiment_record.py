@@ -9,8 +9,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from voidrl.checkpoint import read_json, remove_leftovers, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.runs.checkpoint import read_json, remove_leftovers, write_json_atomic
 from voidrl.runs.locks import CELLS
 
 FILE_NAME = "experiment.json"

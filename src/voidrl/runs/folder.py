@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl import ranks
-from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_caller
-from voidrl.files import user_path
-from voidrl.machine import memory
 from voidrl.runs import locks
+from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import SilentStatus, StatusWriter, utc_now
+from voidrl.system.files import user_path
+from voidrl.system.machine import memory
 
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else. First the one that
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.

@@ -17,8 +17,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from voidrl import platforms
 from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.system import platforms
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"

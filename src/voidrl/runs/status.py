@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from voidrl import ranks
-from voidrl.checkpoint import read_json, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning
 from voidrl.runs import locks
+from voidrl.runs.checkpoint import read_json, write_json_atomic
 
 FILE_NAME = "status.json"
 HEARTBEAT_SECONDS = 10.0

@@ -11,20 +11,20 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voidrl.checkpoint import MANIFEST, read_json
 from voidrl.config import LOCAL_FIELDS, PIECES, bonus_method
 from voidrl.envs.ids import is_importable
+from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import CheckpointError, RunFolderError, shown
+from voidrl.runs.checkpoint import MANIFEST, read_json
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.metrics import read_metrics
-from voidrl.spaces import spec_from_json
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
     from voidrl.agent import Agent
-    from voidrl.evaluation import Evaluation
+    from voidrl.training.evaluation import Evaluation
 
 PHASES = {
     "pretrain": "pre-training without rewards",

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voidrl import __version__, checkpoint
+from voidrl import __version__
 from voidrl.agent import Agent
 from voidrl.config import (
     LOCAL_FIELDS,
@@ -29,8 +29,8 @@ from voidrl.config import (
     without_local_fields,
     without_user_fields,
 )
-from voidrl.device import placed
 from voidrl.envs.ids import has_colon, is_importable, names_code, names_path
+from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -41,12 +41,13 @@ from voidrl.errors import (
     by_caller,
     shown,
 )
-from voidrl.evaluation import Evaluation
-from voidrl.files import read_text, user_path
+from voidrl.runs import checkpoint
 from voidrl.sharing import card as model_card
 from voidrl.sharing import hub, weights
-from voidrl.spaces import spec_from_json
-from voidrl.terminal.output import say
+from voidrl.system.device import placed
+from voidrl.system.files import read_text, user_path
+from voidrl.system.terminal.output import say
+from voidrl.training.evaluation import Evaluation
 from voidrl.types import EnvSpec
 
 FORMAT = 3

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from voidrl.agent import Agent
 from voidrl.agent.dry_build import dry_build
-from voidrl.checkpoint import TensorHeader, read_headers
 from voidrl.config import Config
 from voidrl.errors import CheckpointError, shown
+from voidrl.runs.checkpoint import TensorHeader, read_headers
 from voidrl.types import EnvSpec
 
 

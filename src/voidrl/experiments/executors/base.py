@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from voidrl.terminal.output import say
+from voidrl.system.terminal.output import say
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job

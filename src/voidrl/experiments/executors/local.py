@@ -26,9 +26,9 @@ from voidrl.experiments.executors.base import (
 )
 from voidrl.experiments.executors.devices import Gpu, Placement, parse_devices, read_gpus
 from voidrl.experiments.executors.mps import Mps, MpsError, is_served
-from voidrl.machine import whole_cores
-from voidrl.platforms import require_workers
-from voidrl.terminal.signals import end_with_process
+from voidrl.system.machine import whole_cores
+from voidrl.system.platforms import require_workers
+from voidrl.system.terminal.signals import end_with_process
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
@@ -66,8 +66,8 @@ class Options:
 
 def make(plan: Plan, options: Options) -> Local:
     """Make the executor, if this machine has what it needs."""
-    from voidrl.device import pick_device
     from voidrl.runs.experiment_record import read_gpu_memory
+    from voidrl.system.device import pick_device
 
     require_workers("an experiment", "start its runs one by one with voidrl pretrain, finetune and train")
     name, gpus = plan.request.device, []

@@ -388,7 +388,7 @@ class Slurm(Executor):
     # Files and commands
 
     def _read(self) -> dict[str, Any]:
-        from voidrl.checkpoint import read_json
+        from voidrl.runs.checkpoint import read_json
 
         path = self._folder / JOBS_FILE
         if not path.is_file():
@@ -403,7 +403,7 @@ class Slurm(Executor):
         )
 
     def _write(self) -> None:
-        from voidrl.checkpoint import write_json_atomic
+        from voidrl.runs.checkpoint import write_json_atomic
 
         saved = {
             "jobs": self._jobs,

@@ -19,7 +19,7 @@ import ray
 
 from voidrl.experiments.executors.base import ClusterLostError
 from voidrl.experiments.executors.ray import cluster
-from voidrl.terminal.ending import skip_destructors
+from voidrl.system.terminal.ending import skip_destructors
 
 LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: Ray has 60

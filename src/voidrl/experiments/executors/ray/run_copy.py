@@ -14,11 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from voidrl import checkpoint
 from voidrl.errors import CheckpointError
 from voidrl.experiments.executors.base import log_path
 from voidrl.experiments.executors.ray.node import PINNED, STEP, read_json, write_json
-from voidrl.runs import locks
+from voidrl.runs import checkpoint, locks
 
 CHUNK_BYTES = 8 << 20
 Call = Callable[..., Any]

@@ -1,0 +1,81 @@
+"""Means of metrics on the device, read by the host once per row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from voidrl import kernels
+from voidrl.errors import ConfigError
+from voidrl.types import NonFinite
+
+
+class Accumulator:
+    """Means of device scalars between two log rows, kept on the device until `flush`.
+
+    All scalars live on one device. Adds of the same variant with the same keys share one vector, which is
+    never reallocated: an add may be part of a captured CUDA graph. It costs two small kernels for any number
+    of metrics. Besides the sums it counts the adds before the first that was not finite, so that NaN can be
+    blamed on the metric where it began, although it has reached all others by the time the host reads them.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, tuple[str, ...]], Tensor] = {}  # (keys,) each
+        self._finite: dict[tuple[int, tuple[str, ...]], Tensor] = {}  # (keys,) each, adds with finite sums
+        self.non_finite: list[NonFinite] = []
+        """What was not finite at the last flush."""
+
+    def add(self, metrics: Mapping[str, Tensor], variant: int = 0) -> None:
+        """Add 0-d tensors without a host read; a key may be missing from some adds."""
+        if not metrics:
+            return
+        for key, value in metrics.items():
+            if value.ndim:
+                raise ConfigError(
+                    f"metric {key!r} has shape {tuple(value.shape)}: expected a single number; reduce it "
+                    "first, for instance with .mean()"
+                )
+        group = variant, tuple(metrics)
+        row = torch.stack([value.detach() for value in metrics.values()])  # (keys,)
+        if group not in self._sums:
+            self._sums[group] = torch.zeros_like(row, dtype=torch.float64)
+            self._finite[group] = torch.zeros_like(row, dtype=torch.float64)
+        _accumulate(row, self._sums[group], self._finite[group])
+
+    def flush(self) -> dict[str, float]:
+        """Return the mean of every key since the last flush and start over; NaN and infinity are kept."""
+        self.non_finite = []
+        if not self._sums:
+            return {}
+        values = torch.cat([*self._sums.values(), *self._finite.values()]).tolist()  # the one host read
+        sums: dict[str, float] = {}
+        adds: dict[str, float] = {}
+        keys = [(variant, i, key) for variant, keys in self._sums for i, key in enumerate(keys)]
+        for (variant, order, key), total, finite in zip(
+            keys, values[: len(keys)], values[len(keys) :], strict=True
+        ):
+            sums[key] = sums.get(key, 0.0) + total
+            adds[key] = adds.get(key, 0.0) + finite
+            if not math.isfinite(total):
+                self.non_finite.append(NonFinite(variant, key, int(finite), order))
+        for buffer in self.buffers():
+            buffer.zero_()
+        return {k: v / adds[k] if math.isfinite(v) else v for k, v in sums.items() if adds[k] or v}
+
+    def buffers(self) -> list[Tensor]:
+        """The tensors that an add changes."""
+        return [*self._sums.values(), *self._finite.values()]
+
+
+def _accumulate(row: Tensor, sums: Tensor, finite: Tensor) -> None:
+    """Add a row to its sums, and 1 to `finite` where the sum is finite; (keys,) each."""
+    if kernels.usable(row):
+        from voidrl.kernels.accumulate import accumulate
+
+        accumulate(row, sums, finite)
+        return
+    sums += row
+    finite += sums - sums == 0  # once NaN or infinite, a sum stays so

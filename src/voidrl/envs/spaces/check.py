@@ -1,0 +1,155 @@
+"""Whether environments return what their spaces say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from voidrl.envs.spaces.observations import label
+from voidrl.errors import shown
+from voidrl.types import ObsPart
+
+ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
+MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
+Mismatch = tuple[str, str]
+"""What was found, and what was expected."""
+
+
+class ObservationCheck:
+    """Whether observations are what their Box says: shape, type and values.
+
+    A type that NumPy casts within its kind fits (float64 for float32, whole numbers for floats). Floats for
+    uint8 do not: an image in [0, 1] would become black. Values may exceed the bounds by a rounding error.
+
+    Args:
+        space: The space.
+        check_bounds: Whether values must be within the bounds. They must be finite in any case.
+        name: What messages call the observation.
+    """
+
+    def __init__(self, space: spaces.Box, *, check_bounds: bool = True, name: str = "observation") -> None:
+        self.name = name
+        self.dtype, self.shape = space.dtype, space.shape
+        self._space = space
+        self._is_float = self.dtype.kind == "f"
+        if self._is_float:
+            bounded = bool(space.bounded_below.any() or space.bounded_above.any())
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -MAX_FLOAT32)
+            high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), MAX_FLOAT32)
+            if not check_bounds:
+                low, high = np.full_like(low, -MAX_FLOAT32), np.full_like(high, MAX_FLOAT32)
+            wide = np.promote_types(self.dtype, np.float32)  # float16 has no room for the largest value
+            self._low, self._high = low.astype(wide), high.astype(wide)
+        else:
+            limits = (False, True) if self.dtype.kind == "b" else _whole_numbers(self.dtype)
+            bounded = bool((space.low > limits[0]).any() or (space.high < limits[1]).any())
+            self._low, self._high = space.low, space.high
+        self._bounded = bounded and check_bounds
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest values, with room for rounding errors."""
+        return self._low, self._high
+
+    def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
+        """What is wrong with the shape or the type of observations (*batch, *shape)."""
+        expected = (*batch, *self.shape)
+        if obs.shape != expected:
+            return f"of shape {obs.shape}", f"expected {expected}, as in its observation_space"
+        if obs.dtype is not self.dtype and not np.can_cast(obs.dtype, self.dtype, "same_kind"):
+            return f"of type {obs.dtype}", f"expected {self.dtype}, as in its observation_space"
+        return None
+
+    def contains(self, obs: np.ndarray) -> bool:
+        """Whether all values are finite and within the bounds."""
+        if self._bounded:
+            return bool(((obs >= self._low) & (obs <= self._high)).all())
+        return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
+
+    def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
+        """The environment with the first value of (N, *shape) that is not contained, and what is wrong."""
+        env, *index = np.argwhere(~((obs >= self._low) & (obs <= self._high)))[0].tolist()
+        value, at = obs[(env, *index)], tuple(index)
+        found = f"{self.name}{index or ''} = {value}"
+        if not np.isfinite(value):
+            return env, (found, "expected finite numbers")
+        if self._is_float and abs(value) > MAX_FLOAT32:
+            return env, (found, "expected numbers within the range of float32")
+        low, high = self._space.low[at], self._space.high[at]
+        expected = f"expected a value in [{low:g}, {high:g}], as in its observation_space"
+        return env, (found, f"{expected} (fix the value, widen the space, or set env.check_bounds = False)")
+
+
+def _whole_numbers(dtype: Any) -> tuple[int, int]:
+    """The smallest and the largest number of an integer type."""
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+class Problem(NamedTuple):
+    """What is wrong with an observation."""
+
+    env: int | None
+    """The environment; None if all of them are concerned."""
+    found: str
+    expected: str
+
+
+class NestedCheck:
+    """Whether observations that are not one Box are what their space says, in all parts that the agent sees.
+
+    Args:
+        space: The space.
+        parts: The parts that the agent sees.
+        check_bounds: Whether values of Boxes must be within their bounds. Choices must be in any case.
+    """
+
+    def __init__(self, space: gym.Space, parts: Sequence[ObsPart], *, check_bounds: bool = True) -> None:
+        self._checks = []
+        for part in parts:
+            inner: Any = space
+            for key in part.path:
+                inner = inner[key]
+            checks = check_bounds or not isinstance(inner, spaces.Box)
+            check = ObservationCheck(_as_box(inner), check_bounds=checks, name=label(part.path))
+            self._checks.append((part.path, check))
+
+    def problem(self, obs: Any, *batch: int) -> Problem | None:
+        """What is wrong with one observation, or with a batch of them; None if nothing is."""
+        for path, check in self._checks:
+            value = obs
+            try:
+                for key in path:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError):
+                return Problem(None, f"{shown(obs)}", f"expected {check.name}, as in its observation_space")
+            try:
+                found = np.asarray(value)
+            except Exception as error:  # whatever an object's own code raises
+                return Problem(None, f"{check.name} that is no array ({shown(error)})", "expected numbers")
+            mismatch = check.mismatch(found, *batch)
+            if mismatch is not None:
+                return Problem(None, f"{check.name} {mismatch[0]}", mismatch[1])
+            rows = found if batch else found[None]
+            if not check.contains(rows):
+                env, (what, expected) = check.violation(rows)
+                return Problem(env, what, expected)
+        return None
+
+
+def _as_box(space: gym.Space) -> spaces.Box:
+    """The Box with the same values."""
+    if isinstance(space, spaces.Discrete):
+        low, high = int(space.start), int(space.start) + int(space.n) - 1
+        return spaces.Box(low, high, (), np.int64)
+    if isinstance(space, spaces.MultiDiscrete):
+        start = space.start.astype(np.int64)
+        return spaces.Box(start, start + space.nvec.astype(np.int64) - 1, dtype=np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.Box(0, 1, space.shape, np.int8)
+    assert isinstance(space, spaces.Box)
+    return space

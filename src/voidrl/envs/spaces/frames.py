@@ -1,0 +1,223 @@
+"""From observations, as environments give them, to frames.
+
+Images with numbers beside them are one uint8 array: behind the channels of the image lie planes whose first
+bytes are the numbers, as little-endian float32, and whose rest is 0. Replay and checkpoints store frames
+without knowing of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from voidrl.envs.spaces.masks import joint_masks, mask_length, masks_of
+from voidrl.envs.spaces.observations import label
+from voidrl.errors import SpaceError, shown
+from voidrl.types import EnvSpec, ObsPart, channels_last
+
+FLOAT32 = np.dtype("<f4")
+
+
+def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
+    """Convert observations to frames (N, *stored_shape).
+
+    Args:
+        obs: (N, *raw_shape), or a Dict or Tuple of arrays (N, …), as vector environments return them.
+        spec: The environment's spec.
+        mask: (N, num_actions), 1 where an action is allowed, unless it is a part of the observation.
+    """
+    if spec.parts:
+        return frames_of([value_at(obs, part) for part in spec.parts], spec, mask)
+    if not spec.pixels:
+        return np.ascontiguousarray(obs, dtype=np.float32).reshape(len(obs), *spec.frame_shape)
+    if channels_last(spec.raw_shape):
+        obs = obs.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(obs.reshape(len(obs), *spec.frame_shape))
+
+
+def value_at(obs: Any, part: ObsPart) -> np.ndarray:
+    """The array of a part inside nested dictionaries and tuples."""
+    for key in part.path:
+        obs = obs[key]
+    return np.asarray(obs)
+
+
+def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
+    """Frames (N, *stored_shape) from the values (N, *shape) of each part."""
+    n = len(values[0])
+    numbers: list[np.ndarray] = []  # (N, k) each
+    images: list[np.ndarray] = []  # (N, C, H, W) each
+    for part, value in zip(spec.parts, values, strict=True):
+        if part.kind == "image":
+            images.append(_image(value, part))
+        elif part.kind == "mask":
+            mask = joint_masks(value.reshape(n, -1), spec) if mask is None else mask
+        elif part.kind == "numbers":
+            numbers.append(value.reshape(n, -1))
+        else:
+            numbers.append(_choices(value.reshape(n, -1), part))
+    if spec.masked:
+        numbers.append(np.ones((n, spec.num_actions)) if mask is None else mask)
+    if not images:
+        return np.concatenate(numbers, axis=1, dtype=np.float32, casting="unsafe")
+    frames = np.zeros((n, *spec.stored_shape), np.uint8)
+    at = 0
+    for image in images:
+        channels, height, width = image.shape[1:]
+        frames[:, at : at + channels, :height, :width] = image
+        at += channels
+    if numbers:
+        packed = np.concatenate(numbers, axis=1, dtype=FLOAT32, casting="unsafe").view(np.uint8)
+        start = math.prod(spec.frame_shape)
+        frames.reshape(n, -1)[:, start : start + packed.shape[1]] = packed
+    return frames
+
+
+def _image(value: np.ndarray, part: ObsPart) -> np.ndarray:
+    """(N, C, H, W) uint8."""
+    if part.dtype == "bool":
+        value = value.astype(np.uint8) * np.uint8(255)
+    elif part.dtype != "uint8":
+        if (part.low, part.high) != (0, 255):
+            value = (value.astype(np.float64) - part.low) * 255 / (part.high - part.low)
+        value = np.clip(np.rint(value), 0, 255).astype(np.uint8)
+    if channels_last(part.shape):
+        value = value.transpose(0, 3, 1, 2)
+    return value.reshape(len(value), *part.image_shape)
+
+
+def _choices(value: np.ndarray, part: ObsPart) -> np.ndarray:
+    """One-hots (N, Σ sizes), or fractions (N, components)."""
+    start, sizes, offsets = _tables(part)
+    index = value.astype(np.int64) - start
+    inside = (index >= 0) & (index < sizes)
+    if not inside.all():
+        wrong = value[~inside][0]
+        raise SpaceError(f"{label(part.path)} = {wrong} cannot be seen: expected {_choices_of(part)}")
+    if part.kind == "fraction":
+        fraction: np.ndarray = index / np.maximum(sizes - 1, 1)
+        return fraction
+    hot = np.zeros((len(value), sum(part.sizes)), np.float32)
+    hot[np.arange(len(value))[:, None], index + offsets] = 1
+    return hot
+
+
+@functools.lru_cache(maxsize=1024)
+def _tables(part: ObsPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest values and numbers of choices, and where the one-hots of each component begin."""
+    sizes = np.array(part.sizes)
+    return np.array(part.start), sizes, np.cumsum(sizes) - sizes
+
+
+def _choices_of(part: ObsPart) -> str:
+    pairs = {(low, low + size - 1) for low, size in zip(part.start, part.sizes, strict=True)}
+    return " or ".join(f"{low} to {high}" for low, high in sorted(pairs)[:3])
+
+
+def observed_frames(obs: Any, spec: EnvSpec, action_mask: Any = None) -> tuple[np.ndarray, bool]:
+    """Frames from what a user passes: (B, *obs_shape) as stored, and whether it was one observation.
+
+    Args:
+        obs: One observation or a batch, as the environment gives them. With `frame_stack` > 1 the last frames
+            lie along an axis before each array's own, oldest first.
+        spec: The environment's spec.
+        action_mask: The mask of actions for the newest frame, or one for each of the batch.
+    """
+    values, single = _observed(obs, spec)
+    stack = spec.frame_stack
+    batch = len(values[0]) // stack
+    masks = _newest_masks(values, spec, batch, action_mask)
+    frames = frames_of(values, spec, masks) if spec.parts else to_frames(values[0], spec)
+    return frames.reshape(batch, stack * spec.stored_shape[0], *spec.stored_shape[1:]), single
+
+
+def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given: Any) -> np.ndarray | None:
+    """(B · frame_stack, num_actions): the masks for the newest frames; older ones do not matter."""
+    in_obs = [value for part, value in zip(spec.parts, values, strict=False) if part.kind == "mask"]
+    if not spec.masked or (in_obs and given is not None):
+        if given is None:
+            return None
+        why = "is a part of its observations" if in_obs else "does not exist in its environment"
+        raise SpaceError(f"action_mask = {shown(given)} cannot be used by this agent: the mask {why}")
+    if in_obs:
+        given = in_obs[0].reshape(batch, spec.frame_stack, -1)[:, -1]
+    elif given is None:
+        raise SpaceError(
+            f"no action_mask was given: expected {mask_length(spec)} values 0 or 1, since the agent's "
+            f"environment has masks; pass action_mask=info['action_mask'], or what its method returns"
+        )
+    if np.ndim(given) == 1:
+        given = np.broadcast_to(given, (batch, len(given)))
+    rows, over = np.asarray(given), np.zeros(batch, bool)
+    # In a batch, an environment whose episode is over waits for its reset, with a mask that allows nothing.
+    if batch > 1 and rows.shape == (batch, mask_length(spec)):
+        over = np.asarray(~rows.any(-1))
+    newest = masks_of(given, spec, batch, ended=over)
+    if isinstance(newest, tuple):
+        found, expected = newest[1]
+        raise SpaceError(f"{found} cannot be used as action_mask: {expected}")
+    masks = np.ones((batch, spec.frame_stack, spec.num_actions), np.float32)
+    masks[:, -1] = newest
+    return masks.reshape(-1, spec.num_actions)
+
+
+def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
+    """The values of each part, (B · frame_stack, *shape), and whether this is one observation, no batch."""
+    plain = ObsPart((), "image" if spec.pixels else "numbers", spec.raw_shape, dtype="uint8")
+    stack = () if spec.frame_stack == 1 else (spec.frame_stack,)
+    values: list[np.ndarray] = []
+    lead: tuple[int, ...] | None = None
+    for part in spec.parts or (plain,):
+        try:
+            value = value_at(obs, part)
+        except (KeyError, IndexError, TypeError):
+            names = ", ".join(label(part.path) for part in spec.parts)
+            raise SpaceError(
+                f"observation {type(obs).__name__} without {label(part.path)} cannot be acted on: expected "
+                f"{names}"
+            ) from None
+        name, shape = label(part.path), (*stack, *part.shape)
+        axes = value.ndim - len(shape)
+        if axes not in (0, 1) or value.shape[axes:] != shape:
+            raise SpaceError(
+                f"{name} of shape {value.shape} cannot be acted on: expected {shape} or (batch, *{shape})"
+            )
+        fits = value.dtype == part.dtype or (
+            part.dtype != "uint8" and np.can_cast(value.dtype, part.dtype or float, "same_kind")
+        )
+        if part.kind == "image" and not fits:
+            article = "an" if part.dtype.startswith("i") else "a"
+            raise SpaceError(
+                f"{name} of {value.dtype} cannot be acted on: expected {article} {part.dtype} image"
+            )
+        if value.dtype.kind not in "biuf":
+            raise SpaceError(f"{name} of {value.dtype} cannot be acted on: expected numbers")
+        if lead is not None and value.shape[:axes] != lead:
+            raise SpaceError(
+                f"{name} of shape {value.shape} cannot be acted on: expected a batch of {lead or 1}, as "
+                f"elsewhere in the observation"
+            )
+        lead = value.shape[:axes]
+        values.append(value.reshape(-1, *part.shape))
+    return values, not lead
+
+
+def to_picture(frame: np.ndarray, spec: EnvSpec | None = None) -> np.ndarray:
+    """Convert a frame (C, H, W) to a picture (H, W, 3); of stacked frames it shows the newest.
+
+    With the spec, it shows the first image of each observation, and leaves out the numbers beside it. Images
+    that have neither one channel nor colors are shown by the brightest channel.
+    """
+    if spec is None or not (spec.num_values or spec.parts):
+        shown = frame[-3:] if len(frame) % 3 == 0 else frame[-1:].repeat(3, axis=0)
+        return np.ascontiguousarray(shown.transpose(1, 2, 0))
+    newest = frame[-spec.stored_shape[0] :]
+    first = next((part.image_shape for part in spec.parts if part.kind == "image"), spec.frame_shape)
+    channels, height, width = first
+    image = newest[:channels, :height, :width]
+    shown = image[:3] if channels in (3, 4) else image.max(0, keepdims=True).repeat(3, axis=0)
+    return np.ascontiguousarray(shown.transpose(1, 2, 0))

@@ -1,0 +1,75 @@
+"""Masks of allowed actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from voidrl.envs.spaces.check import Mismatch
+from voidrl.types import EnvSpec
+
+NAMES = ("action_mask", "action_masks")
+"""Keys of `info` or of a Dict observation under which environments report masks."""
+
+
+def mask_length(spec: EnvSpec) -> int:
+    """Length of a mask as environments give it: one entry for each choice of each component."""
+    return sum(spec.action_sizes) or spec.num_actions
+
+
+def masks_of(
+    given: Any, spec: EnvSpec, *batch: int, ended: np.ndarray | bool = False
+) -> np.ndarray | tuple[int, Mismatch]:
+    """Masks (N, num_actions) float32 from what environments gave; or whose is wrong, and how.
+
+    Args:
+        given: (*batch, length), or for one environment also a sequence of masks, one for each component.
+        spec: The environment's spec.
+        batch: N, or nothing for one environment.
+        ended: (N,) where the episode is over, so that no action follows and the mask does not matter.
+    """
+    length = mask_length(spec)
+    over = np.broadcast_to(ended, batch or (1,))
+    expected = f"expected {length} values 0 or 1, one for each action"
+    try:
+        if not batch and isinstance(given, tuple | list) and given and np.ndim(given[0]):
+            given = np.concatenate([np.ravel(each) for each in given])
+        found = np.asarray(given)
+    except ValueError:  # ragged
+        return 0, ("a mask of actions that is no array", expected)
+    if over.all() and (given is None or found.dtype == object):
+        return np.ones((len(over), spec.num_actions), np.float32)
+    if found.dtype.kind not in "biuf":
+        return 0, ("no mask of actions" if given is None else f"a mask of type {found.dtype}", expected)
+    if found.shape != (*batch, length):
+        return 0, (
+            f"a mask of actions of shape {found.shape}",
+            f"{expected} (env.action_masks = 'none' ignores it)",
+        )
+    found = found.reshape(-1, length)
+    wrong = ((found != 0) & (found != 1)).any(1) & ~over
+    if wrong.any():
+        env = int(wrong.argmax())
+        return env, (f"the mask of actions {found[env].tolist()}", expected)
+    masks = joint_masks(found, spec)
+    empty = ~masks.any(1)
+    if empty.any():
+        if (empty & ~over).any():
+            env = int((empty & ~over).argmax())
+            return env, ("a mask that allows no action", "expected at least one, or the end of the episode")
+        masks[empty] = 1
+    return masks
+
+
+def joint_masks(masks: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """(N, num_actions) float32: a combination of choices is allowed if each of them is."""
+    masks = (masks != 0).astype(np.float32)
+    if len(spec.action_sizes) < 2:
+        return masks
+    joint = np.ones((len(masks), 1), np.float32)
+    at = 0
+    for size in spec.action_sizes:
+        joint = (joint[:, :, None] * masks[:, None, at : at + size]).reshape(len(masks), -1)
+        at += size
+    return joint

@@ -1,1 +1,0 @@
-"""voidrl's reward in other libraries: one file each, which needs that library and is imported by its name."""

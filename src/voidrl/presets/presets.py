@@ -1,0 +1,208 @@
+"""Presets: protocols, agents as protocols, and the recipes of methods.
+
+A protocol (`<preset>.toml`) says environment, learner, steps, fine-tuning, evaluation, replay, augmentation
+and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` in it is for one family of environments.
+A recipe (`recipes/<method>.toml`) says what one method takes within it: its values, its representation, what
+f shares with the learner and whose losses train f. A table of a recipe is for the preset that it is named
+after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
+`urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
+last. `representations.toml` has such tables for all methods: what a representation takes that the user names
+and the method's recipe does not have. The table `bonus` is for the method as a bonus next to a task's
+reward, in every preset.
+
+An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
+`families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
+`any` for one family, and those of `atari+pong`, `dmc+walker` or `dmc+walker_run` for one game, domain or
+task. Methods have no recipes for agents: one that pre-trains an agent takes its defaults.
+
+`atari-paper` and `dmc-paper` have the values of the paper's tables; comments say what we chose where it is
+silent or contradicts itself. `atari-authors` follows the authors' released Atari code, `urlb-states` and
+`urlb-pixels` follow URLB (Laskin et al. 2021) and its code.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from voidrl.config import merge
+from voidrl.envs.ids import ATARI, DMC, atari_game, parse_id
+from voidrl.envs.suites.atari import find_game
+from voidrl.envs.suites.dmcontrol import find_dmc_task
+from voidrl.errors import ConfigError, UnknownNameError
+
+MAZE = "voidrl/PixelMaze"
+DEMO_ENV = f"{MAZE}-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
+NAMES = (
+    "cpu",
+    *("maze-demo", "atari-paper", "atari-fast", "atari-demo", "atari-authors"),
+    *("dmc-paper", "dmc-fast", "urlb-states", "urlb-pixels"),
+)
+AGENT_NAMES = (
+    *("dqn", "rainbow", "der", "der-dopamine", "otrainbow", "drq", "drq-eps", "curl", "spr", "sr-spr", "bbf"),
+    *("sac", "rad", "drqv2"),
+)
+FAMILIES = {"atari": f"{ATARI}…", "dmc": f"{DMC}…", "maze": "PixelMaze", "any": "Gymnasium environments"}
+"""Families of environments for which agents have tables, and what they are called."""
+NO_PRESET = "none"
+"""In place of a preset's name: none, even where an environment has one of its own."""
+PRINTED_ONLY = {
+    "simple": "SimPLe is only a printed column here, as each of its runs makes 375K updates of a video model "
+    "and 16M simulated steps of PPO, parts that nothing else would use"
+}
+"""Systems that tables compare with and that cannot be run, with the reason."""
+
+
+class Preset(NamedTuple):
+    """A protocol, or an agent as one."""
+
+    about: str
+    values: dict[str, Any]
+    """What holds in every environment; for one of them there is `values_for`."""
+    families: tuple[str, ...] = ()
+    """Of environments for which an agent is made; () for a protocol, which names its own."""
+    tables: dict[str, dict[str, Any]] = {}  # noqa: RUF012 – never changed
+    """Values for a family; those of an agent also for one game, domain or task."""
+
+    def values_for(self, env: object) -> dict[str, Any]:
+        """The values in an environment, without the options of Atari and DMControl in any other one."""
+        kind = family(env)
+        values = merge(self.values, *(self.tables.get(name, {}) for name in _table_names(kind, env)))
+        others = {"atari", "dmc"} - {kind}
+        return {**values, "env": {k: v for k, v in values.get("env", {}).items() if k not in others}}
+
+
+def family(env: object) -> str:
+    """The family of an environment; a maze with continuous actions is like any other environment."""
+    if not isinstance(env, str):
+        return "any"
+    if env.startswith(MAZE):
+        return "any" if parse_id(env)[1].get("continuous") else "maze"
+    return "atari" if env.startswith(ATARI) else "dmc" if env.startswith(DMC) else "any"
+
+
+def _table_names(kind: str, env: object) -> list[str]:
+    """The tables for an environment, from the general to the special."""
+    special: list[str] = []
+    if kind == "atari":
+        with suppress(UnknownNameError):  # a game without a human score
+            special = [find_game(str(atari_game(str(env))))]
+    elif kind == "dmc" and (task := find_dmc_task(str(env))):
+        special = [task.domain, task.name]
+    return [kind, *(f"{kind}+{name}" for name in dict.fromkeys(special))]
+
+
+def _read(name: str) -> Preset:
+    values = tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
+    about, base = values.pop("about"), values.pop("extends", None)
+    tables = {key: merge(values.pop(key)) for key in [*values] if key in FAMILIES}
+    return Preset(about, merge({} if base is None else _read(base).values, values), (), tables)
+
+
+def _read_agent(name: str) -> Preset:
+    values = tomllib.loads(files(__package__).joinpath("agents", f"{name}.toml").read_text("utf-8"))
+    about, families, extends = (values.pop(key, []) for key in ("about", "families", "extends"))
+    bases = [_read_agent(base) for base in ([extends] if isinstance(extends, str) else extends)]
+    own = {key: values.pop(key) for key in [*values] if key.partition("+")[0] in FAMILIES}
+    layers = [*(base.tables for base in bases), own]
+    tables = {key: merge(*(layer.get(key, {}) for layer in layers)) for layer in layers for key in layer}
+    families = tuple(families) or next((base.families for base in bases), ())
+    return Preset(about or "", merge(*(base.values for base in bases), values), families, tables)
+
+
+PROTOCOLS = {name: _read(name) for name in NAMES}
+AGENTS = {name: _read_agent(name) for name in AGENT_NAMES}
+PRESETS = PROTOCOLS | AGENTS
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of this name, or an error with the nearest ones."""
+    if name in PRINTED_ONLY:
+        raise ConfigError(
+            f"preset {name!r} cannot be run: {PRINTED_ONLY[name]}; agents for "
+            f"{FAMILIES['atari']} are {_list(agents_for('atari'), 'and')}"
+        )
+    if name not in PRESETS:
+        raise UnknownNameError("preset", name, [*PRESETS, NO_PRESET])
+    return PRESETS[name]
+
+
+def agents_for(kind: str) -> list[str]:
+    """The agents that are made for a family of environments."""
+    return [name for name, agent in AGENTS.items() if kind in agent.families]
+
+
+def protocol_for(env: object, name: str | None) -> dict[str, Any]:
+    """The values of a preset in an environment, {} for None; an agent that does not fit is refused."""
+    if name is None:
+        return {"env": {}}
+    preset, kind = find_preset(name), family(env)
+    if preset.families and kind not in preset.families:
+        places = _list((FAMILIES[each] for each in preset.families), "or")
+        raise ConfigError(
+            f"preset {name!r} cannot be used in environment {env!r}: it is made for {places}, and agents for "
+            f"{FAMILIES[kind]} are {_list(agents_for(kind), 'and')}"
+        )
+    return preset.values_for(env)
+
+
+@cache
+def recipe(method: str, preset: str | None, *special: str | None) -> dict[str, Any]:
+    """The values of a method's recipe for a preset; {} where it has none.
+
+    `special` are the representation that the user names and DMControl's domain, if any.
+    """
+    if preset not in PROTOCOLS:
+        return {}
+    file = files(__package__).joinpath("recipes", f"{method}.toml")
+    tables = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    names = (preset.partition("-")[0], preset)
+    chosen = merge(*(tables.get(name, {}) for name in names))
+    named = special[0] if special else None
+    if chosen.get("representation", {}).get("name") != named:
+        common = [_representations().get(f"{name}+{named}") for name in names]
+        if any(common):
+            chosen = merge(without_representation(chosen), *(table or {} for table in common))
+    return merge(chosen, *(tables.get(f"{name}+{each}", {}) for each in special for name in names))
+
+
+@cache
+def _representations() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("representations.toml").read_text("utf-8"))
+
+
+def without_representation(chosen: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without its representation and what depends on it: who trains f, and a shared stack."""
+    dropped = {"representation", "encoder_trainers"}
+    if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
+        dropped.add("share_encoder")
+    return {key: value for key, value in chosen.items() if key not in dropped}
+
+
+@cache
+def bonus_recipe(method: str) -> dict[str, Any]:
+    """The values of a method's recipe for its reward next to a task's."""
+    file = files(__package__).joinpath("recipes", f"{method}.toml")
+    return tomllib.loads(file.read_text("utf-8")).get("bonus", {}) if file.is_file() else {}
+
+
+def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
+    """Protocol and recipe in one."""
+    return merge(find_preset(name).values, {"method": method}, recipe(method, name))
+
+
+def default_preset(env: object) -> str | None:
+    """The preset of an environment where none is named."""
+    if not isinstance(env, str):
+        return None
+    return "atari-paper" if env.startswith(ATARI) else "urlb-states" if env.startswith(DMC) else None
+
+
+def _list(names: Iterable[str], word: str) -> str:
+    """`a, b and c`."""
+    *some, last = names
+    return f"{', '.join(some)} {word} {last}" if some else str(last)

@@ -1,0 +1,1 @@
+"""The machine: devices, threads, files, units and the terminal."""

@@ -1,0 +1,145 @@
+"""Paths as users write them, and strict readers of JSON and TOML that somebody else may have written.
+
+Whatever is wrong with the content of a file is an OSError or a ValueError, never another exception. Files
+that are too large, nested too deeply, not regular or not UTF-8 are refused, and so are JSON with repeated
+keys, NaN or infinity, and absurdly long numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from voidrl.errors import ConfigError, shown
+from voidrl.system.units import human_bytes
+
+MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
+MAX_TOML_BYTES = 1 << 20
+MAX_BITS = 1024  # of an integer; Python refuses to print one of more than 4300 digits
+MAX_DEPTH = 32  # tables within tables; a config has four
+# Strings and comments of a TOML text. A string may lack its closing quotes, so that the scan, which never
+# goes back, takes linear time; tomllib refuses it later.
+_TOML_TEXT = re.compile(
+    r'''
+    """ (?: [^"\\]++ | \\. | "(?!"") )*+ (?: "{3,5} | \\?\Z )
+    | \'\'\' .*? (?: '{3,5} | \Z )
+    | " (?: [^"\\\n]++ | \\[^\n] )*+ "?
+    | ' [^'\n]*+ '?
+    | [#] [^\n]*+
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def user_path(given: str | Path) -> Path:
+    """Expand `~`, and refuse what no system call would accept, whether or not something is there."""
+    try:
+        str(given).encode()  # safetensors opens no other paths
+        path = Path(given).expanduser()
+        os.stat(path)  # noqa: PTH116 - `Path.exists` raises some of its errors and hides others
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # whether something has to be there is the caller's question
+    except RuntimeError:  # of `expanduser`
+        user = str(given).partition("/")[0]
+        raise ConfigError(
+            f"the path {shown(str(given))} cannot be used: there is no user {user[1:]!r}"
+        ) from None
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"the path {shown(str(given))} cannot be used: it is not UTF-8; choose another"
+        ) from None
+    except (OSError, ValueError) as error:  # too long, a loop of links, no permission; a NUL character
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ConfigError(
+            f"the path {shown(str(given))} cannot be used: {why[0].lower()}{why[1:]}; choose another"
+        ) from None
+    return path
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """The text of a regular file of limited size."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end
+        raise ValueError("it is not a regular file")
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {human_bytes(max_bytes)}")
+    return data.decode("utf-8")
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, without the extensions that Python accepts."""
+    try:
+        data = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    _require_plain(data)
+    return data
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text."""
+    _require_short_keys(text)
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    _require_plain(data)
+    return data
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name[:40]!r} appears twice")
+        found[name] = value
+    return found
+
+
+def _require_short_keys(text: str) -> None:
+    """Refuse keys and headers of too many parts (`a.a.a`), for which tomllib needs quadratic memory."""
+    bare = _TOML_TEXT.sub("", text)  # dots are left in keys and, one each, in numbers
+    if any(key.count(".") > MAX_DEPTH for key in re.split(r"[=\[\]{},\n]", bare)):
+        raise _too_deep()
+
+
+def _require_plain(data: Any) -> None:
+    """Refuse nesting on which recursive code would fail, and integers that cannot be printed."""
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+            elif isinstance(each, int) and each.bit_length() > MAX_BITS:  # 0xfff… of any length is valid TOML
+                raise ValueError(f"a number has more than {MAX_BITS} bits")
+        level = inner
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested more than {MAX_DEPTH} levels deep")

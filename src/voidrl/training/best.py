@@ -1,0 +1,197 @@
+"""The zero-shot, best and last agent of a fine-tuning run.
+
+Fine-tuning evaluates the pre-trained agent at step 0 and its own agent at the end, even without
+`log.eval_every_steps`. The best evaluated agent is kept in RUN/best, with the row of its evaluation. That
+folder is the only state: a resumed run compares with what it finds there, and since it repeats the lost steps
+exactly, it ends with the same best agent as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from voidrl import ranks
+from voidrl.agent import Agent
+from voidrl.config import Config, EnvConfig
+from voidrl.envs.vector import Envs
+from voidrl.errors import by_caller
+from voidrl.runs import checkpoint
+from voidrl.runs.evaluations import BY_RUN, FILE_NAME, EvaluationSummary, best_agent, zero_shot
+from voidrl.runs.folder import RunFolder
+from voidrl.system.device import seeded
+from voidrl.training.evaluation import (
+    EVALUATION_STREAM,
+    Evaluation,
+    evaluate_agent,
+    evaluation_record,
+    run_seed,
+)
+from voidrl.training.metrics import MetricsWriter
+from voidrl.training.metrics.health import ReturnMonitor
+
+MAX_EPISODES = 10
+"""Episodes of the evaluations at step 0 and at the end, if `log.eval_episodes` is larger."""
+MAX_EPISODE_STEPS = 27_000
+"""Steps after which these evaluations cut an episode, or those of the run if it has fewer: tasks may have no
+end. This is Atari's time limit, the longest of all suites."""
+
+OpenEnvs = Callable[[], AbstractContextManager[Envs]]
+"""Opens the evaluation environments, for one evaluation or for the whole run."""
+
+
+class BestAgent:
+    """Evaluates a fine-tuning run at its start and end, and keeps its best evaluated agent."""
+
+    def __init__(self, folder: RunFolder, config: Config, open_envs: OpenEnvs | None) -> None:
+        """Read the state of a resumed run from its folder. Without `open_envs` nothing is evaluated."""
+        self.folder, self.config, self.open_envs = folder, config, open_envs
+        self.zero_shot = zero_shot(folder.path)
+        kept = best_agent(folder.path)
+        self.best = None if kept is None else kept[0]
+        self.last: EvaluationSummary | None = None
+        self._last_evaluation: Evaluation | None = None
+        self._monitor = ReturnMonitor(config)
+        self.max_episode_steps = min(MAX_EPISODE_STEPS, config.steps)
+
+    def start(self, pretrained: Agent, device: torch.device, writer: MetricsWriter) -> None:
+        """Evaluate the pre-trained agent on the task; its row has step 0, and it is the first best agent."""
+        if self.open_envs is None:
+            return
+        # Initial weights draw random numbers before they are replaced, and other ranks have no such agent.
+        with seeded(self.config.seed, device), ranks.alone():
+            agent = on_task(pretrained, self.config.env, device)
+        self._evaluate(agent, 0, writer)
+        self.zero_shot = self.last
+
+    def finish(self, agent: Agent, step: int, writer: MetricsWriter) -> None:
+        """Evaluate the last agent, unless that was just done, and write `evaluation.json`."""
+        if self.open_envs is None:
+            return
+        if self.last is None or self.last.step != step:
+            self._evaluate(agent, step, writer)
+        if self.last is None or self._last_evaluation is None:  # returns are not finite
+            return
+        settings = {
+            "env": self.config.env.id,
+            "episodes": len(self._last_evaluation.returns),
+            "steps": None,
+            "seed": _seed(self.config, step),
+            "deterministic": True,
+            "epsilon": self.config.log.eval_epsilon,
+            "num_envs": None,
+            "count_states": False,
+        }
+        saved = evaluation_record(agent, self.folder.path, self._last_evaluation, settings)
+        saved["agent"]["steps"] = step  # the checkpoint of this step is not written yet
+        path = self.folder.path / FILE_NAME
+        checkpoint.remove_leftovers(path)
+        checkpoint.write_json_atomic(path, {**saved, **BY_RUN})
+
+    def _evaluate(self, agent: Agent, step: int, writer: MetricsWriter) -> None:
+        assert self.open_envs is not None
+        log, seed = self.config.log, _seed(self.config, step)
+        with ranks.alone(), seeded(seed, agent.device), self.open_envs() as envs:
+            result = evaluate_agent(
+                agent,
+                envs,
+                min(log.eval_episodes, MAX_EPISODES),
+                seed,
+                epsilon=log.eval_epsilon,
+                max_episode_steps=self.max_episode_steps,
+            )
+        writer.write(step, {"phase": self.config.phase, **result.metrics()})
+        self.see(agent, step, result)
+
+    def see(self, agent: Agent, step: int, evaluation: Evaluation) -> None:
+        """Keep the agent if no evaluation so far was better; of equals, the later one is kept."""
+        row = {"step": step, **evaluation.metrics()}
+        self.last, self._last_evaluation = EvaluationSummary.from_row(row), evaluation
+        if self.last is None or (self.best is not None and self.last.quality < self.best.quality):
+            return
+        root = self.folder.best_path
+        agent.save_checkpoint(root, keep_last=1, evaluation=row)
+        for steps in checkpoint.list_steps(root):  # from a lost part of a run that was resumed differently
+            if steps != agent.steps:
+                checkpoint.discard(root, steps)
+        self.best = self.last
+
+    def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
+        """New warnings for this row of training."""
+        return [] if self.zero_shot is None else self._monitor.check(step, row, self.zero_shot)
+
+    def summary(self, step: int) -> list[str]:
+        """The closing line of a complete run, and a recommendation if its last agent is not the best."""
+        zero, best, last = self.zero_shot, self.best, self.last
+        if best is None or last is None or last.step != step:
+            return []
+        of_success = _shows_success([each for each in (zero, best, last) if each is not None])
+        parts = [] if zero is None else [f"zero-shot {_shown(zero, of_success)}"]
+        parts += [
+            f"best {_shown(best, of_success)} (step {best.step:,})",
+            f"last {_shown(last, of_success)}",
+        ]
+        lines = [" → ".join(parts)]
+        if is_behind(last, best):
+            path = str(self.folder.path)
+            command = f"--best, as in `voidrl evaluate {shlex.quote(path)} --best`"
+            use = by_caller(f"voidrl.load({path!r}, best=True)", command)
+            lines.append(f"the last agent is behind the best one: use the best with {use}")
+        return lines
+
+
+def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
+    """Copy a pre-trained agent, with the environment of the task in its config."""
+    own = pretrained.config.env
+    # A method or a learner may depend on the number of environments.
+    env = dataclasses.replace(env, num_envs=own.num_envs, counted_envs=own.counted_envs)
+    config = dataclasses.replace(pretrained.config, env=env)
+    agent = Agent(pretrained.spec, config, device)
+    agent.load_tensors(pretrained.tensors())
+    agent.steps = pretrained.steps
+    return agent
+
+
+def _shows_success(found: list[EvaluationSummary]) -> bool:
+    """Whether success rates say more than returns: they differ, or there is no difference at all."""
+    rates, returns = {each.success_rate for each in found}, {each.mean_return for each in found}
+    return rates != {None} and (len(rates) > 1 or len(returns) == 1)
+
+
+def is_behind(last: EvaluationSummary, best: EvaluationSummary) -> bool:
+    """Whether the last agent is worse by more than the standard error of the difference.
+
+    Success rates are compared first, and returns where those are equal.
+    """
+    of_success = (last.success_rate or 0.0) != (best.success_rate or 0.0)
+    error = math.hypot(_error(last, of_success), _error(best, of_success))
+    return _value(best, of_success) - _value(last, of_success) > error
+
+
+def _value(found: EvaluationSummary, of_success: bool) -> float:
+    return found.success_rate or 0.0 if of_success else found.mean_return
+
+
+def _error(found: EvaluationSummary, of_success: bool) -> float:
+    share = found.success_rate or 0.0
+    spread = math.sqrt(share * (1 - share)) if of_success else found.std_return
+    return spread / math.sqrt(found.episodes)
+
+
+def _shown(found: EvaluationSummary, of_success: bool) -> str:
+    value = _value(found, of_success)
+    if of_success:
+        return f"{value:.0%}"
+    size = abs(value)
+    digits = ",.0f" if size >= 100 else ".1f" if size >= 10 else ".2f" if size >= 0.1 or not size else ".2g"
+    return format(value, digits)
+
+
+def _seed(config: Config, step: int) -> int:
+    return run_seed(config.seed, EVALUATION_STREAM, step)

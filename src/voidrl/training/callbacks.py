@@ -1,0 +1,375 @@
+"""Callbacks: code of the user that a run calls while it trains, and that may stop it.
+
+Importing this module does not import torch. No hook reads a tensor: rows hold what the loop has read anyway.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from voidrl.config import require
+from voidrl.errors import CallbackFailedError, ConfigError, VoidrlError, VoidrlWarning, shown
+
+if TYPE_CHECKING:
+    from voidrl.agent import Agent
+    from voidrl.config import Config
+    from voidrl.training.evaluation import Evaluation
+
+STOP: Literal["stop"] = "stop"
+"""Returned by a hook, it ends the run with a checkpoint."""
+EVENTS = ("on_start", "on_step", "on_row", "on_evaluation", "on_checkpoint", "on_end")
+MAX_STATE_BYTES = 100_000  # of all callbacks of a run, in the manifest of a checkpoint
+Mode = Literal["max", "min"]
+
+
+class _Progress(Protocol):
+    """The counters of the loop."""
+
+    steps: int
+    updates: int
+
+
+class RunView:
+    """What a callback sees of a run. The attributes cannot be set."""
+
+    def __init__(self, agent: Agent, folder: Path, progress: _Progress) -> None:
+        self._agent, self._folder, self._progress = agent, folder, progress
+        self._row: Mapping[str, Any] = MappingProxyType({})
+        self._evaluation: Evaluation | None = None
+        self._checkpoint: Path | None = None
+
+    @property
+    def step(self) -> int:
+        """Environment steps taken."""
+        return self._progress.steps
+
+    @property
+    def updates(self) -> int:
+        """Updates of the agent."""
+        return self._progress.updates
+
+    @property
+    def config(self) -> Config:
+        """The config of the run; `config.steps` is the number of steps that it was asked for."""
+        return self._agent.config
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self._folder
+
+    @property
+    def agent(self) -> Agent:
+        """The agent in training, not a copy: evaluate or save it, but do not change it."""
+        return self._agent
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The newest row of `metrics.jsonl`, without those of evaluations; empty before the first."""
+        return self._row
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The newest evaluation (`log.eval_every_steps`)."""
+        return self._evaluation
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint."""
+        return self._checkpoint
+
+
+class Callback:
+    """Base class: override the hooks that you need. A hook that returns `voidrl.STOP` ends the run.
+
+    All hooks of an event are called in the order of the callbacks, even if one of them has stopped the run.
+    """
+
+    def on_start(self, run: RunView) -> str | None:
+        """Before the first step, also of a resumed run; a run that is stopped here takes that step."""
+
+    def on_step(self, run: RunView) -> str | None:
+        """After each step of the environments; side by side, N of them add up to N to `run.step`."""
+
+    def on_row(self, run: RunView) -> str | None:
+        """After `run.row` was logged (`log.log_every_steps`)."""
+
+    def on_evaluation(self, run: RunView) -> str | None:
+        """After `run.evaluation` (`log.eval_every_steps`)."""
+
+    def on_checkpoint(self, run: RunView) -> str | None:
+        """After `run.checkpoint` was written, to be read by others."""
+
+    def on_end(self, run: RunView) -> str | None:
+        """After the last checkpoint of a run that is complete or was stopped, but not of one that failed."""
+
+    def state(self) -> dict[str, Any] | None:
+        """What a resumed run needs of this callback, as JSON; saved with every checkpoint."""
+        return None
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned; called before `on_start`."""
+
+
+Hook = Callable[[RunView], Any]
+Callbacks = Sequence[Callback | Mapping[str, Hook]]
+
+
+class CallbackList:
+    """The callbacks of a run by event. `stopped_by` is the name of the first that returned `STOP`."""
+
+    def __init__(self, callbacks: Callbacks = ()) -> None:
+        self.stopped_by: str | None = None
+        self._stateful: list[Callback] = []
+        self._hooks: dict[str, list[tuple[str, Hook]]] = {event: [] for event in EVENTS}
+        several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str | Mapping)
+        require(several, "callbacks", callbacks, "a list of them, such as [StopOnPlateau()]")
+        for callback in callbacks:
+            for event, name, hook in _hooks_of(callback):
+                self._hooks[event].append((name, hook))
+            if isinstance(callback, Callback) and type(callback).state is not Callback.state:
+                self._stateful.append(callback)
+        self.has_step_hooks = bool(self._hooks["on_step"])
+
+    def call(self, event: str, run: RunView) -> None:
+        """Call the hooks of an event."""
+        for name, hook in self._hooks[event]:
+            answer = _guarded(name, event, run.step, hook, run)
+            if answer is None:
+                continue
+            if not (isinstance(answer, str) and answer == STOP):
+                raise CallbackFailedError(
+                    f"callback {name} returned {shown(answer)} from {event} at step {run.step}: expected "
+                    f"None, or voidrl.STOP to end the run"
+                )
+            if self.stopped_by is None and event != "on_end":
+                self.stopped_by = name
+
+    def state(self, step: int) -> list[dict[str, Any]]:
+        """The states of all callbacks that have one, for a checkpoint."""
+        found = []
+        for callback in self._stateful:
+            name = type(callback).__name__
+            state = _guarded(name, "state", step, callback.state)
+            if state is None:
+                continue
+            try:
+                is_json = json.loads(json.dumps(state, allow_nan=False)) == state
+            except (TypeError, ValueError):
+                is_json = False
+            if not (is_json and isinstance(state, dict)):
+                raise CallbackFailedError(
+                    f"callback {name} returned {shown(state)} from state at step {step}: expected a "
+                    f"dictionary that is the same after a round trip through JSON"
+                )
+            found.append({"callback": _name_of(callback), "state": state})
+        size = len(json.dumps(found))
+        if size > MAX_STATE_BYTES:
+            raise CallbackFailedError(
+                f"the states of callbacks have {size} bytes at step {step}: expected up to {MAX_STATE_BYTES} "
+                f"in a checkpoint; write what is larger to a file of your own"
+            )
+        return found
+
+    def load(self, states: Iterable[Mapping[str, Any]], step: int) -> list[str]:
+        """Restore the states in a checkpoint; returns a sentence for each that no callback takes.
+
+        A state belongs to the first callback of the same class that has none yet.
+        """
+        waiting = [*self._stateful]
+        notes = []
+        for saved in states:
+            callback = next((each for each in waiting if _name_of(each) == saved["callback"]), None)
+            if callback is None:
+                notes.append(f"the state of callback {saved['callback']} is dropped: it was not passed again")
+                continue
+            waiting.remove(callback)
+            _guarded(type(callback).__name__, "load", step, callback.load, saved["state"])
+        return notes
+
+
+def _hooks_of(callback: Any) -> list[tuple[str, str, Hook]]:
+    """The event, name and function of each hook that a callback overrides."""
+    if isinstance(callback, Mapping):
+        for event, hook in callback.items():
+            require(event in EVENTS, "event of a callback", event, f"one of {', '.join(EVENTS)}")
+            require(callable(hook), f"callback for {event}", hook, "a function of the run")
+        return [(event, getattr(hook, "__name__", repr(hook)), hook) for event, hook in callback.items()]
+    if not isinstance(callback, Callback):
+        remedy = "; a class needs parentheses: Class()" if isinstance(callback, type) else ""
+        raise ConfigError(
+            f"callbacks holds {shown(callback)}: expected instances of voidrl.Callback, or dictionaries such "
+            f"as {{'on_row': function}}{remedy}"
+        )
+    name = type(callback).__name__
+    hooks = {event: getattr(callback, event) for event in EVENTS}  # of the class, or set on the instance
+    return [
+        (event, name, hook)
+        for event, hook in hooks.items()
+        if getattr(hook, "__func__", hook) is not getattr(Callback, event)
+    ]
+
+
+def _name_of(callback: Callback) -> str:
+    return f"{type(callback).__module__}:{type(callback).__qualname__}"
+
+
+def _guarded(name: str, event: str, step: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        why = str(error) if isinstance(error, VoidrlError) else f"{type(error).__name__}: {error}"
+        raise CallbackFailedError(f"callback {name} failed in {event} at step {step} ({why})") from error
+
+
+# Callbacks that come with voidrl
+
+
+class MetricCallback(Callback):
+    """Calls `on_value` with each value of one metric, from rows and from evaluations."""
+
+    def __init__(self, metric: str) -> None:
+        require(isinstance(metric, str), "metric", metric, "the name of a metric, such as 'eval/return'")
+        self.metric = metric
+        self._known: set[str] = set()  # names of metrics so far
+
+    def on_value(self, run: RunView, value: float) -> str | None:
+        """After a new value."""
+        raise NotImplementedError
+
+    def on_start(self, run: RunView) -> str | None:
+        """Refuse a metric of evaluations in a run without any."""
+        self._known = set()
+        if self.metric.startswith("eval/") and not run.config.log.eval_every_steps:
+            raise ConfigError(
+                f"metric {self.metric!r} is never measured with log.eval_every_steps = 0: set it, or choose "
+                f"a metric of the rows, such as 'episode/return'"
+            )
+        return None
+
+    def on_row(self, run: RunView) -> str | None:
+        """Look for the metric in a row."""
+        return self._look(run, run.row)
+
+    def on_evaluation(self, run: RunView) -> str | None:
+        """Look for the metric in an evaluation."""
+        assert run.evaluation is not None
+        return self._look(run, run.evaluation.metrics())
+
+    def on_end(self, run: RunView) -> str | None:
+        """Say that a metric was never there, which is most likely a typing error."""
+        known = sorted(self._known)
+        if known and self.metric not in known:
+            near = difflib.get_close_matches(self.metric, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            message = f"callback {type(self).__name__} never saw metric {self.metric!r}; {hint}"
+            warnings.warn(message, VoidrlWarning, stacklevel=2)
+        return None
+
+    def _look(self, run: RunView, values: Mapping[str, Any]) -> str | None:
+        self._known |= {name for name, value in values.items() if isinstance(value, int | float)}
+        value = values.get(self.metric)
+        return None if value is None else self.on_value(run, float(value))
+
+
+class StopOnPlateau(MetricCallback):
+    """Stop when a metric has not improved for some time.
+
+    Args:
+        metric: Its name in `metrics.jsonl`, such as `eval/return`, `episode/return` or `coverage/cells`.
+        patience: Values without an improvement after which the run is stopped.
+        min_delta: Smallest change that counts as an improvement.
+        mode: Whether a larger (`max`) or a smaller (`min`) value is better.
+        min_steps: Steps before which nothing is counted.
+    """
+
+    def __init__(
+        self,
+        metric: str = "eval/return",
+        *,
+        patience: int = 5,
+        min_delta: float = 0.0,
+        mode: Mode = "max",
+        min_steps: int = 0,
+    ) -> None:
+        super().__init__(metric)
+        whole = isinstance(patience, int) and patience >= 1
+        require(whole, "patience", patience, "a whole number, 1 or more")
+        require(min_delta >= 0, "min_delta", min_delta, "a number, 0 or more")
+        require(mode in ("max", "min"), "mode", mode, "max or min")
+        self.patience, self.min_delta, self.mode, self.min_steps = patience, min_delta, mode, min_steps
+        self.best: float | None = None
+        self.waited = 0  # values since the best one
+
+    def on_value(self, run: RunView, value: float) -> str | None:
+        """Count the values without an improvement."""
+        if run.step < self.min_steps:
+            return None
+        sign = 1 if self.mode == "max" else -1
+        if self.best is None or sign * (value - self.best) > self.min_delta:
+            self.best, self.waited = value, 0
+            return None
+        self.waited += 1
+        return STOP if self.waited >= self.patience else None
+
+    def state(self) -> dict[str, Any]:
+        """The best value, and how long ago it was."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.best, self.waited = state["best"], state["waited"]
+
+
+class StopAtReturn(MetricCallback):
+    """Stop as soon as a return is reached.
+
+    Args:
+        value: The mean return to reach.
+        metric: `eval/return`, or `episode/return` for the episodes of training, which need no evaluation.
+    """
+
+    def __init__(self, value: float, metric: str = "eval/return") -> None:
+        super().__init__(metric)
+        require(isinstance(value, int | float), "value", value, "a number")
+        self.value = value
+
+    def on_value(self, run: RunView, value: float) -> str | None:
+        """Compare."""
+        return STOP if value >= self.value else None
+
+
+class OptunaPruning(MetricCallback):
+    """Report a metric to an Optuna trial, and stop the run if the study's pruner gives the trial up.
+
+    The run ends normally, with a checkpoint; raise `optuna.TrialPruned` afterwards if `pruned` is true.
+
+    Args:
+        trial: The `optuna.Trial`.
+        metric: Its name in `metrics.jsonl`.
+    """
+
+    def __init__(self, trial: Any, metric: str = "eval/return") -> None:
+        super().__init__(metric)
+        require(
+            all(callable(getattr(trial, name, None)) for name in ("report", "should_prune")),
+            "trial",
+            trial,
+            "an optuna.Trial",
+        )
+        self.trial = trial
+        self.pruned = False
+        self.value: float | None = None  # the newest
+
+    def on_value(self, run: RunView, value: float) -> str | None:
+        """Report it, and ask."""
+        self.value = value
+        self.trial.report(value, run.step)
+        self.pruned = bool(self.trial.should_prune())
+        return STOP if self.pruned else None

@@ -1,0 +1,222 @@
+"""Evaluation: whole episodes in separate environments with separate seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from voidrl.agent import Agent
+from voidrl.agent.cost import acting_threads
+from voidrl.envs.suites.atari import human_normalized
+from voidrl.envs.vector import Envs, StepResult
+from voidrl.errors import NonFiniteError
+from voidrl.replay import Replay
+from voidrl.runs.checkpoint import list_steps
+from voidrl.runs.evaluations import adaptation_record, start_date
+from voidrl.system.device import seeded
+from voidrl.system.files import user_path
+
+EVALUATION_STREAM = 1  # keeps evaluation seeds apart from the training seeds of the same run
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """Returns, lengths and successes of whole episodes."""
+
+    returns: list[float]
+    """Undiscounted return of each episode."""
+    lengths: list[int]
+    """Steps in each episode."""
+    successes: list[bool] | None
+    """Whether `info["success"]` was ever true in each episode; None if the environment does not report it."""
+    counted_steps: int = 0
+    """Steps whose states were counted."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """Distinct states in these steps by measure, on DMControl also the `entropy` of the physics states; empty
+    if states were not counted."""
+    game: str | None = None
+    """The Atari game, if a human score is known for it."""
+
+    def __repr__(self) -> str:
+        """One line: the numbers of single episodes are in the fields."""
+        spread = f"{self.mean_return:.3f} ± {np.std(self.returns):.3f}"
+        count = len(self.returns)
+        parts = [
+            f"return {spread} over {count} episode{'s' * (count != 1)}",
+            f"length {np.mean(self.lengths):.1f}",
+        ]
+        if self.success_rate is not None:
+            parts.append(f"success {self.success_rate:.0%}")
+        if self.human_normalized is not None:
+            parts.append(f"human-normalized {self.human_normalized:.1%}")
+        parts += [
+            f"{name} {counted:g} in {self.counted_steps} steps" for name, counted in self.counts.items()
+        ]
+        return f"Evaluation({', '.join(parts)})"
+
+    @property
+    def mean_return(self) -> float:
+        """Mean over episodes."""
+        return float(np.mean(self.returns))
+
+    @property
+    def success_rate(self) -> float | None:
+        """Fraction of successful episodes."""
+        return None if self.successes is None else float(np.mean(self.successes))
+
+    @property
+    def human_normalized(self) -> float | None:
+        """The human-normalized mean return: 0 for a random policy, 1 for the human tester; Atari only."""
+        return None if self.game is None else human_normalized(self.game, self.mean_return)
+
+    def metrics(self) -> dict[str, float]:
+        """One row for the log."""
+        row = {
+            "eval/return": self.mean_return,
+            "eval/return_std": float(np.std(self.returns)),
+            "eval/length": float(np.mean(self.lengths)),
+            "eval/episodes": len(self.returns),
+        }
+        optional = {"eval/success": self.success_rate, "eval/human_normalized": self.human_normalized}
+        return row | {name: value for name, value in optional.items() if value is not None}
+
+
+def run_seed(seed: int, *path: int) -> int:
+    """A seed derived from all arguments; similar arguments give unrelated seeds."""
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1)[0] >> 2)
+
+
+@torch.no_grad()
+def evaluate_agent(
+    agent: Agent,
+    envs: Envs,
+    episodes: int,
+    seed: int,
+    *,
+    steps: int | None = None,
+    deterministic: bool = True,
+    epsilon: float = 0.0,
+    max_episode_steps: int | None = None,
+    watch: Callable[[StepResult | None], None] | None = None,
+) -> Evaluation:
+    """Play whole episodes. Uses its own random numbers and leaves the run's untouched.
+
+    Args:
+        agent: The agent to evaluate.
+        envs: Environments created for evaluation.
+        episodes: Number of episodes, divided among the environments in advance: taking whichever end first
+            would favor short ones.
+        seed: Seed of the environments and of the agent's random numbers.
+        steps: Play this many steps instead of a number of episodes. Each environment starts episodes until
+            its part is used up, and finishes the last one; states are counted in exactly this many steps.
+        deterministic: Without exploration noise. A learner may be sampled all the same (`plays_by_sampling`).
+        epsilon: Probability of a uniformly random action.
+        max_episode_steps: Cut episodes that are longer; an environment with one plays no others, so that
+            tasks without an end are evaluated too.
+        watch: Called with the result of each step, and with None at the first reset.
+    """
+    n, best = envs.num_envs, deterministic and not agent.learner.plays_by_sampling
+    total = episodes if steps is None else steps
+    budget = np.array([total // n + (i < total % n) for i in range(n)])  # episodes or steps
+    used, taken = np.zeros(n, np.int64), np.zeros(n, np.int64)  # of the budget by whole episodes; steps
+    played: list[list[tuple[float, int, bool]]] = [[] for _ in budget]  # return, length, success
+    score, length = np.zeros(n), np.zeros(n, np.int64)
+    succeeded, ended = np.zeros(n, bool), np.zeros(n, bool)
+    reports_success, counted_steps = False, 0
+    with seeded(seed, agent.device), acting_threads(agent, n):
+        frames, _ = envs.reset(seed)
+        if watch is not None:
+            watch(None)
+        # The smallest possible replay stacks frames exactly as in training.
+        history = Replay(envs.spec, n, 1, agent.method.skill_dim, agent.device, agent.device)
+        history.reset(frames)
+        at_start = torch.zeros(n, dtype=torch.int64, device=agent.device)
+        skill = agent.new_skills(at_start)
+        while (playing := used < budget).any():
+            obs = history.latest()
+            chosen = agent.choose(obs, skill, deterministic=best)
+            if epsilon:
+                random_actions = agent.random_actions(obs)
+                explore = torch.rand(n, device=agent.device) < epsilon
+                explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
+                chosen = torch.where(explore, random_actions, chosen)
+            action = chosen if envs.takes_tensors else chosen.cpu().numpy()
+            if isinstance(action, np.ndarray) and not np.isfinite(action).all():
+                raise _bad_action(agent)
+            real = ~ended  # after the end of an episode, this step is the reset
+            counted = real & playing & (True if steps is None else taken < budget)
+            envs.send(action)
+            result = envs.recv(counted)
+            if not envs.actions_are_finite:
+                raise _bad_action(agent)
+            if watch is not None:
+                watch(result)
+            history.add(
+                action, result.reward, result.terminated, result.truncated, result.frames, skill, result.ended
+            )
+            if ended.any():
+                fresh = torch.from_numpy(ended).to(skill.device)[:, None]
+                skill = torch.where(fresh, agent.new_skills(at_start), skill)
+            taken, counted_steps = taken + real, counted_steps + int(counted.sum())
+            score, length = score + np.where(real, result.score, 0), length + real
+            if "success" in result.info:
+                reports_success = True
+                succeeded |= np.asarray(result.info["success"], bool) & real
+            ended = result.ended & real
+            cut = np.zeros(n, bool) if max_episode_steps is None else ~ended & (length >= max_episode_steps)
+            for i in np.flatnonzero(ended | cut):
+                if playing[i]:
+                    played[i].append((float(score[i]), int(length[i]), bool(succeeded[i])))
+                    used[i] += budget[i] if cut[i] else 1 if steps is None else length[i]
+                score[i], length[i], succeeded[i] = 0, 0, False
+        counts = {} if envs.counter is None else dict(envs.counter.counts())
+    returns, lengths, successes = zip(*chain(*played), strict=True)
+    known_successes = [*successes] if reports_success else None
+    return Evaluation([*returns], [*lengths], known_successes, counted_steps, counts, envs.game)
+
+
+def _bad_action(agent: Agent) -> NonFiniteError:
+    return NonFiniteError(
+        f"the policy's action is not finite in an evaluation at step {agent.steps}: expected numbers in "
+        f"[-1, 1]; training has diverged, use an older checkpoint"
+    )
+
+
+def evaluation_record(
+    agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an evaluation as JSON: the agent, the settings, and every episode.
+
+    That of a fine-tuning also has its zero-shot and its best evaluation.
+    """
+    config, row, run = agent.config, result.metrics(), user_path(source)
+    saved = list_steps(run / "checkpoints")
+    return {
+        "agent": {
+            "env": config.env.id,
+            "phase": config.phase,
+            "method": config.method.name,
+            "bonus": config.bonus.coefficient if config.has_bonus else 0.0,
+            "seed": config.seed,
+            "steps": saved[-1] if saved else agent.steps,
+            "steps_with_pretraining": agent.steps,
+            "source": str(source),
+            "started": start_date(run),
+        },
+        "settings": dict(settings),
+        # A learner that plays by sampling does so whatever was asked for.
+        "sampled": agent.learner.plays_by_sampling or not settings.get("deterministic", True),
+        "mean_return": result.mean_return,
+        "std_return": row["eval/return_std"],
+        "human_normalized": result.human_normalized,
+        "episodes": len(result.returns),
+        **dataclasses.asdict(result),
+        **adaptation_record(run),
+    }

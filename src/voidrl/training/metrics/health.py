@@ -1,0 +1,194 @@
+"""Watches the rows of metrics of a run for training that is finite and yet useless.
+
+A collapsed representation, a constant reward and exploding values do not stop a run: their losses are finite.
+Each is noticed from the rows that the loop writes anyway, and said once with what to try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voidrl.agent.normalizer import CONSTANT_SPREAD
+from voidrl.config import Config
+from voidrl.runs.evaluations import EvaluationSummary
+
+ROWS = 3
+"""Consecutive rows in which a symptom must show: one row may be an accident of a few samples."""
+CONTRAST_UPDATES = 1000
+"""Updates after the warm-up of the learning rate before a contrastive loss is judged. In the demo's maze it
+was at chance for the first 310 updates and then learned; what has collapsed stays so, and can wait."""
+CHANCE_MARGIN = 0.02
+"""How far from chance, relative to it, a loss at chance may be; that of collapsed runs is within 0.005. The
+accuracy may exceed twice chance by as much: a few states can differ more than all others."""
+MIN_Z_STD = 1e-6
+"""Standard deviation of z below which states are equal up to rounding: z is about 1, and float32 has seven
+digits. No larger, since the z of `icm` shrinks to 0.005 in healthy runs (results/urlb/README.md)."""
+REWARD_UPDATES = 100
+"""Updates before a reward is judged: networks need some to differ from their initialization."""
+EXPLODED = 2.0
+"""Factor between values and what the rewards seen so far can add up to (`train/value_limit`)."""
+INITIAL_VALUE = 1.0
+"""Values of a critic at its initialization, at most, which say nothing about rewards."""
+LOST_DEVIATIONS = 2.0
+"""Standard deviations of zero-shot episodes by which the return in training must be below their mean."""
+LOST_SHARE = 0.25
+"""Fraction of the zero-shot mean by which it must also be below: exploration always costs some return."""
+LOST_ROWS = 2
+"""Consecutive rows in which it must be."""
+LOST_EPISODES = 10
+"""Training episodes that must have ended in these rows: a few may fail by chance."""
+LOST_RUN = 0.1
+"""Fraction of the run's steps that these rows must cover."""
+
+CONTRASTS = {"contrast": 2, "curl": 1, "atc": 1}  # metric prefix: views of a state among the candidates
+
+
+class HealthMonitor:
+    """Sees every row of a run, and says each kind of problem once."""
+
+    def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
+        """`constant_reward`: the method's own word that its reward may be constant."""
+        self.config = config
+        self._judges_reward = config.uses_method and config.learner.batch_size > 1 and not constant_reward
+        self._streaks: Counter[str] = Counter()
+        self._said: set[str] = set()
+
+    def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
+        """What the row of this step, together with those before it, gives reason to say."""
+        train = {k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")}
+        if not train:  # no updates since the last row
+            return []
+        updates = int(row["updates"])
+        found = dict(self._symptoms(train, updates))
+        self._streaks = Counter({kind: self._streaks[kind] + 1 for kind in found})
+        said = []
+        for kind, sentence in found.items():
+            if self._streaks[kind] >= ROWS and kind not in self._said:
+                self._said.add(kind)
+                said.append(f"warning at step {step}, update {updates}: {sentence}")
+        return said
+
+    def _symptoms(self, train: dict[str, float], updates: int) -> Iterator[tuple[str, str]]:
+        """The kind of each symptom in this row, and the sentence about it."""
+        for prefix, views in CONTRASTS.items():
+            if train.keys() >= {f"{prefix}_loss", f"{prefix}_accuracy"}:  # a custom loss may log one of them
+                yield from self._collapsed_contrast(train, updates, prefix, views)
+        if train.get("z_std", 1.0) < MIN_Z_STD:
+            yield (
+                "z",
+                f"the representation has collapsed, train/z_std is {train['z_std']:.2g}: all states have the "
+                f"same z, so that distances between them mean nothing; {self._representation_remedy()}",
+            )
+        if self._judges_reward and updates >= REWARD_UPDATES:
+            yield from self._constant_reward(train)
+        if train.keys() >= {"q_mean", "value_limit"}:
+            yield from self._exploded_values(train)
+
+    def _collapsed_contrast(
+        self, train: dict[str, float], updates: int, prefix: str, views: int
+    ) -> Iterator[tuple[str, str]]:
+        config = self.config.representation
+        batch_size = config.batch_size or self.config.learner.batch_size
+        candidates = views * batch_size - (views - 1)
+        negatives = candidates - 1 if getattr(config, "decoupled", False) else candidates
+        if negatives < 2 or updates < config.warmup_updates + CONTRAST_UPDATES:
+            return
+        loss, accuracy = train[f"{prefix}_loss"], train[f"{prefix}_accuracy"]
+        chance_loss, chance = math.log(negatives), 1 / candidates
+        loss_at_chance = abs(loss - chance_loss) <= CHANCE_MARGIN * chance_loss
+        if loss_at_chance and accuracy <= 2 * chance + CHANCE_MARGIN:
+            yield (
+                "contrast",
+                f"the representation has collapsed or never began to learn: train/{prefix}_accuracy is "
+                f"{accuracy:.2g} and train/{prefix}_loss {loss:.3g}, as by chance among {candidates} "
+                f"candidates ({chance:.2g} and {chance_loss:.3g}), so that z does not tell states apart; "
+                f"{self._representation_remedy()}",
+            )
+
+    def _representation_remedy(self) -> str:
+        config = self.config.representation
+        warmup = max(1000, 2 * config.warmup_updates)
+        return (
+            f"try representation.warmup_updates = {warmup}, a lower representation.learning_rate "
+            f"({config.learning_rate:g} now), or weaker augmentation (augment.*)"
+        )
+
+    def _constant_reward(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
+        if "reward_std" not in train:
+            return
+        # As the method gives it: normalized, any reward has mean 0 or deviation 1.
+        kind = "intrinsic" if "intrinsic_std" in train else "reward"
+        spread, mean = train[f"{kind}_std"], train[f"{kind}_mean"]
+        if spread > CONSTANT_SPREAD * abs(mean):
+            return
+        name = self.config.method.name
+        own = "make its `reward` depend on the transition, or set constant_reward = True in its class"
+        yield (
+            "reward",
+            f"the intrinsic reward of method {name!r} is constant, train/{kind}_mean is {mean:.3g} and "
+            f"train/{kind}_std {spread:.2g}: no action changes it, and nothing can be learned from it; "
+            f"{own if ':' in name else 'a collapsed representation does this, so try another one'}, or check "
+            f"that the observations of the environment change",
+        )
+
+    def _exploded_values(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
+        learner, limit = self.config.learner, train["value_limit"]
+        # SAC adds the bonus of each later step to the rewards.
+        bonus = train.get("temperature", 0.0) * abs(train.get("policy_entropy", 0.0))
+        possible = limit + bonus / (1 - learner.largest_discount)
+        value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
+        if limit > 0 and value > EXPLODED * max(possible, INITIAL_VALUE):
+            remedies = [] if learner.clamp_targets else ["learner.clamp_targets = True"]
+            if self.config.phase == "finetune" and self.config.finetune.heads == "pretrained":
+                remedies.append("finetune.heads = 'auto', which moves kept values to the task's scale")
+            remedies += [f"a lower {self._rate()}", "learner.max_grad_norm = 10"]
+            yield (
+                "values",
+                f"values are impossible in {self.config.env.id}: train/q_mean is {train['q_mean']:.3g}, and "
+                f"the rewards seen so far add up to {possible:.3g} at most with learner.discount = "
+                f"{learner.largest_discount:g}; the critic learns from its own errors, so try "
+                f"{' or '.join(remedies)}",
+            )
+
+    def _rate(self) -> str:
+        return f"{self.config.learning_rate_field} ({self.config.effective_learning_rate:g} now)"
+
+
+class ReturnMonitor:
+    """Warns once if training episodes return far less than the pre-trained agent did, for long."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._said = False
+        self._before = (0, 0, 0)  # steps, episodes and updates at the last row
+        self._start = (0, 0)  # steps and episodes before the first of the low rows
+        self._low: list[tuple[float, int]] = []  # return and number of episodes of consecutive low rows
+
+    def check(self, step: int, row: Mapping[str, Any], zero_shot: EvaluationSummary) -> list[str]:
+        """New warnings for this row. Rows of the warm-up, or without a finished episode, do not count."""
+        steps, episodes, updates = self._before
+        self._before = step, int(row["episodes"]), int(row["updates"])
+        mean = row.get("episode/return")
+        if mean is None or not updates or self._said:
+            return []
+        margin = max(LOST_DEVIATIONS * zero_shot.std_return, LOST_SHARE * abs(zero_shot.mean_return))
+        if not margin or mean >= zero_shot.mean_return - margin:  # a margin of 0 has no scale
+            self._low = []
+            return []
+        if not self._low:
+            self._start = steps, episodes
+        self._low.append((mean, row["episodes"] - episodes))
+        covers = len(self._low) >= LOST_ROWS and step - self._start[0] >= LOST_RUN * self.config.steps
+        if not covers or row["episodes"] - self._start[1] < LOST_EPISODES:
+            return []
+        self._said = True
+        lately = sum(mean * count for mean, count in self._low) / sum(count for _, count in self._low)
+        return [
+            f"warning at step {step}: training episodes return {lately:.3g} on average since step "
+            f"{self._start[0]}, well below the {zero_shot.mean_return:.3g} of the pre-trained agent "
+            f"(zero-shot); the best agent so far is kept, use it with --best or load(…, best=True), or try "
+            f"another finetune.heads ({self.config.finetune.heads!r} now)"
+        ]
