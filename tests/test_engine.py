@@ -11,7 +11,7 @@ from voidrl.config import registry
 from voidrl.engine import engine as engines
 from voidrl.engine.cache import VARIABLE
 from voidrl.engine.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine
-from voidrl.engine.host_reads import HostReads, blame
+from voidrl.engine.host_reads import HostReads, diagnose_host_read
 from voidrl.engine.idle import IdleTimer
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
@@ -224,7 +224,7 @@ def test_a_method_that_reads_the_host_is_named_with_its_line_and_the_remedy():
     agent, replay = make_agent(method=Reader), fill_replay()
     with HostReads() as reads:
         agent.step(replay)
-    sentence = blame(agent, reads.first, reads.what)
+    sentence = diagnose_host_read(agent, reads.first, reads.what)
     assert "method 'test_engine:Reader' cannot be captured" in sentence
     assert "test_engine.py, line" in sentence
     assert "batch.reward.mean().item()" in sentence
@@ -240,7 +240,7 @@ def test_of_several_pieces_in_one_file_the_right_one_is_named():
     agent.method.reward = lambda batch, latents: latents.z_next[:, 0]
     with HostReads() as reads:
         agent.step(replay)
-    assert blame(agent, reads.first, reads.what).startswith("representation 'test_engine:")
+    assert diagnose_host_read(agent, reads.first, reads.what).startswith("representation 'test_engine:")
 
 
 def test_a_run_says_why_it_falls_back(tmp_path, capsys, monkeypatch):

@@ -10,7 +10,7 @@ from tiny_runs import MAZE, Walk, make_continuous, tiny
 from torch import nn
 
 import voidrl
-from voidrl.agent.diagnosis import blame_metrics
+from voidrl.agent.diagnosis import diagnose_metrics
 from voidrl.agent.optimizers import Optimizers
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
@@ -428,10 +428,10 @@ def test_within_an_update_the_first_that_was_computed_is_blamed():
         NonFinite(plain, "critic_loss", 0, order["critic_loss"]),
         NonFinite(plain, "reward_mean", 0, order["reward_mean"]),
     ]
-    culprit = blame_metrics(agent, found, range(10, 20))
+    culprit = diagnose_metrics(agent, found, range(10, 20))
     assert culprit.what == "the intrinsic reward of method 'apt'"
     assert culprit.update == 11
-    assert blame_metrics(agent, [], range(10, 20)) is None
+    assert diagnose_metrics(agent, [], range(10, 20)) is None
 
 
 # Exceptions

@@ -1,4 +1,4 @@
-"""Who is to blame: whose number was the first that is not finite, and whose code raised an error."""
+"""Finds which number was the first that is not finite, and which piece raised an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Culprit(NamedTuple):
     """The number of the update, if it was not the last."""
 
 
-def blame_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: range) -> Culprit | None:
+def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: range) -> Culprit | None:
     """Whose metric was the first that is not finite, in which of the updates since the last flush.
 
     Within an update it is the first that was computed. None if all are finite.
@@ -44,10 +44,10 @@ def blame_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: range)
         return runs[min(found.finite_adds, len(runs) - 1)] if runs else updates.start
 
     first = min(non_finite, key=lambda found: (when(found), found.order), default=None)
-    return None if first is None else _blame_metric(agent, first.key)._replace(update=when(first))
+    return None if first is None else _diagnose_metric(agent, first.key)._replace(update=when(first))
 
 
-def _blame_metric(agent: Agent, key: str) -> Culprit:
+def _diagnose_metric(agent: Agent, key: str) -> Culprit:
     """Whose metric this is, given that all those computed before it were finite."""
     owner = agent.metric_owners.get(key, "learner")
     loss = key.rpartition("/")[2]
@@ -71,7 +71,7 @@ def _blame_metric(agent: Agent, key: str) -> Culprit:
     return Culprit(f"{name} of {learner}", _code_or_rate(agent, "learner", "losses"))
 
 
-def blame_weight(agent: Agent) -> Culprit | None:
+def diagnose_weight(agent: Agent) -> Culprit | None:
     """Whose weights are not finite, although every loss was; None if all weights are finite."""
     for name, value in agent.named_parameters():
         if torch.isfinite(value).all():  # host synchronization, once per checkpoint
@@ -83,13 +83,13 @@ def blame_weight(agent: Agent) -> Culprit | None:
     return None
 
 
-def blame_skill(agent: Agent, function: str) -> Culprit:
+def diagnose_skill(agent: Agent, function: str) -> Culprit:
     """The method, which has returned a skill that is not finite."""
     name = agent.config.method.name
     return Culprit(f"a skill of method {name!r}", f"its `{function}` returned it: {LOOK_FOR}")
 
 
-def blame_policy(agent: Agent) -> Culprit:
+def diagnose_policy(agent: Agent) -> Culprit:
     """The learner, whose losses were finite before it chose an action that is not."""
     what = f"the policy's action, of learner {agent.config.learner.name!r},"
     return Culprit(what, _code_or_rate(agent, "learner", "act"))

@@ -19,7 +19,7 @@ class Accumulator:
     All scalars live on one device. Adds of the same variant with the same keys share one vector, which is
     never reallocated: an add may be part of a captured CUDA graph. It costs two small kernels for any number
     of metrics. Besides the sums it counts the adds before the first that was not finite, so that NaN can be
-    blamed on the metric where it began, although it has reached all others by the time the host reads them.
+    attributed to the metric where it began, even if it has reached all others by the time the host reads.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
 from voidrl.engine.accumulator import Accumulator
 from voidrl.engine.compiler import Compiler
-from voidrl.engine.host_reads import HostReads, blame
+from voidrl.engine.host_reads import HostReads, diagnose_host_read
 from voidrl.engine.idle import IdleTimer
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import CaptureError, VoidrlError
@@ -215,7 +215,7 @@ class Engine:
                 with self._undone() if compiles else nullcontext(), HostReads() as reads:
                     run()
                 if reads.first is not None:
-                    self._give_up(blame(self.agent, reads.first, reads.what))
+                    self._give_up(diagnose_host_read(self.agent, reads.first, reads.what))
             if checked or compiles:
                 self._run_compiled(kind, run)
         torch.cuda.current_stream().wait_stream(self._stream)
@@ -305,7 +305,7 @@ class Engine:
             first = failures[0] if failures else error
             if isinstance(first, torch.OutOfMemoryError | VoidrlError):
                 raise first from None
-            sentence = blame(
+            sentence = diagnose_host_read(
                 self.agent, traceback.extract_tb(first.__traceback__), str(first).partition("\n")[0]
             )
             raise CaptureError(f"{sentence}, in a new process") from first

@@ -59,7 +59,7 @@ def _has_mask(name: str, args: tuple) -> bool:
     return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
 
 
-def blame(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
+def diagnose_host_read(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
     """Which piece cannot be captured, at which line, and what to do about it."""
     pieces = {"method": agent.method, "representation": agent.representation, "learner": agent.learner}
     homes = {

@@ -328,7 +328,7 @@ class Loop:
         self.skill = self.agent.next_skills(self.skill, needed, steps)
         # Those of custom methods are checked, which costs a host synchronization per change.
         if ":" in self.config.method.name and self.skill.numel() and not torch.isfinite(self.skill).all():
-            raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
+            raise self._not_finite(diagnosis.diagnose_skill(self.agent, "sample_skill"))
 
     def _choose_actions(self) -> HostCopy | Tensor:
         """Actions on their way to the host, or on the device if the environments are there too."""
@@ -365,7 +365,7 @@ class Loop:
 
     def _bad_action(self) -> NonFiniteError:
         self.engine.metrics.flush()  # a loss that broke before the action is the cause
-        return self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
+        return self._not_finite(self._first_culprit() or diagnosis.diagnose_policy(self.agent))
 
     def _record(self, action: np.ndarray | Tensor, skill: Tensor, result: StepResult, stops: bool) -> bool:
         """Store one step of all environments; returns whether any rank is to stop."""
@@ -446,7 +446,7 @@ class Loop:
             agent.choose_task_skill(self.replay)
             self._say_chosen_skill()
             if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
-                raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
+                raise self._not_finite(diagnosis.diagnose_skill(agent, "select_skill"))
             self._change_skills(torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device))
         if self.adapter.may_adapt and due:  # after the skill for the task is chosen
             self._adapt()
@@ -633,7 +633,7 @@ class Loop:
                 checkpoint.discard(root, steps)
 
     def _require_finite_weights(self) -> None:
-        if culprit := diagnosis.blame_weight(self.agent):
+        if culprit := diagnosis.diagnose_weight(self.agent):
             raise self._not_finite(culprit)
 
     def _checkpoint(self) -> Path:
@@ -667,7 +667,7 @@ class Loop:
     def _first_culprit(self) -> diagnosis.Culprit | None:
         """Who computed the first metric that is not finite, of those flushed last."""
         updates = range(self.clock[2], self.state.updates)
-        return diagnosis.blame_metrics(self.agent, self.engine.metrics.non_finite, updates)
+        return diagnosis.diagnose_metrics(self.agent, self.engine.metrics.non_finite, updates)
 
     def _kept(self) -> str:
         steps = checkpoint.list_steps(self.folder.checkpoints_path)
