@@ -290,7 +290,7 @@ def wait_for(ready, child=None, seconds=60):
     while not ready():
         assert time.monotonic() < end, "it never came"
         assert child is None or not os.waitpid(child, os.WNOHANG)[0], "it ended before"
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def steps_taken(folder):
@@ -370,39 +370,46 @@ def test_sigterm_saves_too_and_a_signal_during_a_checkpoint_leaves_the_run_exact
     assert_same_run(tmp_path / "straight", run)
 
 
+def logged_step(run):
+    """Step of the last complete row of metrics; 0 before the first."""
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else ()
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
 def test_sigkill_at_any_moment_loses_nothing(tmp_path):
-    """Killed at random and in the middle of saves; in the end all is as if it had never been killed."""
+    """Killed at random steps and in the middle of saves; in the end all is as if it had never been killed."""
     config = tiny(env__num_envs=2, log__checkpoint_every_steps=10, log__log_every_steps=3, **EVALUATED)
-    steps = 200  # so many that several kills come before the end, on a fast machine too
+    steps = 200  # more than all kills wait for
     voidrl.pretrain(Walk, steps=steps, out=tmp_path / "straight", config=config)
     run, rng = tmp_path / "run", random.Random(0)
     saving = run / "checkpoints"
 
     def start():
-        voidrl.pretrain(Walk, steps=steps, out=run, config=config)
+        if (run / "config.json").exists():
+            voidrl.resume(run)
+        else:
+            voidrl.pretrain(Walk, steps=steps, out=run, config=config, overwrite=True)
 
     def unfinished():
         return saving.is_dir() and any(path.name.startswith(".tmp-") for path in saving.iterdir())
 
-    child, kills = forked(start), 0
+    reached = 0
     for attempt in range(8):
-        end = time.monotonic() + rng.uniform(0.1, 0.4)
-        while time.monotonic() < end and not (attempt % 2 and unfinished()):
-            time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)
-        kills += wait(child) == -signal.SIGKILL
-        if (run / "config.json").exists():
-            before = checkpoint.list_steps(saving)
-            child = forked(lambda: voidrl.resume(run) and 0)
-            wait_for(
-                lambda before=before: "resumed" in (run / "log.txt").read_text() or not before, seconds=20
-            )
+        child = forked(start)
+        if attempt == 0:  # while the run is being built
+            wait_for(run.exists, child)
         else:
-            child = forked(
-                lambda: voidrl.pretrain(Walk, steps=steps, out=run, config=config, overwrite=True) and 0
-            )
-    assert wait(child) == 0
-    assert kills >= 3
+            goal = reached + rng.randint(1, 15)
+            wait_for(lambda goal=goal: logged_step(run) >= goal, child)
+        if attempt % 2:
+            wait_for(lambda goal=goal: unfinished() or logged_step(run) >= goal + 10, child)
+        time.sleep(rng.uniform(0, 0.003))  # less than a step or a save
+        os.kill(child, signal.SIGKILL)
+        assert wait(child) == -signal.SIGKILL
+        reached = logged_step(run)
+    assert 0 < reached < steps
+    assert wait(forked(start)) == 0
     assert_same_run(tmp_path / "straight", run)
 
 
