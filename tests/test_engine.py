@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, Place, fill_replay, make_agent, moved, snapshot
+from helpers import (
+    CONTINUOUS,
+    CPU,
+    DISCRETE,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    Place,
+    fill_replay,
+    make_agent,
+    moved,
+    snapshot,
+)
 from tiny_runs import MAZE, tiny
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
@@ -308,6 +319,32 @@ def test_compiled_updates_are_the_same_updates(learner, traced):
     for owner in (*compiled.modules(), replay):  # nothing stays compiled after an update
         assert not [name for name, value in vars(owner).items() if callable(value) and "_fn" in name]
         assert not {"critic_loss", "encode", "spread", "sample"} & vars(owner).keys()
+
+
+AUXILIARY = {
+    "sac-curl": (PIXELS_CONTINUOUS, {"learner": "sac", "representation": "curl"}),
+    "rainbow-curl": (PIXELS, {"learner": "rainbow", "representation": "curl"}),
+    "dqn-spr": (PIXELS, {"learner": "dqn", "representation": "spr"}),
+}
+
+
+@pytest.mark.parametrize("case", AUXILIARY)
+def test_compiled_auxiliary_losses_train_the_encoder(case, traced):
+    """The gradients of the first update, and so the whole update, are those without compiling."""
+    spec, pieces = AUXILIARY[case]
+    options = {**pieces, "phase": "train", "precision": "fp32"}
+    moments = []
+    for engine in ("eager", "compile"):
+        agent = make_agent(spec, engine=engine, **options)
+        torch.manual_seed(1)
+        Engine(agent, fill_replay(spec), print).update(0, 1)
+        # Adam's first moments are a tenth of the gradients; without a gradient there are none.
+        moments.append({k: v for k, v in agent.optimizers.tensors().items() if k.endswith("/exp_avg")})
+    plain, compiled = moments
+    assert plain.keys() == compiled.keys()
+    for name, value in plain.items():
+        scale = float(value.abs().max())
+        torch.testing.assert_close(compiled[name], value, rtol=1e-3, atol=1e-5 * scale + 1e-9, msg=name)
 
 
 class Failing:

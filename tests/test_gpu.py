@@ -117,7 +117,7 @@ def test_pinned_memory_is_the_hosts_and_the_devices():
 # Capture
 
 QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0, "precision": "fp32"}
-# Every method with the representation it wants, every representation under APT, every learner with both.
+# Every method with one of two learners, every representation under APT, and what is captured in its own way.
 PIXEL_REPRESENTATIONS = [name for name in registry.names("representation") if name != "identity"]
 PRIORITIZED = {"replay__priority_exponent": 0.5}
 ANNEALED = {"learner__n_step_end": 5, "learner__discount_end": 0.9, "learner__anneal_updates": 10}
@@ -135,10 +135,9 @@ COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
     ("ddpg", {"method": "becl", "encoder_trainers": ("method", "learner")}),
     ("sac", {"learner__learn_temperature": False}),
-    *(("dqn", {"method": method}) for method in OFF_POLICY_METHODS),
-    *(("ddpg", {"method": method}) for method in OFF_POLICY_METHODS),
+    *(("dqn", {"method": method}) for method in OFF_POLICY_METHODS[::2]),
+    *(("ddpg", {"method": method}) for method in OFF_POLICY_METHODS[1::2]),
     *(("dqn", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
-    *(("sac", {"representation": name}) for name in PIXEL_REPRESENTATIONS if name != "sgi"),
     ("sac", {"representation": {"name": "sgi", "goal_weight": 0}}),  # goals take discrete actions
     *(("dqn", {"representation": f, "share_encoder": "all"}) for f in ON_CONVOLUTIONS),
     ("dqn", {"representation": COMBINED, "share_encoder": "stack"}),
@@ -158,24 +157,23 @@ COMBINATIONS = [
     ("rainbow", {"phase": "train", "learner__act_with": "target", "learner__shared_hidden": True}),
     *(("rainbow", {"phase": "train", **PRIORITIZED, **spr}) for spr in SPR),
     ("rainbow", {"phase": "train", "representation": "curl", **PRIORITIZED, "augment__learner": False}),
-    *((learner, {"phase": "train", **PRIORITIZED}) for learner in ("dqn", "sac", "ddpg")),
-    *((learner, {"phase": "train", "learner__views": 2}) for learner in ("dqn", "rainbow", "sac", "ddpg")),
+    *((learner, {"phase": "train", **PRIORITIZED}) for learner in ("dqn", "sac")),
+    *((learner, {"phase": "train", "learner__views": 2}) for learner in ("dqn", "ddpg")),
     ("sac", {"phase": "train", "representation": "curl", "representation__target": "learner"}),
     ("sac", {"phase": "train", "representation": "imagenet", "share_encoder": "all"}),
     ("rainbow", {"phase": "train", "learner__encoder__rescale": True, **ANNEALED}),
-    ("dqn", {"phase": "train", **ANNEALED}),
     ("sac", {"phase": "train", "learner__weight_decay": 0.1}),
     # An intrinsic reward next to the task's.
     *(
         ("dqn", {"phase": "train", "method": method, "bonus__coefficient": 0.1, **FADING})
-        for method in ("cbb", "apt", "rnd", "diayn")
+        for method in ("cbb", "rnd")
     ),
     ("ddpg", {"phase": "train", "method": "icm", "bonus__coefficient": 0.1, **FADING}),
     ("ddpg", {"phase": "finetune", "method": "proto", "bonus__coefficient": 0.1}),
     # Scales: of intrinsic rewards, and of values.
     *(("dqn", {"intrinsic_normalization": variant}) for variant in ("scale", "standardize")),
     ("ddpg", {"intrinsic_normalization": "standardize", "learner__intrinsic_n_step": "single"}),
-    *(("dqn", {"learner__popart": True, "learner__noisy_sigma": sigma}) for sigma in (0.0, 0.5)),
+    ("dqn", {"learner__popart": True, "learner__noisy_sigma": 0.5}),
     ("dqn", {"phase": "train", "learner__popart": True, "learner__dueling": False, **PRIORITIZED}),
 ]
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
@@ -279,9 +277,10 @@ def test_captured_updates_are_the_same_wherever_frames_are(options, engine, monk
             ended = flags[:2] < 0.1
             replay.add(actions[-1].cpu().numpy(), flags[2], *ended, frames.numpy(), skill)
         frames = replay.read_frames(torch.arange(len(replay.starts), device=agent.device))
-        found.append([*agent.tensors().values(), frames, replay.reward, replay.age, *actions])
-    for first, *others in zip(*found, strict=True):
-        assert all(torch.equal(first, other) for other in others)
+        stored = {"frames": frames, "reward": replay.reward, "age": replay.age}
+        found.append(snapshot({**agent.tensors(), **stored, "actions": torch.stack(actions)}))
+    first, second = found
+    assert not moved(first, second)
 
 
 def test_captured_updates_draw_the_random_numbers_of_eager_ones():
@@ -409,17 +408,13 @@ GRID = EnvSpec((3, 7, 7), True, 1, num_actions=3, num_values=4)
 MIXED_CONTINUOUS = EnvSpec((3, 36, 36), True, 1, num_actions=0, num_values=4, **BOX)
 MASKED = EnvSpec((7,), False, 2, num_actions=3, masked=True)
 OTHER_OBSERVATIONS = {
-    **{f"mixed {name}": (MIXED, {"method": name}) for name in ("apt", "rnd", "metra", "proto", "aps")},
-    "mixed rainbow": (MIXED, {"learner": "rainbow", "phase": "train", **PRIORITIZED}),
+    **{f"mixed {name}": (MIXED, {"method": name}) for name in ("apt", "aps")},
     "mixed spr": (MIXED, {"learner": "rainbow", "phase": "train", **SPR[1]}),
-    "mixed sgi": (MIXED, {"representation": "sgi"}),
     "mixed crops": (MIXED, {"augment__crop_size": 30, "learner__views": 2}),
     "grid": (GRID, {}),
-    "grid rnd": (GRID, {"method": "rnd"}),
     "mixed sac": (MIXED_CONTINUOUS, {"learner": "sac"}),
     "mixed ddpg": (MIXED_CONTINUOUS, {"learner": "ddpg", "method": "icm"}),
     "masked vectors": (MASKED, {}),
-    "masked sgi": (MASKED, {"representation": "sgi"}),
     "masked popart": (MASKED, {"learner__popart": True, "learner__noisy_sigma": 0.5}),
 }
 
@@ -433,9 +428,8 @@ def test_mixed_and_masked_agents_are_captured(case):
     assert_alike(eager, captured)
 
 
-@pytest.mark.parametrize("case", ["mixed apt", "grid", "mixed sac", "masked vectors"])
-def test_mixed_and_masked_agents_are_compiled(case):
-    spec, pieces = OTHER_OBSERVATIONS[case]
+def test_mixed_and_masked_agents_are_compiled():
+    spec, pieces = OTHER_OBSERVATIONS["mixed apt"]
     options = {"spec": spec, "learner__n_step": 2, **pieces, **QUIET}
     assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
 
@@ -497,15 +491,10 @@ def test_the_last_stage_of_edl_begins_within_a_captured_graph():
 
 
 NEW_PIECES = {
-    "rnd": {"method": "rnd"},
-    "dads": {"method": "dads"},
     "diayn": {"method": "diayn", "encoder_trainers": ("method", "learner")},
-    "icm": {"method": "icm"},
-    "popart": {"learner__popart": True, "intrinsic_normalization": "standardize"},
     "spr": {"representation": "spr", "phase": "train"},
     "curl": {"representation": "curl", "phase": "train"},
     "combined": {"representation": "combined"},
-    "sgi": {"representation": "sgi"},
     "stack": {
         "representation": "simclr",
         "share_encoder": "stack",
@@ -521,7 +510,7 @@ def test_pieces_are_compiled(name):
     assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in OFF_POLICY_METHODS if name != "random"])
+@pytest.mark.parametrize("name", ["cic", "dads", "diayn", "metra", "proto", "rnd"])
 def test_methods_are_compiled_from_vectors(name):
     """With the losses, trunks and single scored step of the preset urlb-states."""
     learner = {**URLB["learner"], "intrinsic_n_step": "summed" if name == "metra" else "single"}
@@ -529,14 +518,13 @@ def test_methods_are_compiled_from_vectors(name):
     assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
 
 
-@pytest.mark.parametrize("engine", ["graph", "compile"])
-def test_the_learning_rate_of_the_representation_rises_under_capture(engine):
+def test_the_learning_rate_of_the_representation_rises_under_capture():
     options = {"representation": "simclr", "representation__warmup_updates": 20, **QUIET}
-    agent, runner = trained(engine, 10, **options)
+    agent, runner = trained("graph", 10, **options)
     assert agent.representation_rate.item() == pytest.approx(10 / 20 * 1e-3)
     runner.update(10, 20)
     assert agent.representation_rate.item() == pytest.approx(1e-3)
-    assert_alike(trained("eager", 10, **options)[0], trained(engine, 10, **options)[0], 2e-3, 1e-3)
+    assert_alike(trained("eager", 10, **options)[0], trained("graph", 10, **options)[0])
 
 
 def test_loading_and_moving_capture_again():
@@ -673,15 +661,17 @@ def differences(run, other):
     }
 
 
-@pytest.mark.parametrize("engine", ["eager", "graph", "compile"])
-@pytest.mark.parametrize("case", RESUMED)
-def test_a_resumed_run_is_the_straight_one_as_far_as_two_straight_ones_are_the_same(case, engine, tmp_path):
-    """Bit for bit, unless the kernels themselves sum in an order that changes from run to run.
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [("dqn pixels", "eager"), ("environments on the device", "graph"), ("sac vectors", "graph")]
+    + [(case, "compile") for case in RESUMED if case != "environments on the device"],
+)
+def test_a_resumed_run_is_the_straight_one(case, engine, tmp_path, monkeypatch):
+    """Bit for bit, also while other processes keep the GPU busy: nothing is chosen by how long it takes.
 
-    cuDNN may choose a weight gradient of convolutions that adds up atomically, and then no two runs with the
-    same seed agree. Whether it does is measured by a second straight run: if that one is equal, so must the
-    resumed one be.
+    cuDNN's own weight gradients may add up atomically, and then no two runs with the same seed agree.
     """
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     env, changes = RESUMED[case]
     config = tiny(env__num_envs=2, device="cuda", engine=engine, updates_per_step=2, **changes)
     config["replay"] = {"capacity_steps": 200, "device": "cuda"}
@@ -690,18 +680,13 @@ def test_a_resumed_run_is_the_straight_one_as_far_as_two_straight_ones_are_the_s
     def start(name, steps):
         return voidrl.pretrain(env, steps=steps, seed=3, out=tmp_path / name, config=config)
 
-    straight = start("straight", 80)
-    start("again", 80)
+    start("straight", 80)
     start("resumed", 40)
-    resumed = voidrl.resume(tmp_path / "resumed", steps=80)
+    voidrl.resume(tmp_path / "resumed", steps=80)
     updates = [rows(tmp_path / name)[-1]["updates"] for name in ("straight", "resumed")]
     assert updates == [2 * (80 - 8)] * 2
-    if differences(tmp_path / "straight", tmp_path / "again"):
-        print(f"two runs with one seed differ here ({case}, {engine}): compared within a tolerance")
-        assert_alike(straight, resumed, rtol=1e-2, atol=1e-3)
-    else:
-        assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
-        assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")
+    assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
+    assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")
 
 
 # Environments on the device
@@ -779,11 +764,8 @@ def test_a_maze_on_the_device_plays_like_the_one_on_the_host():
 
 EXCHANGED = [
     ("dqn", {"phase": "train", **PRIORITIZED}),
-    ("dqn", {"phase": "train", "learner__popart": True}),
-    ("sac", {"phase": "train"}),
     ("ddpg", {"method": "cic"}),
     ("dqn", {"method": "proto"}),
-    ("dqn", {"method": "rnd"}),
     ("dqn", {"method__pool": "all_ranks", "intrinsic_normalization": "standardize"}),
     ("dqn", {"representation": {"name": "spr", "batch_norm": True}}),
     ("sac", {"representation": "curl", "phase": "train"}),
@@ -792,20 +774,19 @@ EXCHANGED = [
 
 @pytest.mark.parametrize(
     ("learner", "pieces", "engine"),
-    [*((*case, "graph") for case in EXCHANGED), *((*case, "compile") for case in EXCHANGED[-3:])],
+    [*((*case, "graph") for case in EXCHANGED), *((*case, "compile") for case in EXCHANGED[-2:])],
     ids=str,
 )
 def test_updates_that_exchange_by_nccl_are_captured_and_equal_eager_ones(learner, pieces, engine):
     """In a group of this process alone, in which everything is exchanged all the same."""
     options = {"learner": learner, **pieces, **QUIET}
-    eager, _ = trained("eager", 20, **options)
+    eager, _ = trained("eager", 8, **options)
     with group_of_one("nccl"):
-        captured, runner = trained(engine, 20, **options)
+        captured, runner = trained(engine, 8, **options)
         assert runner.mode == engine
         assert runner._graphs
         runner.close()  # graphs must not outlive what they exchange by
-    # Exchanges divide what is compiled, which then rounds differently: by up to two of twenty steps of Adam.
-    assert_alike(eager, captured, *((2e-3, 2e-3) if engine == "compile" else ()))
+    assert_alike(eager, captured, *((2e-3, 1e-3) if engine == "compile" else ()))
 
 
 def test_two_ranks_on_one_gpu_exchange_by_gloo_and_update_like_one(tmp_path):

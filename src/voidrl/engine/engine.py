@@ -289,6 +289,7 @@ class Engine:
 
     def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
         """A graph of everything that `run` launches."""
+        assert self._stream is not None
         graph, failures = torch.cuda.CUDAGraph(), []
         try:
             with (
@@ -309,6 +310,9 @@ class Engine:
                 self.agent, traceback.extract_tb(first.__traceback__), str(first).partition("\n")[0]
             )
             raise CaptureError(f"{sentence}, in a new process") from first
+        # A capture begins by zeroing the counter of random numbers, on its own stream: on a busy GPU that may
+        # come after the first launch has set it.
+        torch.cuda.current_stream(self.agent.device).wait_stream(self._stream)
         return graph
 
     def _give_up(self, sentence: str) -> None:

@@ -130,7 +130,8 @@ class CURL(Representation):
         if ranks.current().is_distributed:  # the whole batch's, of each transition
             loss = ranks.all_gather(loss[None]).mean()
         accuracy = top1_accuracy(logits, logits.diagonal(first))
-        return loss.expand(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
+        # A copy: next to `detach` of the same memory, torch.compile (2.11 to 2.13) gives a view no gradient.
+        return loss.repeat(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
 
     def after_step(self) -> None:
         """Move the copies."""
