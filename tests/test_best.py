@@ -17,7 +17,7 @@ from voidrl.config import Config, FinetuneConfig, LogConfig
 from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, RunFolderError
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation, zero_shot
-from voidrl.training import best, loop
+from voidrl.training import acting, best, evaluating
 from voidrl.training.evaluation import Evaluation, run_seed
 from voidrl.training.metrics.health import ReturnMonitor
 
@@ -43,7 +43,7 @@ def scores(monkeypatch):
         return Evaluation([float(value)] * 10, [6] * 10, wins)
 
     monkeypatch.setattr(best, "evaluate_agent", evaluate)
-    monkeypatch.setattr(loop, "evaluate_agent", evaluate)
+    monkeypatch.setattr(evaluating, "evaluate_agent", evaluate)
     return found
 
 
@@ -125,7 +125,7 @@ def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, 
         return make_envs(*args, **options)
 
     monkeypatch.setattr(best, "evaluate_agent", told)
-    monkeypatch.setattr(loop, "evaluate_agent", told)
+    monkeypatch.setattr(evaluating, "evaluate_agent", told)
     monkeypatch.setattr(voidrl.training.build, "make_envs", counted)
     many = {"log.eval_episodes": 12, "env.num_envs": 15}
     voidrl.finetune(source, Walk, steps=45, out=tmp_path / "a", config={**many, "log.eval_every_steps": 30})
@@ -271,15 +271,15 @@ def killed(call, monkeypatch, at):
     if child == 0:
         with suppress(BaseException):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            record = loop.Loop._record
+            record = acting.Actors.record
 
             def dies(self, *args):
                 stops = record(self, *args)
-                if self.state.steps == at:
+                if self.run.state.steps == at:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return stops
 
-            monkeypatch.setattr(loop.Loop, "_record", dies)
+            monkeypatch.setattr(acting.Actors, "record", dies)
             call()
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -384,7 +384,7 @@ def task(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best, "evaluate_agent", evaluate)
-        patch.setattr(loop, "evaluate_agent", evaluate)
+        patch.setattr(evaluating, "evaluate_agent", evaluate)
         config = {"log.eval_every_steps": 10}
         voidrl.finetune(source, "tiny_runs:make_continuous", steps=20, out=root / "run", config=config)
     return root / "run"

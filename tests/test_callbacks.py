@@ -203,10 +203,8 @@ def test_a_run_whose_last_hook_failed_is_complete_when_it_is_resumed(tmp_path, c
 def view(step=0, **changes):
     """A run as a callback sees it, without a run."""
     config = SimpleNamespace(log=SimpleNamespace(eval_every_steps=0))
-    run = callbacks.RunView(SimpleNamespace(config=config), None, SimpleNamespace(steps=step, updates=0))
-    for name, value in changes.items():
-        setattr(run, f"_{name}", value)
-    return run
+    state = SimpleNamespace(steps=step, updates=0)
+    return callbacks.RunView(SimpleNamespace(config=config, state=state, **changes))
 
 
 def test_answers_other_than_stop_are_refused():

@@ -171,7 +171,7 @@ def test_epsilon_is_by_default_the_runs(tmp_path, monkeypatch):
         return evaluate_agent(*args, epsilon=epsilon, **options)
 
     monkeypatch.setattr("voidrl.api.evaluate_agent", watched)
-    monkeypatch.setattr("voidrl.training.loop.evaluate_agent", watched)
+    monkeypatch.setattr("voidrl.training.evaluating.evaluate_agent", watched)
     changes = tiny(log__eval_epsilon=0.25, log__eval_every_steps=6)
     agent = voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=changes)
     voidrl.evaluate(agent, episodes=1)

@@ -86,16 +86,16 @@ def test_a_kill_between_snapshot_and_checkpoint_loses_neither(tmp_path, monkeypa
 
 
 def test_a_stopped_run_has_those_it_came_by(tmp_path, monkeypatch):
-    from voidrl.training.loop import Loop
+    from voidrl.training.acting import Actors
 
-    run, record = tmp_path / "run", Loop._record
+    run, record = tmp_path / "run", Actors.record
 
     def interrupted(self, *args):
         record(self, *args)
-        if self.state.steps == 10:
+        if self.run.state.steps == 10:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Loop, "_record", interrupted)
+    monkeypatch.setattr(Actors, "record", interrupted)
     with pytest.raises(voidrl.RunInterrupted):
         voidrl.pretrain(Walk, steps=40, out=run, config=tiny(log__snapshot_steps=[9, 10, 11]))
     assert kept(run) == [9, 10]

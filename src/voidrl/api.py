@@ -64,7 +64,8 @@ from voidrl.training.build import ConfigLayer, Env, Overrides
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.training.evaluation import Evaluation, evaluate_agent
-from voidrl.training.loop import Loop, resume_command
+from voidrl.training.failures import resume_command
+from voidrl.training.loop import Loop
 from voidrl.training.metrics import require_rows
 from voidrl.training.saved_run import (
     LoopState,

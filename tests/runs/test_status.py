@@ -238,7 +238,7 @@ def test_a_failed_run_has_its_sentence(tmp_path):
 
 
 def test_an_error_of_a_library_is_a_sentence_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("voidrl.training.loop.Loop._log", lambda loop: {}["lost"])
+    monkeypatch.setattr("voidrl.training.logging.Logging.log", lambda hook, run: {}["lost"])
     with pytest.raises(KeyError):
         voidrl.pretrain(Walk, steps=100, out=tmp_path / "run", config=tiny())
     assert read_status(tmp_path / "run").error == "KeyError: 'lost'"

@@ -32,6 +32,9 @@ class Adapter:
         config = agent.config
         self.tuning, self.is_finetuning = config.finetune, config.phase == "finetune"
         self.warmup_steps = self.tuning.warmup_steps if self.is_finetuning else config.warmup_steps
+        self.random_warmup = not self.is_finetuning or self.tuning.warmup_actions == "random"
+        ratio = (self.is_finetuning and self.tuning.updates_per_step) or config.updates_per_step
+        self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         self.adapts = self.is_finetuning and not config.learner.on_policy
         self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.has_bonus
         # A skill is chosen once, by rewards that differ.
@@ -126,9 +129,7 @@ class Adapter:
 
     def _begin_with_critic(self, start: int) -> None:
         """Let the critic learn alone for its share of the updates after `start` steps."""
-        config = self.agent.config
-        ratio = self.tuning.updates_per_step or config.updates_per_step
-        left = (config.steps - start) * Fraction(str(ratio))
+        left = (self.agent.config.steps - start) * self.updates_per_step
         self.state.critic_until = self.state.updates + int(Fraction(str(self.tuning.critic_share)) * left)
         self.agent.learner.trains_actor = not self._actor_waits
 

@@ -10,8 +10,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from voidrl.config import require
 from voidrl.errors import CallbackFailedError, ConfigError, VoidrlError, VoidrlWarning, shown
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.config import Config
     from voidrl.training.evaluation import Evaluation
+    from voidrl.training.run import Run
 
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
@@ -28,61 +28,51 @@ MAX_STATE_BYTES = 100_000  # of all callbacks of a run, in the manifest of a che
 Mode = Literal["max", "min"]
 
 
-class _Progress(Protocol):
-    """The counters of the loop."""
-
-    steps: int
-    updates: int
-
-
 class RunView:
-    """What a callback sees of a run. The attributes cannot be set."""
+    """A run as a callback sees it. The attributes cannot be set."""
 
-    def __init__(self, agent: Agent, folder: Path, progress: _Progress) -> None:
-        self._agent, self._folder, self._progress = agent, folder, progress
-        self._row: Mapping[str, Any] = MappingProxyType({})
-        self._evaluation: Evaluation | None = None
-        self._checkpoint: Path | None = None
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     @property
     def step(self) -> int:
         """Environment steps taken."""
-        return self._progress.steps
+        return self._run.state.steps
 
     @property
     def updates(self) -> int:
         """Updates of the agent."""
-        return self._progress.updates
+        return self._run.state.updates
 
     @property
     def config(self) -> Config:
         """The config of the run; `config.steps` is the number of steps that it was asked for."""
-        return self._agent.config
+        return self._run.config
 
     @property
     def folder(self) -> Path:
         """The run folder."""
-        return self._folder
+        return self._run.folder.path
 
     @property
     def agent(self) -> Agent:
         """The agent in training, not a copy: evaluate or save it, but do not change it."""
-        return self._agent
+        return self._run.agent
 
     @property
     def row(self) -> Mapping[str, Any]:
         """The newest row of `metrics.jsonl`, without those of evaluations; empty before the first."""
-        return self._row
+        return self._run.row
 
     @property
     def evaluation(self) -> Evaluation | None:
         """The newest evaluation (`log.eval_every_steps`)."""
-        return self._evaluation
+        return self._run.evaluation
 
     @property
     def checkpoint(self) -> Path | None:
         """The newest checkpoint."""
-        return self._checkpoint
+        return self._run.checkpoint
 
 
 class Callback:

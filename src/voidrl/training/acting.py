@@ -1,0 +1,209 @@
+"""The acting side of a run: chooses actions, steps the environments and stores what they return."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voidrl.agent import diagnosis
+from voidrl.agent.adapter import Adapter
+from voidrl.agent.detours import Detours
+from voidrl.envs.vector import StepResult
+from voidrl.errors import ConfigError
+from voidrl.methods.base import Method
+from voidrl.system.device import HostCopy
+from voidrl.training import failures
+from voidrl.training.evaluation import run_seed
+from voidrl.training.run import Run
+
+MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
+
+
+class PendingStep(NamedTuple):
+    """Actions that were chosen for all environments and not yet recorded."""
+
+    actions: HostCopy | Tensor
+    """On their way to the host, or on the device if the environments are there too."""
+    skill: Tensor
+    """(N, skill_dim) by which they were chosen."""
+
+    @property
+    def can_be_sent(self) -> bool:
+        """Whether the environments can start at once, without waiting for the device."""
+        return isinstance(self.actions, Tensor) or self.actions.on_host
+
+
+class Actors:
+    """Skills, exploration and episode statistics of all environments of a rank."""
+
+    score: np.ndarray  # (N,) return of the episode so far
+    length: np.ndarray  # (N,) its steps
+    skill: Tensor  # (N, skill_dim) by which the next actions are chosen
+    skill_age: np.ndarray  # (N,) steps taken with the present skill
+    ended: np.ndarray  # (N,) whether the last step ended the episode, so that the next one resets it
+
+    def __init__(self, run: Run, adapter: Adapter) -> None:
+        self.run, self.adapter = run, adapter
+        self.agent, self.engine, self.envs, self.replay = run.agent, run.engine, run.envs, run.replay
+        agent, method = run.agent, run.agent.method
+        self.first_column = run.group.part(run.config.env.num_envs).start
+        self.detours = Detours(agent, run.envs.num_envs)
+        self.random_warmup = adapter.random_warmup and not agent.learner.rollout_steps
+        self.observes = agent.uses_method and type(method).observe is not Method.observe
+        self.begins = agent.uses_method and type(method).begin is not Method.begin
+        self.env_numbers = torch.arange(run.envs.num_envs, device=agent.device)
+
+    def begin(self) -> None:
+        """Reset all environments, with a seed made from the run's seed and the step."""
+        n, device = self.envs.num_envs, self.agent.device
+        seed = run_seed(self.run.config.seed, 0, self.run.state.steps) + self.first_column
+        frames, info = self.envs.reset(seed)
+        self.replay.reset(frames)
+        self.score, self.length, self.skill_age = np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.skill, self.ended = torch.zeros(n, self.agent.method.skill_dim, device=device), np.zeros(n, bool)
+        self.change_all_skills()
+        self._count_visits(info)
+        self.detours.begin()
+        if self.engine.explorer is not None:
+            self.engine.explorer.begin(n)
+        if self.begins:
+            self.agent.method.begin(self.replay.latest(), self.env_numbers)
+
+    # Skills
+
+    def change_all_skills(self) -> None:
+        """Draw a new skill for every environment."""
+        self._change_skills(torch.ones(self.envs.num_envs, dtype=torch.bool, device=self.agent.device))
+
+    def _change_skills(self, needed: Tensor) -> None:
+        """New skills where `needed`, (N,)."""
+        steps = torch.from_numpy(self.length).to(self.agent.device)  # host synchronization
+        self.skill = self.agent.next_skills(self.skill, needed, steps)
+        # Those of custom methods are checked, which costs a host synchronization per change.
+        is_custom = ":" in self.run.config.method.name
+        if is_custom and self.skill.numel() and not torch.isfinite(self.skill).all():
+            raise failures.not_finite(self.run, diagnosis.diagnose_skill(self.agent, "sample_skill"))
+
+    # Actions
+
+    def choose(self) -> PendingStep:
+        """Choose an action for every environment."""
+        agent = self.agent
+        agent.set_progress(self.run.state.steps)
+        if self.adapter.in_warmup and self.random_warmup:
+            actions = agent.random_actions(self.replay.latest())
+        else:
+            agent.learner.set_progress(self.adapter.noise_steps)
+            actions = self.engine.choose(self.skill, explore=self._explores())
+            if probability := self.adapter.detour_probability:
+                obs, steps = self.replay.latest(), self.adapter.detour_steps
+                actions = self.detours.replace(actions, obs, probability, steps)
+        return PendingStep(actions.clone() if self.envs.takes_tensors else HostCopy(actions), self.skill)
+
+    def _explores(self) -> bool:
+        """Whether the pre-trained policy may act now; it is released once it never will again."""
+        explorer = self.engine.explorer
+        if explorer is None:
+            return False
+        explores = self.adapter.explores(explorer)
+        if not explores and not self.adapter.in_warmup:
+            self.engine.explorer = None
+        return explores
+
+    def send(self, pending: PendingStep) -> None:
+        """Start the step of the environments."""
+        if isinstance(pending.actions, Tensor):
+            self.envs.send(pending.actions)  # `actions_are_finite` is known with the results
+            return
+        action = pending.actions.numpy()
+        if not np.isfinite(action).all():
+            raise failures.bad_action(self.run)
+        self.envs.send(action)
+
+    def receive(self, pending: PendingStep) -> bool:
+        """Wait for the environments and record the step; returns whether any rank is to stop."""
+        result = self.envs.recv()
+        if not self.envs.actions_are_finite:
+            raise failures.bad_action(self.run)
+        return self.record(pending, result)
+
+    # What came back
+
+    def record(self, pending: PendingStep, result: StepResult) -> bool:
+        """Store one step of all environments; returns whether any rank is to stop."""
+        run, state, agent, skill = self.run, self.run.state, self.agent, pending.skill
+        taken = pending.actions if isinstance(pending.actions, Tensor) else pending.actions.numpy()
+        is_stopped = run.stops
+        real = ~self.ended  # where an episode had ended, this step was its reset
+        self.skill_age = np.where(real, self.skill_age + 1, 0)
+        # With the first update the task's skill is chosen, if there is to be one.
+        tries = agent.follows_skills or not state.updates
+        period = agent.skill_every_steps if tries else 0
+        # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
+        changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
+        added = self.replay.add(
+            taken,
+            result.reward,
+            result.terminated,
+            result.truncated,
+            result.frames,
+            skill,
+            result.ended,
+            changes,
+        )
+        ended = result.ended & real
+        steps, episodes, stops = run.totals.add(added, int(ended.sum()), is_stopped)
+        state.steps += steps
+        state.episodes += episodes
+        agent.steps = run.initial_agent_steps + state.steps
+        self._count_visits(result.info)
+        if self.observes or self.begins:
+            self._observe(real, skill)
+
+        run.unlogged.rewards += result.reward[real].tolist()
+        self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
+        if not real.all() or changes.any():
+            self.skill_age[changes] = 0
+            needed = torch.from_numpy(~real | changes).to(agent.device)  # host synchronization
+            self._change_skills(needed)
+        self.ended = ended
+        for i in np.flatnonzero(ended):
+            run.unlogged.finished.append((float(self.score[i]), int(self.length[i])))
+            self.adapter.finished(float(self.score[i]))
+            self.score[i], self.length[i] = 0.0, 0
+        return stops
+
+    def _observe(self, real: np.ndarray, skill: Tensor) -> None:
+        """Show the method the states that were just reached; those after a reset are no steps."""
+        obs, env, method = self.replay.latest(), self.env_numbers, self.agent.method
+        if not real.all():
+            env = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
+            if self.begins:
+                fresh = torch.from_numpy(np.flatnonzero(~real)).to(obs.device)  # host synchronization
+                method.begin(obs[fresh], fresh)
+            obs, skill = obs[env], skill[env]
+        note = method.observe(obs, skill, env) if self.observes else None
+        if self.agent.note_dim:
+            self._annotate(env, note)
+
+    def _annotate(self, env: Tensor, note: Tensor | None) -> None:
+        expected, name = (len(env), self.agent.note_dim), self.run.config.method.name
+        if note is None or note.shape != expected:
+            given = "nothing" if note is None else f"a tensor of shape {tuple(note.shape)}"
+            raise ConfigError(
+                f"method {name!r} noted {given} in `observe` and has note_dim = {expected[1]}: expected a "
+                f"tensor of shape {expected}"
+            )
+        self.replay.annotate(env, note)
+
+    def _count_visits(self, info: dict[str, Any]) -> None:
+        state = self.run.state
+        cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
+        if cells.shape == (self.envs.num_envs,) and cells.dtype.kind in "iu":
+            cells = cells[reported & (cells >= 0) & (cells < MAX_CELLS)]
+            counts = np.bincount(cells.astype(np.int64), minlength=len(state.visits))
+            counts[: len(state.visits)] += state.visits
+            state.visits = counts

@@ -1,0 +1,57 @@
+"""Saves a run: checkpoints, from which it is resumed, and snapshots of the agent."""
+
+from __future__ import annotations
+
+import sys
+
+from voidrl.runs import checkpoint
+from voidrl.training import failures
+from voidrl.training.hooks import Hook
+from voidrl.training.run import Run
+from voidrl.training.saved_run import save_run
+
+
+class Snapshots(Hook):
+    """Saves the agent at `log.snapshot_steps`.
+
+    Before the checkpoint of the same step: a run that is resumed there would not pass this step again.
+    """
+
+    def after_report(self, run: Run, before: int) -> None:
+        """Save the agent as it is, without running the updates that are due."""
+        number = _snapshots_by(run, run.state.steps)
+        if not run.is_main or number == _snapshots_by(run, before):
+            return
+        failures.require_finite_weights(run)
+        agent, root = run.agent, run.folder.snapshots_path
+        path = agent.save_checkpoint(root, keep_last=sys.maxsize)
+        run.folder.log(f"snapshot {path.name}")
+        # Before it was resumed, the run may have saved this snapshot already, less than a vector step away.
+        for steps in checkpoint.list_steps(root):
+            near = 0 < abs(steps - agent.steps) < run.config.env.num_envs
+            if near and _snapshots_by(run, steps - run.initial_agent_steps) == number:
+                checkpoint.discard(root, steps)
+
+
+def _snapshots_by(run: Run, steps: int) -> int:
+    """The number of snapshots that are due within this many steps of the run."""
+    return sum(due <= steps for due in run.config.log.snapshot_steps)
+
+
+class Checkpoints(Hook):
+    """Saves everything that a resumed run needs, after all other hooks."""
+
+    def at_checkpoint(self, run: Run) -> None:
+        """Write the checkpoint, and say so to callbacks and status."""
+        state, counter = run.state, run.envs.counter
+        if counter is not None and run.is_main:  # the others have handed theirs over
+            state.states = counter.state()
+        state.callbacks = run.callbacks.state(state.steps)
+        keeps = run.config.log.keep_replay or state.steps < run.config.steps
+        replay, engine = run.replay if keeps else None, run.engine
+        path = save_run(run.folder, run.agent, replay, state, engine.explorer, engine.mode)
+        state.states = {}
+        run.folder.log(f"checkpoint {path.name}")
+        run.folder.status.saved(state.steps)
+        run.checkpoint = path
+        run.call("on_checkpoint")

@@ -1,0 +1,76 @@
+"""A run in training: the objects and counters that the loop, its schedule and its hooks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from voidrl import ranks
+from voidrl.engine.engine import Engine
+from voidrl.envs.vector import Envs
+from voidrl.ranks.totals import RankMetrics, RankTotals
+from voidrl.runs.folder import RunFolder
+from voidrl.runs.metrics import score_name
+from voidrl.system.terminal.progress import Progress
+from voidrl.system.terminal.signals import StopSignals
+from voidrl.training.callbacks import CallbackList, RunView
+from voidrl.training.evaluation import Evaluation
+from voidrl.training.metrics import MetricsWriter
+from voidrl.training.saved_run import LoopState
+
+
+class Run:
+    """The agent, environments, folder and progress of one run. Hooks read it and report through it."""
+
+    writer: MetricsWriter
+    """Writes rows of metrics; only the first rank has one."""
+    progress: Progress
+    """The line in the terminal; only the first rank has one."""
+    stop: StopSignals
+    resources: ExitStack
+    """Closes what hooks have opened, also after a failure."""
+
+    def __init__(
+        self, engine: Engine, envs: Envs, folder: RunFolder, state: LoopState, callbacks: CallbackList
+    ) -> None:
+        self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
+        self.envs, self.folder, self.state, self.callbacks = envs, folder, state, callbacks
+        self.config = self.agent.config
+        self.totals = RankTotals()
+        self.group = ranks.current()  # kept: it is another one within `ranks.alone`, also for other threads
+        self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
+        self.initial_agent_steps = self.agent.steps - state.steps
+        self.unlogged = RankMetrics()  # since the last row
+        self.logged_updates = state.updates  # at the last row
+        self.row: Mapping[str, Any] = MappingProxyType({})
+        self.evaluation: Evaluation | None = None
+        self.checkpoint: Path | None = None
+        self._view = RunView(self)
+
+    @property
+    def stops(self) -> bool:
+        """Whether this process is to stop; the other ranks are asked too."""
+        return bool(self.stop.requested or self.callbacks.stopped_by)
+
+    def call(self, event: str) -> None:
+        """Call the user's callbacks for an event, which only the first rank has."""
+        with ranks.alone():
+            self.callbacks.call(event, self._view)
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        """Write a row of its own, which callbacks do not see."""
+        self.writer.write(self.state.steps, {"phase": self.config.phase, **metrics})
+
+    def write_row(self, row: dict[str, Any]) -> None:
+        """Write a row, and show it to the callbacks."""
+        self.writer.write(self.state.steps, row)
+        self.row = MappingProxyType(row)
+        self.call("on_row")
+
+    def keep_score(self, row: Mapping[str, Any]) -> None:
+        """Put the score of a row into the status."""
+        if name := score_name(row, self.config.phase):
+            self.folder.status.score(name, row[name], self.state.steps)

@@ -1,0 +1,101 @@
+"""The schedule of updates: how many are due, and what comes between them (adaptation, resets)."""
+
+from __future__ import annotations
+
+import torch
+
+from voidrl.agent import diagnosis
+from voidrl.agent.adapter import Adapter
+from voidrl.agent.reset import reset
+from voidrl.training import failures
+from voidrl.training.acting import Actors
+from voidrl.training.run import Run
+
+SHOWN_VALUES = 10  # of a skill, in the sentence that names it
+
+
+class Schedule:
+    """Runs the updates of an off-policy agent: exactly `updates_per_step` for each step after the warm-up."""
+
+    def __init__(self, run: Run, adapter: Adapter, actors: Actors) -> None:
+        self.run, self.adapter, self.actors = run, adapter, actors
+        self.warmup_steps = adapter.warmup_steps if run.agent.learns else 0
+        """Steps before the first update, for the status."""
+
+    def before_acting(self) -> None:
+        """Run what may not happen while the environments step."""
+
+    def update(self) -> None:
+        """Run the updates that are due."""
+        run, state, adapter = self.run, self.run.state, self.adapter
+        if not run.agent.learns or adapter.in_warmup or state.learning_from is None:
+            return
+        due = int((state.steps - state.learning_from) * adapter.updates_per_step)
+        if state.updates == 0 < due and not run.agent.follows_skills:
+            self._choose_task_skill()
+        if adapter.may_adapt and due:  # after the skill for the task is chosen
+            self._adapt()
+        elif adapter.may_rescale:
+            adapter.rescale()
+        every = run.config.reset.every_updates
+        run.replay.set_progress(state.steps / run.config.steps)
+        while state.updates < due:
+            count = due - state.updates
+            if every:
+                count = min(count, every - state.updates % every)
+            count = adapter.until_actor_learns(count)
+            run.engine.update(state.updates, count)
+            state.updates += count
+            adapter.release_actor()
+            early = state.steps <= run.config.steps - run.config.reset.last_steps
+            if every and state.updates % every == 0 and early:
+                reset(run.agent)
+                adapter.restart_exploration()
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Metrics of the schedule for a row, which covers this many seconds."""
+        return {}
+
+    def _adapt(self) -> None:
+        """Adapt the agent to the task, and say how."""
+        run, outcome = self.run, self.adapter.adapt()
+        if outcome.explorer is not None:
+            run.engine.explorer = outcome.explorer
+            run.agent.generation += 1  # a captured step may hold another explorer
+        run.engine.say(outcome.sentence())
+        if run.is_main:
+            run.write(outcome.metrics())
+
+    def _choose_task_skill(self) -> None:
+        agent = self.run.agent
+        self._warn_of_untried_skills()
+        agent.choose_task_skill(self.run.replay)
+        skill = agent.task_skill.tolist()  # host synchronization, once in a run
+        if skill:
+            self.run.engine.say(
+                f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}"
+            )
+        if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
+            raise failures.not_finite(self.run, diagnosis.diagnose_skill(agent, "select_skill"))
+        self.actors.change_all_skills()
+
+    def _warn_of_untried_skills(self) -> None:
+        trials = self.run.agent.method.trial_skills()
+        if trials is None or not self.adapter.is_finetuning:
+            return
+        dealt = int(self.run.agent.trials_dealt)  # host synchronization, once in a run
+        if dealt < len(trials):
+            self.run.engine.say(
+                f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
+                f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
+            )
+
+
+def _skill_name(skill: list[float]) -> str:
+    """A skill in a sentence: the number of a one-hot vector, else its values."""
+    if sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]:
+        return f"{skill.index(1.0) + 1} of {len(skill)}"
+    if len(skill) > 1 and len(set(skill)) == 1:
+        return f"({skill[0]:.3g}, …), {len(skill)} equal values,"
+    shown = ", ".join(f"{w:.3g}" for w in skill[:SHOWN_VALUES])
+    return f"({shown}{', …' * (len(skill) > SHOWN_VALUES)})"
