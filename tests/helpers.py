@@ -17,8 +17,8 @@ from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
 from voidrl.training.build import build_config
-from voidrl.training.loop import Loop
 from voidrl.training.saved_run import LoopState
+from voidrl.training.wiring import make_loop
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ def update(agent, replay, index=0):
     """One update of any agent: on a rollout if its learner is on-policy."""
     if agent.learner.rollout_steps:
         return rollout_step(agent, replay, len(replay))
-    return agent.step(replay, index % agent.learner.period)
+    return agent.update(replay, index % agent.learner.period)
 
 
 def fill_replay(
@@ -195,15 +195,15 @@ def spec_of(factory):
 
 
 def run_loop(folder, factory, agent, num_envs=1):
-    """The training loop itself, for what the API does not hand out: returns it, with its replay."""
+    """The training loop itself, for what the API does not hand out: returns the run, with its replay."""
     envs = make_envs(EnvConfig(id="test", num_envs=num_envs), factory)
     size = num_envs, 10_000, agent.method.skill_dim
     replay = Replay(envs.spec, *size, CPU, CPU, agent.config.replay, agent.note_dim)
     with RunFolder.create(folder) as home:
-        loop = Loop(Engine(agent, replay, print), envs, None, home, LoopState())
+        loop = make_loop(Engine(agent, replay, print), envs, None, home, LoopState())
     loop.run()
     envs.close()
-    return loop
+    return loop.training
 
 
 def config(**changes):

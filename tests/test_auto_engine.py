@@ -27,7 +27,7 @@ from voidrl.training.build import build_config
     ],
 )
 def test_the_updates_of_a_run_are_counted_as_it_makes_them(changes, updates):
-    assert build_config(DISCRETE, [changes]).planned_updates == updates
+    assert build_config(DISCRETE, [changes]).effective.planned_updates == updates
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def given_rewards(agent, replay):
     """The batch and the rewards of the learner in one update, and its metrics."""
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward.clone())))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     return *seen[0], metrics
 
 
@@ -166,7 +166,7 @@ def test_a_frozen_encoder_stays_frozen_while_the_method_learns():
         PIXELS, phase="finetune", bonus__coefficient=0.2, finetune__encoder_learning_rate=0.0, **options
     )
     before = snapshot(parameters_of(agent))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     changed = moved(before, parameters_of(agent))
     assert not any(name.startswith(("learner.encoder", "representation.")) for name in changed)
     assert any(name.startswith("method.") for name in changed)
@@ -184,7 +184,7 @@ def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, optio
     tuning = {"frozen_column": column, "heads": "random"}
     agent = make_agent(PIXELS, phase="finetune", finetune=tuning, bonus__coefficient=0.2, **options)
     before = snapshot(parameters_of(agent))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     changed = moved(before, parameters_of(agent))
     assert not any(name.startswith(("learner.encoder.frozen", "representation.")) for name in changed)
     assert any(name.startswith("learner.encoder.") for name in changed)
@@ -232,7 +232,7 @@ def test_a_bonus_changes_what_is_learned_until_it_has_faded():
         for environment_steps in (0, 100):
             agent.set_progress(environment_steps)
             for _ in range(60):
-                agent.step(replay)
+                agent.update(replay)
             chosen.append(int(agent.act(np.zeros(1, np.float32))))
         assert chosen == learned
 

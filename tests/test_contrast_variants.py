@@ -2,8 +2,9 @@
 
 import pytest
 
+from voidrl.agent.combinations import check_combination
 from voidrl.agent.dry_build import dry_build
-from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
+from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.config import flat, registry, to_json
 from voidrl.errors import ConfigError
 from voidrl.training import build
@@ -48,9 +49,9 @@ def test_a_method_has_a_recipe_with_and_without_contrast(method, variant):
         assert config.representation.name == variant
         tuned = build.build_config(spec, [layer.values for layer in build.finetune_layers(config, None)])
         check_combination(spec, tuned, pieces_of(tuned))
-        trainers = encoder_trainers(config, pieces)
+        trainers = decide(config, pieces).trainers
         if not cls.uses_latents(config):  # f serves nothing else, and contrast would train nothing
-            assert variant == "learner" or not trains_representation(config, pieces)
+            assert variant == "learner" or not decide(config, pieces).trains_representation
         elif variant == "simclr":
             assert trainers == {"representation"}
             assert config.representation.batch_size == batch_size

@@ -93,7 +93,7 @@ def test_the_replay_may_lie_beside_the_networks_or_in_main_memory(spec, storage)
     agent = make_agent(spec, device=place, learner__n_step=3, method__pool=20)
     replay = fill_replay(spec, storage=place if storage == "cuda" else torch.device("cpu"), device=place)
     for index in range(4):
-        metrics = agent.step(replay, index % agent.learner.period)
+        metrics = agent.update(replay, index % agent.learner.period)
     assert all(value.device.type == "cuda" and torch.isfinite(value) for value in metrics.values())
 
 

@@ -13,8 +13,8 @@ from helpers import (
     snapshot,
 )
 
-from voidrl.agent.overlap import runs_beside, scoring_needs
 from voidrl.config import registry
+from voidrl.engine.overlap import runs_beside, scoring_needs
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 
@@ -138,7 +138,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
 
     monkeypatch.setattr(type(agent), "_representation_step", step)
     for update in range(2):
-        agent.step(replay, update)
+        agent.update(replay, update)
     learning_rate = {"representation_rate"}  # which only the optimizer reads, after both
     assert [changed - learning_rate for changed in steps] == [set(), set()]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from voidrl.agent.dry_build import dry_build
-from voidrl.agent.trainers import Pieces, encoder_trainers
+from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.config import Config, flat, registry, to_json
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import PROTOCOLS, default_preset, preset_values, recipe
@@ -169,7 +169,7 @@ def test_only_its_own_representation_shares_the_stack_with_q(preset, representat
     shares = representation == "icm"
     assert config.share_encoder == ("stack" if shares else "nothing")
     pieces = Pieces(type(agent.representation), type(agent.method), type(agent.learner))
-    trainers = encoder_trainers(config, pieces)
+    trainers = decide(config, pieces).trainers
     if representation in ("fixed", "imagenet"):
         assert not trainers  # nothing trains what is to stay as it is
     elif pieces.representation.has_loss:

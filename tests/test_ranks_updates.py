@@ -8,7 +8,8 @@ from helpers import DISCRETE, PIXELS, fill_replay, make_agent, points, small_met
 from rank_updates import CASES, CHECKS, DEFAULT, QUIET, group_of_one, run, run_ranks
 
 from voidrl import ranks
-from voidrl.agent.trainers import Pieces, check_ranks
+from voidrl.agent.encoder_training import Pieces
+from voidrl.agent.trainers import check_ranks
 from voidrl.config import registry
 from voidrl.engine.engine import Engine
 from voidrl.engine.mode import pick_mode

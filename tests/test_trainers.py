@@ -51,7 +51,7 @@ def record_steps(agent, replay, updates=2):
 
     agent.optimizers.minimize = watched
     for i in range(updates):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     return seen
 
 
@@ -108,7 +108,7 @@ def test_two_losses_of_one_encoder_are_one_gradient():
         options = {"representation__loss_weight": weight, "learner__max_grad_norm": 0}
         agent = make_agent(PIXELS, representation="spr", **options)
         torch.manual_seed(0)
-        agent.step(fill_replay(PIXELS))
+        agent.update(fill_replay(PIXELS))
         grads[weight] = agent.learner.encoder.stack[0].weight.grad.clone()
     once = grads[2.0] - grads[1.0]
     assert once.abs().max() > 0
@@ -122,7 +122,7 @@ def test_a_linear_output_is_trained_saved_and_loaded_where_encoders_are_shared(s
     options |= {"representation__encoder__output": "linear"}
     agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)
     before = snapshot(dict(agent.representation.encoder.named_parameters()))
-    agent.step(replay)
+    agent.update(replay)
     assert moved(before, dict(agent.representation.encoder.named_parameters())) == set(before)
     assert not [m for m in agent.representation.encoder.trunk if isinstance(m, torch.nn.LayerNorm)]
     other = make_agent(PIXELS, seed=1, **options)
@@ -137,7 +137,7 @@ def test_a_trunk_that_the_learner_does_not_share_is_trained_by_the_representatio
     options = {"share_encoder": "stack", "encoder_trainers": ("learner",), "representation": "simclr"}
     agent = make_agent(PIXELS, representation__encoder=encoder, learner__encoder=encoder, **options)
     before = snapshot(parameters_of(agent.representation.encoder.trunk))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     assert moved(before, parameters_of(agent.representation.encoder.trunk)) == set(before)
 
 
@@ -264,7 +264,7 @@ def test_parts_have_their_own_learning_rates(spec, learner):
     rates = {"learning_rate": 1e-3, "encoder_learning_rate": 1e-5, "first_layer_learning_rate": 1e-4}
     agent = make_agent(spec, learner=learner, phase="finetune", finetune=rates)
     before = snapshot(parameters_of(agent.learner))
-    agent.step(fill_replay(spec))
+    agent.update(fill_replay(spec))
     first = {id(p) for layer in agent.learner.first_layers for p in layer.parameters()}
     encoder = {id(p) for p in agent.learner.encoder.parameters()}
     checked = set()

@@ -76,6 +76,7 @@ from voidrl.training.saved_run import (
     rank_count,
     sweep_parts,
 )
+from voidrl.training.wiring import make_loop
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def resume(
             measure = _probe_in_training(agent, factory)
             for note in hooks.load(state.callbacks, state.steps):
                 say(note)
-            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
+            _run(make_loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
     return agent
 
 
@@ -553,7 +554,7 @@ def _start(
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
             given = parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks, pretrained
-            _run(Loop(*given), say)
+            _run(make_loop(*given), say)
     return agent
 
 
@@ -660,15 +661,15 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
         loop.run()
     except Exception as error:
         if isinstance(error, EnvironmentFailedError) or not isinstance(error, VoidrlError):
-            loop.folder.log_traceback(error)  # to fix it, one needs the line
-        loop.folder.log(f"failed: {error}")
-        loop.folder.status.fail(error, loop.state.steps)
+            loop.training.folder.log_traceback(error)  # to fix it, one needs the line
+        loop.training.folder.log(f"failed: {error}")
+        loop.training.folder.status.fail(error, loop.state.steps)
         if isinstance(error, RankLostError) and not ranks.current().is_main:
-            error.is_reported = loop.folder.is_failed_for_first(error, loop.state.steps)
+            error.is_reported = loop.training.folder.is_failed_for_first(error, loop.state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
-    for line in [] if loop.best is None else loop.best.summary(loop.state.steps):
+    say(f"{loop.training.folder.path}: {loop.state.steps - before} steps in {took}")
+    for line in [] if loop.training.best is None else loop.training.best.summary(loop.state.steps):
         say(line)
 
 

@@ -6,6 +6,7 @@ import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, watch_losses
 
 from voidrl.agent import Agent
+from voidrl.agent.intrinsic import batch_latents, encoded_pool
 from voidrl.entropy import particle_reward
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
@@ -25,7 +26,7 @@ def rewards_and_raw(agent, replay, raw, updates=3):
 
     watch_losses(agent, look)
     for i in range(updates):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     return given, expected
 
 
@@ -154,7 +155,7 @@ def test_the_pool_is_drawn_from_the_replay():
     agent, replay = make_agent(method__pool=40, representation="identity"), fill_replay()
     batch = replay.batch(replay.sample(3), 1, 1.0)
     stored = replay.observations(replay.starts[: len(replay)])
-    drawn = agent._latents(batch, agent._pool(replay)).pool(40)
+    drawn = batch_latents(agent, batch, encoded_pool(agent, replay)).pool(40)
     assert drawn.shape == (40, 4)
     assert all((stored == row).all(1).any() for row in drawn)
 

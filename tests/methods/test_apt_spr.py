@@ -45,7 +45,7 @@ def test_one_encoder_is_trained_by_both_losses_and_protected_in_fine_tuning(pres
     assert spr.warmup_updates == 0  # a predictor that lags behind the encoder lets it collapse
     assert math.prod(agent.representation.latent_shape) == agent.representation.dim  # z is what is predicted
     assert finetune.heads == "first_layer"  # which self-prediction has trained
-    heads, encoder = tuning.effective_learning_rate, finetune.encoder_learning_rate
+    heads, encoder = tuning.effective.learning_rate, finetune.encoder_learning_rate
     assert 0 < encoder <= heads / 10
     parts = {group["lr"] for group in tuned.optimizers._plans["critic"].groups}
     assert parts == {heads, encoder, finetune.first_layer_learning_rate or heads}
@@ -58,7 +58,7 @@ def test_spr_still_trains_the_encoder_in_fine_tuning():
         agent = make_agent(PIXELS, representation={"name": "spr", "auxiliary": auxiliary}, **options)
         before = snapshot(parameters_of(agent))
         torch.manual_seed(1)
-        metrics = agent.step(fill_replay(PIXELS))
+        metrics = agent.update(fill_replay(PIXELS))
         after[auxiliary] = snapshot(parameters_of(agent))
         assert ("spr_loss" in metrics) == auxiliary
         assert any("transition" in name for name in moved(before, after[auxiliary])) == auxiliary

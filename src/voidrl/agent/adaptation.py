@@ -20,13 +20,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from voidrl import ranks
 from voidrl.agent.agent import SELECTION_STEPS, Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.agent.transfer import copy_targets, fresh_heads
 from voidrl.config import LearnerConfig
-from voidrl.nets import polyak_update
 from voidrl.replay import Replay
 from voidrl.replay.samples import TERMINATED, TRUNCATED
 
@@ -251,10 +251,8 @@ def renew_heads(agent: Agent, heads: Literal["actor", "random"]) -> None:
     """Reinitialize what `finetune.heads` of this name reinitializes, in place."""
     fresh = Agent(agent.spec, agent.config, torch.device("cpu")).tensors()
     ranks.broadcast_([*fresh.values()])  # random numbers differ between ranks
-    names = agent.fresh_heads(heads)
+    names = fresh_heads(agent, heads)
     for name, value in agent.tensors().items():
         if name.startswith(names):
             value.copy_(fresh[name])
-    for name in {head.partition(".")[0] for head in agent.learner.critic_heads}:
-        if isinstance(target := getattr(agent.learner, f"target_{name}", None), nn.Module):
-            polyak_update(target, agent.learner.get_submodule(name), tau=1.0)
+    copy_targets(agent)

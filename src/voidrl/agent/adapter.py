@@ -30,13 +30,10 @@ class Adapter:
     def __init__(self, agent: Agent, replay: Replay, state: LoopState, say: Callable[[str], None]) -> None:
         self.agent, self.replay, self.state, self.say = agent, replay, state, say
         config = agent.config
-        self.tuning, self.is_finetuning = config.finetune, config.phase == "finetune"
-        self.warmup_steps = self.tuning.warmup_steps if self.is_finetuning else config.warmup_steps
-        self.random_warmup = not self.is_finetuning or self.tuning.warmup_actions == "random"
-        ratio = (self.is_finetuning and self.tuning.updates_per_step) or config.updates_per_step
-        self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
+        self.tuning, self.is_finetuning = config.finetune, agent.phase.adapts
+        self.warmup_steps, self.updates_per_step = agent.phase.warmup_steps, agent.phase.updates_per_step
         self.adapts = self.is_finetuning and not config.learner.on_policy
-        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.has_bonus
+        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not agent.phase.has_bonus
         # A skill is chosen once, by rewards that differ.
         learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self.waits_unlearned = self.waits_for_reward and learns_last

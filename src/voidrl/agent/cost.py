@@ -6,7 +6,6 @@ import math
 from contextlib import AbstractContextManager
 
 from voidrl.agent.agent import Agent
-from voidrl.agent.trainers import has_frozen_column
 from voidrl.config import Config, EncoderConfig, registry
 from voidrl.nets.augment import network_spec
 from voidrl.nets.encoder import IMPALA_CHANNELS, STACKS
@@ -40,11 +39,11 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     shared = config.share_encoder == "all"
     acts = own if shared else encoder_flop(seen, learner.encoder)
     total += batch * ENCODER_PASSES * acts
-    if has_frozen_column(config):
+    if config.effective.frozen_column != "none":
         total += batch * FROZEN_PASSES * (acts if config.finetune.frozen_column == "learner" else own)
-    if cls.has_loss and (config.uses_method or f.auxiliary):
+    if cls.has_loss and (config.effective.uses_method or f.auxiliary):
         total += (f.batch_size or batch) * REPRESENTATION_PASSES * own
-    if config.uses_method:  # the states that are rewarded
+    if config.effective.uses_method:  # the states that are rewarded
         total += batch * own * (learner.n_step if learner.intrinsic_n_step == "summed" else 1)
     return total / GIGA
 
@@ -54,7 +53,7 @@ def acting_gflop(spec: EnvSpec, config: Config, num_envs: int) -> float:
     learner = config.learner
     own = config.representation.encoder if config.share_encoder == "all" else learner.encoder
     flop = encoder_flop(network_spec(spec, config.augment).obs_shape, own)
-    if has_frozen_column(config):
+    if config.effective.frozen_column != "none":
         flop *= 2
     head = 2 * learner.hidden_dim * (own.feature_dim + learner.hidden_dim * (learner.hidden_layers - 1))
     return num_envs * (flop + 2 * head) / GIGA

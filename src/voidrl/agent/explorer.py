@@ -51,7 +51,7 @@ class Explorer:
     @staticmethod
     def is_needed(config: Config) -> bool:
         """Whether a run starts with an explorer; with `finetune.heads = "auto"` one may come later."""
-        return config.phase == "finetune" and (config.finetune.explorer > 0 or Explorer.warms_up(config))
+        return config.effective.adapts and (config.finetune.explorer > 0 or Explorer.warms_up(config))
 
     @staticmethod
     def warms_up(config: Config) -> bool:

@@ -1,6 +1,6 @@
 """Updates of an agent whose learner is on-policy: its policy on a full rollout, and between rollouts f.
 
-`Agent.step` samples the replay for everything. Here the policy learns from the rollout that has just ended,
+`Agent.update` samples the replay for everything. Here the policy learns from the rollout that has just ended,
 each step of it once, and only a representation with a loss of its own samples the replay. Both happen between
 rollouts: had f moved while a policy acts on it, the policy that acted would be none that is still known.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from voidrl.agent.agent import Agent
-from voidrl.agent.joint_loss import JointLoss
+from voidrl.agent.joint_loss import InOrder, JointLoss
 from voidrl.agent.optimizers import Optimizers
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.replay import Replay, Rollout
@@ -24,14 +24,14 @@ from voidrl.types import Batch, Loss, Metrics
 CHUNK = 1024  # states that are encoded at once
 
 
-def representation_step(agent: Agent, replay: Replay) -> Metrics:
+def representation_step(agent: Agent, replay: Replay, index: int) -> Metrics:
     """One update of the representation from a sample; it can be captured in a CUDA graph."""
     if not agent.trains_representation:
         return {}
     size = agent.config.representation.batch_size or agent.config.learner.batch_size
     with agent.precision():
         segment = replay.segment(replay.sample(size), 1, 1.0)
-        metrics = agent._representation_step(replay, segment, JointLoss())
+        metrics = agent.train_representation(replay, segment, JointLoss(InOrder()))
         agent.representation.after_step()
     return metrics
 
@@ -46,27 +46,27 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
     with agent.precision():
         stored = replay.rollout(steps, agent.config.learner.discount)
         rollout = stored._replace(batch=_as_input(agent, replay, stored))
-        if agent.pretraining:
-            z = torch.cat([agent._encode(part) for part in stored.batch.next_obs.split(CHUNK)])
+        if agent.phase.pretrains:
+            z = torch.cat([agent.encode(part) for part in stored.batch.next_obs.split(CHUNK)])
             hoods = agent.method.neighborhoods(z)  # type: ignore[operator]
             reward = hoods.log_volume.float()
             surrogate = learner.surrogate(rollout, hoods)
         else:
             reward = rollout.batch.reward * agent.config.reward_scale
             surrogate = learner.surrogate(rollout, reward)
-        metrics |= agent._owned(
-            "reward" if agent.pretraining else "task",
+        metrics |= agent.owned(
+            "reward" if agent.phase.pretrains else "task",
             {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()},
         )
         found, taken = ascend(
             agent.optimizers, surrogate, max_updates=learner.policy_updates, backtracks=learner.backtracks
         )
         counted = {"policy_updates": torch.full_like(found.value, taken)}
-        metrics |= agent._owned("learner", found.metrics | counted, Loss("policy", found.value, {}))
-        if not agent.pretraining:
+        metrics |= agent.owned("learner", found.metrics | counted, Loss("policy", found.value, {}))
+        if not agent.phase.pretrains:
             for loss in learner.value_losses(rollout, reward):
                 agent.optimizers.minimize(["value"], loss.value)
-            metrics |= agent._owned("learner", loss.metrics, loss)
+            metrics |= agent.owned("learner", loss.metrics, loss)
         _iterate_spectral_norm(learner, rollout.batch.obs[:1])
     return {name: value.float() for name, value in metrics.items()}
 
@@ -141,7 +141,9 @@ def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
     convert, layout = agent.augment.plain, agent.learner.encoder.layout
     obs = convert(replay.frames_of(rollout.slots), layout)
     after = (rollout.slots + replay.num_envs) % len(replay.starts)
-    next_obs = obs if agent.pretraining else convert(replay.frames_of(after), layout)  # read by values alone
+    next_obs = (
+        obs if agent.phase.pretrains else convert(replay.frames_of(after), layout)
+    )  # read by values alone
     return rollout.batch._replace(obs=obs, next_obs=next_obs)
 
 

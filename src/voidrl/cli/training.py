@@ -155,7 +155,7 @@ def _notes(command: str, request: RunRequest) -> Iterator[str]:
     options, config = request.options, request.config
     if request.note:
         yield request.note
-    if command == "train" and "--method" in options and not config.has_bonus:
+    if command == "train" and "--method" in options and not config.effective.has_bonus:
         name = options["--method"]
         yield f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it"
     if command == "pretrain" and "--representation" in options and _ignores_representation(config):
@@ -248,12 +248,10 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
 
 def _ignores_representation(config: Config) -> bool:
     """Whether a representation with a loss of its own is neither trained nor read in pre-training."""
-    from voidrl.agent.trainers import Pieces, trains_representation
-    from voidrl.config import registry
+    from voidrl.agent.encoder_training import Pieces, decide
 
-    kinds = ("representation", "method", "learner")
-    pieces = Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
-    return pieces.representation.has_loss and not trains_representation(config, pieces)
+    pieces = Pieces.of(config)
+    return pieces.representation.has_loss and not decide(config, pieces).trains_representation
 
 
 def _own_options(command: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 from voidrl.config.checks import (
@@ -17,6 +17,7 @@ from voidrl.config.checks import (
     require_positive,
     require_update_rate,
 )
+from voidrl.config.effective import Effective, resolve
 from voidrl.config.environment import Count, EnvConfig
 from voidrl.config.pieces import LearnerConfig, MethodConfig, RepresentationConfig, Trainer
 
@@ -363,13 +364,10 @@ class Config:
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 
-    @property
-    def planned_updates(self) -> int:
-        """Updates on samples of the replay in the whole run; on-policy, those of f."""
-        tuning = self.finetune if self.phase == "finetune" else None
-        warmup_steps = self.warmup_steps if tuning is None else tuning.warmup_steps
-        ratio = (tuning and tuning.updates_per_step) or self.updates_per_step
-        return max(0, int((self.steps - warmup_steps) * Fraction(str(ratio))))
+    @cached_property
+    def effective(self) -> Effective:
+        """The values that hold in this phase."""
+        return resolve(self)
 
     @property
     def intrinsic_factor(self) -> float | None:
@@ -377,24 +375,3 @@ class Config:
         if self.intrinsic_scale == "horizon":
             return 1 - self.learner.largest_discount
         return self.intrinsic_scale
-
-    @property
-    def has_bonus(self) -> bool:
-        """Whether the method's reward is added to the task's."""
-        return self.phase != "pretrain" and self.bonus.coefficient > 0
-
-    @property
-    def uses_method(self) -> bool:
-        """Whether the method rewards and learns: in pre-training, and as a bonus."""
-        return self.phase == "pretrain" or self.has_bonus
-
-    @property
-    def learning_rate_field(self) -> str:
-        """The field that sets the learner's learning rate in this phase."""
-        return f"{'finetune' if self.phase == 'finetune' else 'learner'}.learning_rate"
-
-    @property
-    def effective_learning_rate(self) -> float:
-        """The learner's learning rate in this phase."""
-        tuned = self.finetune.learning_rate if self.phase == "finetune" else None
-        return tuned or self.learner.learning_rate

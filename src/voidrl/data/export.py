@@ -92,10 +92,10 @@ def export_data(
         "episodes_without_end": [i for i, span in enumerate(spans) if span.open],
     }
     phase = {"pretrain": f"pre-training by {config.method.name}", "finetune": "fine-tuning"}
+    bonus = f" with a bonus by {config.method.name}" if config.effective.has_bonus else ""
     about = {
-        "algorithm_name": config.method.name if config.phase == "pretrain" else config.learner.name,
-        "description": f"The replay of {phase.get(config.phase, 'training')}"
-        f"{f' with a bonus by {config.method.name}' if config.has_bonus else ''} in {config.env.id} after "
+        "algorithm_name": config.method.name if config.effective.pretrains else config.learner.name,
+        "description": f"The replay of {phase.get(config.phase, 'training')}{bonus} in {config.env.id} after "
         f"{saved.step} steps, by voidrl {__version__}.",
     }
     content = Content(observation_space(spec), action_space(spec), _env_spec(config), metadata, about)

@@ -1,8 +1,8 @@
 """Runs the agent's updates and actions: eagerly, compiled, or as captured CUDA graphs.
 
 No other file knows which. A captured update is recorded once and then launched as a whole, so that the GPU
-never waits for Python. What is recorded is `agent.step` itself: the first updates of each variant run eagerly
-and count like any other; then the same Python code runs once more under capture, which computes nothing.
+never waits for Python. `agent.update` itself is recorded: the first updates of each variant run eagerly and
+count like any other; then the same Python code runs once more under capture, which computes nothing.
 Loading or moving the agent drops the graphs, and they are captured again.
 
 Updates and actions are launched without waiting for them. The host waits only for the actions that the
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -22,24 +22,22 @@ import torch
 from torch import Tensor
 
 from voidrl import kernels, ranks
-from voidrl.agent.agent import Agent, Scored
+from voidrl.agent.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.agent.on_policy import representation_step, rollout_step
-from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
 from voidrl.engine.accumulator import Accumulator
 from voidrl.engine.compiler import Compiler
 from voidrl.engine.host_reads import HostReads, diagnose_host_read
 from voidrl.engine.idle import IdleTimer
 from voidrl.engine.mode import pick_mode
+from voidrl.engine.overlap import Overlap
 from voidrl.errors import CaptureError, VoidrlError
 from voidrl.nets import check_convolutions
 from voidrl.replay import Replay
 from voidrl.system.device import random_state, restore_random_state, uses_bf16
+from voidrl.types import Metrics
 
 WARMUP_RUNS = 2  # before a capture, so that lazily created state, such as the optimizers', exists
 MAX_BURST = 16  # updates in one graph
-MAX_SCORED = 2  # samples that are scored and not yet learned
-ROLLOUT = -1  # in place of a variant, of metrics of a rollout
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
 
 
@@ -62,13 +60,8 @@ class Engine:
         self.mode = pick_mode(agent, before, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
-        needs = scoring_needs(agent, replay) if self._captures and agent.learns else "everything"
-        self._side = self._beside = None
-        if needs != "everything":
-            self._side = torch.cuda.Stream(agent.device)  # of scores, next to the update before
-        elif self._captures and agent.learns and runs_beside(agent):
-            self._beside = torch.cuda.Stream(agent.device)  # of one loss, next to the rest of its update
-        self._needs_encoder = needs == "encoder"
+        self._step: Callable[[Replay, int], Metrics] = agent.update
+        self._overlap = Overlap(agent, replay) if self._captures and agent.learns else None
         self._compiler = Compiler(agent, replay, say, active=self.mode == "compile")
         self._forget()
 
@@ -102,11 +95,11 @@ class Engine:
     def _advance(self, variants: tuple[int, ...]) -> int:
         """Run some of these updates, at least the first; returns how many."""
         if not self._captures:
-            self._run_compiled(variants[0], lambda: self._step(variants[0]))
+            self._run_compiled(variants[0], lambda: self._run(variants[0]))
             self._runs[variants[0]] += 1
             return 1
         if self._runs[variants[0]] < WARMUP_RUNS:
-            self._warm_up(variants[0], lambda: self._step(variants[0]))
+            self._warm_up(variants[0], lambda: self._run(variants[0]))
             return 1
         known = all(self._runs[v] >= WARMUP_RUNS for v in variants)
         if known and variants not in self._graphs:  # a pattern that came twice will come again
@@ -114,54 +107,19 @@ class Engine:
             known = self._runs[variants] > 1 and len(self._graphs) < MAX_GRAPHS
         if not known:
             variants = variants[:1]
-        self._launch(variants, lambda: self._step(*variants))
+        self._launch(variants, lambda: self._run(*variants))
         return len(variants)
 
-    def _step(self, *variants: int) -> None:
-        if self._side is not None:
-            self._overlap(variants, self._side)
+    def replace_update(self, step: Callable[[Replay, int], Metrics]) -> None:
+        """Run another step as an update than the agent's own."""
+        self._step, self._overlap = step, None
+
+    def _run(self, *variants: int) -> None:
+        if self._overlap is not None:
+            self._overlap.run(variants, self.metrics.add)
             return
         for variant in variants:
-            if self.agent.learner.rollout_steps:
-                metrics = representation_step(self.agent, self.replay)
-            elif self._beside is not None:
-                scored = self.agent.score(self.replay, self._beside)
-                metrics = self.agent.learn(self.replay, scored, variant)
-            else:
-                metrics = self.agent.step(self.replay, variant)
-            self.metrics.add(metrics, variant)
-
-    def _overlap(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:
-        """Updates of which each is scored on a second stream while the one before is still learned.
-
-        Results are those of one stream, bit for bit: random numbers are drawn in the order of this code. What
-        was scored is kept until it has been learned, or its memory would be given to a later sample.
-        """
-        agent, main = self.agent, torch.cuda.current_stream(self.agent.device)
-        side.wait_stream(main)
-        learned: deque[tuple[Scored, torch.cuda.Event]] = deque(maxlen=MAX_SCORED)
-        trained: list[torch.cuda.Event] = []
-        for variant in variants:
-            with torch.cuda.stream(side):
-                for event in trained if self._needs_encoder else ():
-                    side.wait_event(event)
-                if len(learned) == MAX_SCORED:
-                    side.wait_event(learned.popleft()[1])
-                scored = agent.score(self.replay)
-                scored = scored._replace(metrics=own_metrics(agent, scored.metrics))
-            main.wait_stream(side)
-            trained.clear()
-            metrics = agent.learn(self.replay, scored, variant, lambda: trained.append(main.record_event()))
-            self.metrics.add(metrics, variant)
-            learned.append((scored, main.record_event()))
-        main.wait_stream(side)
-
-    def update_on_rollout(self, steps: int) -> None:
-        """Improve an on-policy learner on its newest `steps` transitions.
-
-        Always eagerly: how many gradient steps it takes depends on the data.
-        """
-        self.metrics.add(rollout_step(self.agent, self.replay, steps), ROLLOUT)
+            self.metrics.add(self._step(self.replay, variant), variant)
 
     # Actions
 
@@ -270,9 +228,8 @@ class Engine:
 
         @torch.no_grad()
         def restore() -> None:
-            for stream in (self._side, self._beside):
-                if stream is not None:  # an update that failed has not waited for it
-                    torch.cuda.current_stream(self.agent.device).wait_stream(stream)
+            if self._overlap is not None:
+                self._overlap.join()
             for key, tensor in state().items():
                 if key in before:
                     tensor.copy_(before[key])
@@ -322,7 +279,7 @@ class Engine:
         self.say(f"engine: eager, since {sentence}")
         self.mode, self._captures = "eager", False
         self._compiler.give_up()
-        self._side = self._beside = None
+        self._overlap = None
 
 
 @contextmanager

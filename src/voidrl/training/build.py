@@ -20,9 +20,11 @@ from torch import Tensor
 
 from voidrl import ranks
 from voidrl.agent import Agent
+from voidrl.agent.combinations import check_combination
 from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
-from voidrl.agent.trainers import Pieces, check_combination, check_ranks
+from voidrl.agent.encoder_training import Pieces
+from voidrl.agent.trainers import check_ranks
 from voidrl.config import (
     PIECES,
     AtariConfig,
@@ -369,19 +371,14 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
 
 def require_fitting(probed: Probed, config: Config, size: int | None = None) -> None:
     """Refuse what cannot work together on `size` ranks, those of torchrun by default; builds no network."""
-    check_combination(probed.spec, config, _pieces_of(config))
+    check_combination(probed.spec, config, Pieces.of(config))
     require_ranks(config, probed.factory, ranks.expected_size() if size is None else size)
 
 
 def require_ranks(config: Config, factory: EnvFactory | None, size: int) -> None:
     """Refuse a run that `size` ranks cannot divide."""
-    check_ranks(config, _pieces_of(config), size)
+    check_ranks(config, Pieces.of(config), size)
     require_splittable(config, factory, size)
-
-
-def _pieces_of(config: Config) -> Pieces:
-    kinds = ("representation", "method", "learner")
-    return Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
 
 
 def with_files(config: Config, pretrained: Config | None) -> Config:

@@ -70,6 +70,20 @@ def _end_with_lost(run: Run, error: RankLostError) -> None:
         say(f"voidrl: {lost}")
 
 
+def say_how_it_ended(run: Run) -> None:
+    """Record the end of a run: that it is complete, or who stopped it, which a signal raises."""
+    path = run.checkpoint
+    assert path is not None
+    is_complete = run.state.steps >= run.config.steps
+    if is_complete:
+        run.folder.status.finish(run.state.steps)
+    signal, callback = run.totals.first_text([run.stop.requested, run.callbacks.stopped_by])
+    if signal:
+        raise interrupted(run, signal, path, is_complete)
+    if not is_complete:
+        say_who_stopped(run, callback, path)
+
+
 def interrupted(run: Run, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
     """Record the stop, unless the run is complete; returns the exception that ends the command."""
     steps, total = run.state.steps, run.config.steps

@@ -18,7 +18,7 @@ from voidrl.training.metrics import MetricsWriter
 from voidrl.training.metrics.health import HealthMonitor
 from voidrl.training.metrics.projection import Projection
 from voidrl.training.run import Run
-from voidrl.training.schedule import Schedule
+from voidrl.training.trainer import Trainer
 from voidrl.types import CHECK
 
 RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
@@ -49,9 +49,9 @@ class Output(Hook):
 class Logging(Hook):
     """Writes a row every `log.log_every_steps` and warns of training that is finite but useless."""
 
-    def __init__(self, run: Run, schedule: Schedule, best: BestAgent | None) -> None:
+    def __init__(self, run: Run, trainer: Trainer, best: BestAgent | None) -> None:
         config, agent = run.config, run.agent
-        self.schedule, self.best = schedule, best
+        self.trainer, self.best = trainer, best
         self.health = HealthMonitor(config, constant_reward=agent.method.constant_reward)
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, config.env.num_envs))  # returns
         self.projection = Projection(config, learns=agent.learns, on_cpu=agent.device.type == "cpu")
@@ -61,7 +61,7 @@ class Logging(Hook):
         """Start the clock, and continue counting states."""
         state = run.state
         self._mark(run, time.monotonic())
-        run.folder.status.track(lambda: state.steps, str(run.agent.device), self.schedule.warmup_steps)
+        run.folder.status.track(lambda: state.steps, str(run.agent.device), self.trainer.warmup_steps)
         if run.envs.counter is not None and state.states:
             run.envs.counter.load(state.states)
             state.states = {}  # the counter has them
@@ -132,7 +132,7 @@ class Logging(Hook):
         row["time/steps_per_second"] = (state.steps - steps) / seconds
         row["time/updates_per_second"] = (state.updates - updates) / seconds
         row["time/learner_waits"] = run.engine.idle.flush() / seconds
-        row |= self.schedule.metrics(seconds)
+        row |= self.trainer.metrics(seconds)
         self._mark(run, now)
         return row
 
@@ -142,7 +142,7 @@ class Logging(Hook):
         run.logged_updates = run.state.updates
 
     def _show(self, run: Run, row: dict[str, Any]) -> None:
-        pretrains = run.agent.pretraining
+        pretrains = run.agent.phase.pretrains
         shown = {
             "intrinsic": row.get(f"train/reward_{'mean' if pretrains else 'intrinsic'}"),
             "return": float(np.mean(self.recent)) if self.recent and not pretrains else None,

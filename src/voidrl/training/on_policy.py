@@ -1,19 +1,26 @@
-"""The schedule of updates of an on-policy learner: its policy on each full rollout, then f."""
+"""On-policy training: the policy improves on each full rollout, and the representation between rollouts."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from voidrl.agent.adapter import Adapter
+from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.training.acting import Actors
 from voidrl.training.run import Run
-from voidrl.training.schedule import Schedule
+from voidrl.training.trainer import Trainer
+
+ROLLOUT = -1  # in place of a variant of the update, for the metrics of a rollout
 
 
-class RolloutSchedule(Schedule):
-    """Updates the policy once a rollout is full, and then f as often as has become due."""
+class OnPolicyTrainer(Trainer):
+    """Updates the policy once a rollout is full, then the representation as often as has become due."""
 
     def __init__(self, run: Run, adapter: Adapter, actors: Actors) -> None:
         super().__init__(run, adapter, actors)
-        self.warmup_steps = 0
+        self.warmup_steps = 0  # the policy acts from the first step on
+        actors.random_warmup = False
+        run.engine.replace_update(partial(representation_step, run.agent))
         self._logged_rollouts = run.state.rollouts
 
     def before_acting(self) -> None:
@@ -26,13 +33,14 @@ class RolloutSchedule(Schedule):
         steps = state.steps - state.rollout_start
         if steps < agent.learner.rollout_steps * run.envs.num_envs:
             return
-        run.engine.update_on_rollout(steps)
+        # Always eagerly: how many gradient steps it takes depends on the data.
+        run.engine.metrics.add(rollout_step(agent, run.replay, steps), ROLLOUT)
         state.rollout_start = state.steps
         state.rollouts += 1
         state.updates += 1
         if agent.trains_representation:
             done = state.updates - state.rollouts
-            due = int((state.steps - self.adapter.warmup_steps) * self.adapter.updates_per_step)
+            due = int((state.steps - agent.phase.warmup_steps) * agent.phase.updates_per_step)
             if due > done:
                 run.engine.update(done, due - done)
                 state.updates += due - done

@@ -16,6 +16,7 @@ from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.terminal.signals import StopSignals
+from voidrl.training.best import BestAgent
 from voidrl.training.callbacks import CallbackList, RunView
 from voidrl.training.evaluation import Evaluation
 from voidrl.training.metrics import MetricsWriter
@@ -48,7 +49,14 @@ class Run:
         self.row: Mapping[str, Any] = MappingProxyType({})
         self.evaluation: Evaluation | None = None
         self.checkpoint: Path | None = None
+        self.best: BestAgent | None = None
+        """Keeps the best agent of a fine-tuning, on the first rank."""
         self._view = RunView(self)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no checkpoint yet."""
+        return self.state.metrics_bytes is None
 
     @property
     def stops(self) -> bool:

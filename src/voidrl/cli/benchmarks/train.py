@@ -26,8 +26,8 @@ from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.system.threads import cpu_threads
 from voidrl.training.build import build_config, layers_for
-from voidrl.training.loop import Loop
 from voidrl.training.saved_run import LoopState
+from voidrl.training.wiring import make_loop
 
 NAME_WIDTH = 24
 DROPPED_ROWS = 2  # of those with updates: graphs are captured in the first of them
@@ -81,7 +81,7 @@ def _run(
             replay = make_replay(config.replay, *size, device, say, agent.note_dim)
             engine = Engine(agent, replay, say)
             try:
-                Loop(engine, envs, None, home, LoopState()).run()
+                make_loop(engine, envs, None, home, LoopState()).run()
             except RunInterrupted:
                 raise KeyboardInterrupt from None  # there is nothing to resume
         return {

@@ -1,4 +1,4 @@
-"""The schedule of updates: how many are due, and what comes between them (adaptation, resets)."""
+"""Off-policy training: the updates that are due, and what comes between them (adaptation, resets)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voidrl.training.run import Run
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 
 
-class Schedule:
+class Trainer:
     """Runs the updates of an off-policy agent: exactly `updates_per_step` for each step after the warm-up."""
 
     def __init__(self, run: Run, adapter: Adapter, actors: Actors) -> None:
@@ -53,7 +53,7 @@ class Schedule:
                 adapter.restart_exploration()
 
     def metrics(self, seconds: float) -> dict[str, float]:
-        """Metrics of the schedule for a row, which covers this many seconds."""
+        """More metrics for a row, which covers this many seconds."""
         return {}
 
     def _adapt(self) -> None:

@@ -1,0 +1,194 @@
+"""The parts of an agent: encoders, which weights get gradients, and their optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from voidrl.agent.encoder_training import Pieces
+from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.config import Config, LearnerConfig, RepresentationConfig
+from voidrl.errors import ConfigError
+from voidrl.nets import Encoder, ProgressiveEncoder
+from voidrl.types import EnvSpec
+
+if TYPE_CHECKING:
+    from voidrl.agent.agent import Agent
+
+
+def make_encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
+    """The representation's encoder and the learner's, which share as much as `share_encoder` says.
+
+    In fine-tuning with `frozen_column` the learner's is a new one next to the one that stays. What cannot be
+    frozen is refused before pre-training, not after it.
+    """
+    encoder, acting = _encoders(spec, config, pieces)
+    column = config.finetune.frozen_column if config.effective.may_adapt else "none"
+    if column == "none":
+        return encoder, acting
+    frozen = acting if column == "learner" else encoder
+    if frozen is None or not any(True for _ in frozen.parameters()):
+        remedy = "learner.encoder.feature_dim = 50" if column == "learner" else "representation = 'simclr'"
+        raise ConfigError(
+            f"finetune.frozen_column = {column!r} cannot be used with {column} "
+            f"{getattr(config, column).name!r} on {spec.describe()}: it has no encoder with weights to keep; "
+            f"leave it out, or pre-train with {remedy}"
+        )
+    if not config.effective.adapts:
+        return encoder, acting
+    whole = acting is encoder and config.share_encoder == "all"
+    shape = config.representation.encoder if whole else config.learner.encoder
+    return encoder, ProgressiveEncoder(spec, shape, frozen)
+
+
+def _encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
+    if pieces.representation.uses_learner_encoder:
+        acting = Encoder(spec, config.learner.encoder)
+        return acting, acting
+    encoder = pieces.representation.make_encoder(spec, config.representation)
+    if config.share_encoder == "nothing":
+        return encoder, Encoder(spec, config.learner.encoder)
+    if encoder is None:
+        raise ConfigError(
+            f"share_encoder = {config.share_encoder!r} cannot be used with representation "
+            f"{config.representation.name!r}, which has no encoder: use simclr or fixed"
+        )
+    if config.share_encoder == "all":
+        return encoder, encoder
+    return encoder, Encoder(spec, config.learner.encoder, stack_of=encoder)
+
+
+def assign_gradients(agent: Agent) -> None:
+    """Give gradients only to what this phase trains."""
+    config, learner, encoder = agent.config, agent.learner, agent.representation.encoder
+    phase = config.effective
+    weights, own = _trainable(learner.encoder), _trainable(encoder)
+    if own is False and "representation" in agent.trainers:
+        raise ConfigError(
+            f"the loss of representation {config.representation.name!r} cannot train its encoder, all of "
+            f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers behind "
+            f"it with representation.encoder.feature_dim"
+        )
+    # Next to a frozen column, the encoder does not learn any more, whoever trained it in pre-training.
+    if (
+        phase.uses_method
+        and config.encoder_trainers
+        and phase.frozen_column == "none"
+        and (encoder is None or own is False)
+    ):
+        why = "which has no encoder" if encoder is None else "whose encoder never learns"
+        raise ConfigError(
+            f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
+            f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
+        )
+    whole = encoder is learner.encoder
+    if whole and weights is False:
+        agent.trainers -= {"learner"}
+    is_frozen = phase.encoder_is_frozen
+    learner.trains_encoder = (
+        weights is not False and not is_frozen and ("learner" in agent.trainers or not whole)
+    )
+    shares_stack = isinstance(encoder, Encoder) and not whole and encoder.stack is learner.encoder.stack
+    if shares_stack and agent.spec.pixels and "learner" not in agent.trainers:
+        learner.frozen_parts = (learner.encoder.stack,)
+    if is_frozen:
+        learner.encoder.requires_grad_(False)
+    if agent.uses_method:
+        return
+    used = set(learner.parameters())  # what only pre-training used is kept as it is
+    kept = [*agent.method.parameters()]
+    if not agent.trains_representation:
+        kept += agent.representation.parameters()
+    for parameter in kept:
+        if parameter not in used:
+            parameter.requires_grad_(False)
+
+
+def _trainable(encoder: nn.Module | None) -> bool | None:
+    """Whether any of its weights can learn; None for an encoder without weights."""
+    weights = [] if encoder is None else list(encoder.parameters())
+    return any(p.requires_grad for p in weights) if weights else None
+
+
+def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
+    """One Adam for each group of weights that a loss names."""
+    biases = (p for name, p in agent.named_parameters() if name.endswith(".bias"))
+    optimizers = Optimizers(device, biases)
+    if not agent.learns:
+        return optimizers
+    config, rates = agent.config, _part_rates(agent)
+    taken: set[int] = set()
+    for name, parameters in agent.learner.groups().items():
+        taken |= {id(p) for p in parameters}
+        parts: dict[float, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            parts.setdefault(rates(parameter), []).append(parameter)
+        optimizers.add(
+            name, [Part(group, rate) for rate, group in parts.items()], **_settings(config.learner)
+        )
+    if agent.uses_method or agent.trains_representation:
+        settings, rate = _settings(config.representation), config.representation.learning_rate
+        warmed_up = agent.representation_rate if config.representation.warmup_updates else rate
+        own = [p for p in agent.representation.parameters() if id(p) not in taken]
+        heads_only = agent.trains_representation and "representation" not in agent.trainers
+        if heads_only and "method" in agent.trainers:  # which trains the encoder
+            inner = agent.representation.encoder
+            encoder = set() if inner is None else {id(p) for p in inner.parameters()}
+            optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)], **settings)
+            own = [p for p in own if id(p) not in encoder]
+        optimizers.add("representation", [Part(own, warmed_up)], **settings)
+    if agent.uses_method:
+        for name, parameters in agent.method.groups().items():
+            own = [p for p in parameters if id(p) not in taken]
+            optimizers.add(name, [Part(own, agent.method.learning_rate(name))])
+    if len(agent.trainers) > 1 and "critic" not in agent.learner.groups():
+        remedy = "representation.auxiliary = False"
+        if config.effective.pretrains:
+            remedy = "encoder_trainers = ['representation']"
+        raise ConfigError(
+            f"the losses of {' and '.join(sorted(agent.trainers))} cannot train one encoder together with "
+            f"learner {config.learner.name!r}: a joint loss needs a group 'critic', and it has "
+            f"{', '.join(agent.learner.groups())}; use {remedy}"
+        )
+    return optimizers
+
+
+def _settings(piece: LearnerConfig | RepresentationConfig) -> dict[str, float]:
+    return {
+        "eps": piece.adam_eps,
+        "max_grad_norm": piece.max_grad_norm,
+        "weight_decay": piece.weight_decay,
+    }
+
+
+def _part_rates(agent: Agent) -> Callable[[nn.Parameter], float]:
+    """The learning rate of each weight of the learner; those with rate 0 are frozen.
+
+    Rates for parts that do not exist are refused before pre-training, not after it.
+    """
+    config, rate = agent.config, agent.config.effective.learning_rate
+    special: dict[int, float] = {}
+    parts = {
+        "encoder": list(agent.learner.encoder.parameters()),
+        "first_layer": [p for layer in agent.learner.first_layers for p in layer.parameters()],
+    }
+    for name, parameters in parts.items():
+        field = f"{name}_learning_rate"
+        planned = getattr(config.finetune, field) if config.effective.may_adapt else None
+        if planned is not None and not parameters:
+            lacks = "an encoder with weights" if name == "encoder" else "a first layer that it names"
+            raise ConfigError(
+                f"finetune.{field} = {planned} cannot be used with learner {config.learner.name!r} on "
+                f"{agent.spec.describe()}, which lacks {lacks}: leave it out, and finetune.learning_rate "
+                f"holds for all weights"
+            )
+        given = getattr(config.effective, field)
+        if given is not None:
+            special |= {id(p): given for p in parameters}
+        if given == 0:
+            for parameter in parameters:
+                parameter.requires_grad_(False)
+    return lambda parameter: special.get(id(parameter), rate)

@@ -1,0 +1,65 @@
+"""Who trains the encoder: the one decision about whose losses reach it in a run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from voidrl.config import Config, registry
+from voidrl.learners.base import Learner
+from voidrl.methods.base import Method
+from voidrl.representations.base import Representation
+
+
+class Pieces(NamedTuple):
+    """The classes that make up an agent."""
+
+    representation: type[Representation]
+    method: type[Method]
+    learner: type[Learner]
+
+    @classmethod
+    def of(cls, config: Config) -> Pieces:
+        """The classes that a config names."""
+        return cls(*(registry.find(kind, getattr(config, kind).name) for kind in cls._fields))
+
+
+class EncoderTraining(NamedTuple):
+    """The decision for the representation's encoder, in the present phase."""
+
+    trainers: frozenset[str]
+    """Pieces whose losses reach it: any of `representation`, `method`, `learner`. Several are added up."""
+    trains_representation: bool
+    """Whether the representation's loss is minimized, be it for its heads only."""
+    is_shared: bool
+    """Whether the encoder, or its stack, is a part of the learner's."""
+
+
+def decide(config: Config, pieces: Pieces) -> EncoderTraining:
+    """Decide whose losses train the encoder."""
+    effective, representation = config.effective, pieces.representation
+    auxiliary = config.representation.auxiliary
+    is_shared = representation.uses_learner_encoder or config.share_encoder != "nothing"
+    reads = effective.uses_method and pieces.method.uses_latents(config)
+    has_column = effective.frozen_column != "none"  # next to it, the encoder stays as it is
+    is_frozen = is_shared and effective.encoder_is_frozen
+    trained_for_itself = auxiliary or (reads and not has_column and not is_frozen)
+    if effective.pretrains:
+        trained_for_itself = reads or is_shared
+    trains_representation = representation.has_loss and trained_for_itself
+
+    for_method = config.encoder_trainers  # whose losses make it what the method reads
+    if not for_method and representation.has_loss:
+        for_method = ("representation", "learner") if is_shared and auxiliary else ("representation",)
+    elif not for_method and is_shared:
+        for_method = ("learner",)
+    trainers: set[str] = set()
+    if effective.pretrains:
+        trainers |= {*for_method}
+    elif not has_column:
+        if not is_frozen:
+            # A task's learner trains the encoder that it acts with, with a bonus as without one.
+            trainers |= {"learner"} if is_shared else set()
+            trainers |= {*for_method} if effective.has_bonus else set()
+        trainers |= {"representation"} if auxiliary else set()
+        trainers -= set() if trains_representation else {"representation"}
+    return EncoderTraining(frozenset(trainers), trains_representation, is_shared)

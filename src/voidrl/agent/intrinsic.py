@@ -1,0 +1,170 @@
+"""The intrinsic reward of a sample: the method's losses, then its reward of every transition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from voidrl import ranks
+from voidrl.agent.joint_loss import JointLoss
+from voidrl.methods.base import Latents, Option
+from voidrl.replay import Replay, Segment
+from voidrl.representations.base import Views
+from voidrl.types import CHECK, Batch, Metrics
+
+if TYPE_CHECKING:
+    from voidrl.agent.agent import Agent
+
+Pool = Callable[[int], Tensor]
+Options = Callable[[int], Option]
+
+
+def intrinsic_reward(
+    agent: Agent, replay: Replay, segment: Segment, augmented: Batch, joint: JointLoss
+) -> tuple[Tensor, Metrics]:
+    """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
+
+    (B, dim) if the method's rewards are vectors. Moments and metrics are those of the scalar rewards.
+    `augmented` is the learner's batch; images are augmented there and not here.
+    """
+    method, metrics, is_vector = agent.method, Metrics(), agent.reward_dim > 0
+    total: Tensor | None = None
+    for i, (batch, latents, weights) in enumerate(_transitions(agent, replay, segment, augmented)):
+        if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
+            metrics |= _train_method(agent, replay, segment, batch, latents, joint)
+        with torch.no_grad():
+            own = method.reward(batch, latents)
+            scalar = method.scalar_reward(own, batch.skill)
+            if not is_vector:  # next to a task's reward, vectors are contracted
+                own = scalar
+            if i == 0:
+                # The first step of each segment, which is drawn like any transition: later ones repeat at the
+                # end of an episode, where their weight is 0. Sums over n steps differ there anyway.
+                normalized, logged = agent.normalizer.observe(scalar)
+                if agent.phase.learns_task:
+                    del logged["reward_std"]  # that of the sum with the task's reward is logged
+                metrics |= agent.owned("reward", logged)
+            if i > 0 or is_vector:
+                normalized = agent.normalizer(own)
+            single = normalized.float()
+            if weights is not None:
+                single = weights.view(-1, *[1] * is_vector) * single
+            total = single if total is None else total + single
+        if i == 0 and (z := latents.encoded) is not None:
+            metrics = agent.owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
+    assert total is not None
+    # Copies: by the time they are logged, the next update may have been scored.
+    state = {name: value.clone() for name, value in method.metrics().items()}
+    return total, metrics | agent.owned("method", state)
+
+
+def _transitions(
+    agent: Agent, replay: Replay, segment: Segment, augmented: Batch
+) -> Iterator[tuple[Batch, Latents, Tensor | None]]:
+    """The transitions that the method rewards, each with its latents and its (B,) weights, None for 1."""
+    config = agent.config.learner
+    pool, option = encoded_pool(agent, replay), encoded_options(agent, replay, segment)
+    if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
+        plain = not agent.spec.pixels and config.views == 1
+        batch = augmented if plain else replay.n_step_batch(segment)
+        yield batch, batch_latents(agent, batch, pool, option), None
+        return
+    shape = segment.states.T.shape
+    # s' of a step is s of the next: ((n + 1) · B, *obs_shape) has every state once.
+    obs = replay.observations(segment.states.T.flatten())
+    z = cache(lambda: agent.encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
+    for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
+        # All steps of a segment belong to one option.
+        latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool, option)  # type: ignore[misc]
+        yield batch, latents, weights
+
+
+def batch_latents(agent: Agent, batch: Batch, pool: Pool, option: Options | None = None) -> Latents:
+    """The representation of a batch's states, without gradients, computed when it is first read."""
+    return Latents(lambda: agent.encode(batch.obs), lambda: agent.encode(batch.next_obs), pool, option)
+
+
+def encoded_options(
+    agent: Agent, replay: Replay, segment: Segment, encode: Callable[[Tensor], Tensor] | None = None
+) -> Options:
+    """The options that segments belong to, each encoded once; `encode` takes (n,) slots to (n, dim)."""
+
+    def option(longest: int) -> Option:
+        found = replay.options(segment.slots[:, 0], longest)
+        slots = torch.cat([found.first, found.last])
+        z = encode(slots) if encode is not None else agent.encode(replay.observations(slots))
+        first, last = z.chunk(2)
+        return Option(first, last, found.steps.to(agent.device), found.complete.float().to(agent.device))
+
+    return cache(option)
+
+
+def encoded_pool(agent: Agent, replay: Replay) -> Pool:
+    """Encoded states drawn from the replay: the same n for everything that one update scores.
+
+    Where ranks have a part of the replay each, all draw as many from theirs and search all of them.
+    """
+
+    def draw(n: int) -> Tensor:
+        mine = -(-n // ranks.current().size)
+        return ranks.all_gather(agent.encode(replay.observations(replay.sample(mine))))[:n]
+
+    return cache(draw)
+
+
+def _train_method(
+    agent: Agent, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
+) -> Metrics:
+    """Minimize the method's losses, together with the encoder's others if the method trains it."""
+    method, optimizers, metrics = agent.method, agent.optimizers, Metrics()
+    trains_encoder = "method" in agent.trainers
+    method.train()
+    for _ in range(method.loss_batches - 1):  # train the method's own networks, never the encoder
+        fresh = _fresh_segment(agent, replay)
+        other, option = replay.n_step_batch(fresh), encoded_options(agent, replay, fresh)
+        for loss in method.losses(other, batch_latents(agent, other, latents.pool, option)):
+            optimizers.minimize([loss.optimizer], loss.value)
+    if trains_encoder:
+        latents = _trained_latents(agent, replay, segment, latents.pool)
+    for loss in method.losses(batch, latents):
+        metrics |= agent.owned("method", loss.metrics, loss)
+        if trains_encoder:
+            joint.add(loss.value, [loss.optimizer, *agent.encoder_optimizer()])
+        else:
+            optimizers.minimize([loss.optimizer], loss.value)
+    method.eval()
+    agent.representation.eval()
+    if trains_encoder and "learner" not in agent.trainers and joint:
+        optimizers.minimize(joint.optimizers, joint.total())
+    return metrics
+
+
+def _fresh_segment(agent: Agent, replay: Replay) -> Segment:
+    """As many fresh transitions as the learner's, of the kind that the method learns from."""
+    config = agent.config.learner
+    slots = replay.sample(ranks.current().share_of(config.batch_size))
+    if config.intrinsic_n_step == "single":
+        return agent.horizon.segment(replay, slots)
+    return replay.segment(slots, 1, config.discount)
+
+
+def _trained_latents(agent: Agent, replay: Replay, segment: Segment, pool: Pool) -> Latents:
+    """The representation of augmented observations s and s', with gradients."""
+    representation = agent.representation
+    if agent.config.learner.intrinsic_n_step != "single":
+        segment = segment._replace(states=segment.states[:, :2])
+    views = Views(replay, segment, agent.augment, representation.layout)
+    representation.train()
+
+    def encode(obs: Tensor) -> Tensor:
+        return representation.encode(obs).float()
+
+    def encode_slots(slots: Tensor) -> Tensor:
+        return encode(agent.augment(replay.frames_of(slots), representation.layout))
+
+    option = encoded_options(agent, replay, segment, encode_slots)
+    return Latents(lambda: encode(views.obs()), lambda: encode(views.next_obs()), pool, option)
