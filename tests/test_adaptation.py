@@ -329,7 +329,7 @@ def test_a_critic_that_believes_its_own_errors_cannot_diverge(case):
     assert max(map(abs, targets)) < 20 * limit < 1e5  # SAC's entropy bonus included
     free = tuned_agent(case, learner__clamp_targets=False)
     free.learner.rescale_values(torch.ones(1), torch.full((1,), 1e6))
-    assert float(free.step(replay)["q_target"]) > 1e5
+    assert float(free.update(replay)["q_target"]) > 1e5
 
 
 # Detours

@@ -132,7 +132,7 @@ def test_a_loss_without_parameters_is_refused():
             yield Loss("method", torch.zeros((), requires_grad=True), {})
 
     with pytest.raises(ConfigError, match="names optimizer 'method', which has nothing to train"):
-        make_agent(method=Empty).step(fill_replay())
+        make_agent(method=Empty).update(fill_replay())
 
 
 # Fine-tuning
@@ -156,7 +156,7 @@ def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     source = make_agent(spec, seed=1, **options)
     replay = fill_replay(spec)
     for i in range(4):
-        source.step(replay, i % source.learner.period)
+        source.update(replay, i % source.learner.period)
     before = snapshot(source.tensors())
     for heads in ("pretrained", "random"):
         agent = make_agent(spec, seed=2, phase="finetune", finetune__heads=heads, **options)
@@ -186,7 +186,7 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
     options = {"learner": TRUNKED if "trunks" in learner else learner}
     source, replay = make_agent(CONTINUOUS, seed=1, **options), fill_replay(CONTINUOUS)
     for i in range(4):
-        source.step(replay, i % source.learner.period)
+        source.update(replay, i % source.learner.period)
     agent = make_agent(CONTINUOUS, seed=2, phase="finetune", finetune__heads="actor", **options)
     fresh = snapshot(agent.tensors())
     agent.load_pretrained(source.tensors())
@@ -248,7 +248,7 @@ def test_the_first_layer_of_the_heads_is_kept_and_the_rest_is_new(case):
 
 
 def test_a_learner_that_names_no_first_layer_cannot_keep_it():
-    sentence = "finetune.heads = 'first_layer' cannot be used with learner .*Unnamed.*, which names no first"
+    sentence = "finetune.heads = 'first_layer' cannot be used with learner .*Unnamed.*, which has no first"
     for phase in ("pretrain", "finetune"):
         with pytest.raises(ConfigError, match=sentence):
             make_agent(phase=phase, finetune__heads="first_layer", learner=Unnamed)

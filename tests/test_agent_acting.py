@@ -137,5 +137,5 @@ def test_optimizer_state_round_trip_goes_on_exactly():
     for one in (agent, copy):
         torch.manual_seed(9)
         for i in range(3):
-            one.step(replay, i % one.learner.period)
+            one.update(replay, i % one.learner.period)
     assert not moved(agent.tensors(), copy.tensors())

@@ -32,7 +32,7 @@ from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
 from voidrl.nets import EnsembleLinear
-from voidrl.training import schedule
+from voidrl.training import trainer
 
 BBF = {
     "learner__n_step": 10,
@@ -416,9 +416,9 @@ def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_p
         at.append((now[-1].state.updates, now[-1].state.steps))
         assert agent.horizon.updates == 0
 
-    update = schedule.Trainer.update
-    monkeypatch.setattr(schedule, "reset", watched)
-    monkeypatch.setattr(schedule.Schedule, "update", lambda self: (now.append(self.run), update(self))[1])
+    update = trainer.Trainer.update
+    monkeypatch.setattr(trainer, "reset", watched)
+    monkeypatch.setattr(trainer.Trainer, "update", lambda self: (now.append(self.run), update(self))[1])
     finished = run_loop(tmp_path / "run", Chain, agent)
     assert finished.state.updates == 60
     # The tenth update is made in step 14, then every tenth in steps 17, 20 and 24, one of the last 8.

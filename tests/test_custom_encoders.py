@@ -36,7 +36,7 @@ def test_it_can_be_shared_with_the_representation():
     agent = make_agent(PIXELS, representation="simclr", **options)
     assert agent.learner.encoder.stack is agent.representation.encoder.stack
     spr = make_agent(PIXELS, representation="spr", learner__encoder__stack=TinyConv)
-    assert torch.isfinite(spr.step(fill_replay(PIXELS))["spr_loss"])
+    assert torch.isfinite(spr.update(fill_replay(PIXELS))["spr_loss"])
 
 
 def test_a_run_with_one_is_saved_and_loaded(tmp_path):

@@ -73,7 +73,7 @@ def test_an_engine_runs_the_very_updates_of_the_agent(learner):
     options = {"learner": learner, "learner__target_every_updates": 3, "engine": "eager"}
     alone, run, replay = make_agent(spec, **options), make_agent(spec, **options), fill_replay(spec)
     torch.manual_seed(1)
-    losses = [alone.step(replay, i % alone.learner.period)["critic_loss"].item() for i in range(7)]
+    losses = [alone.update(replay, i % alone.learner.period)["critic_loss"].item() for i in range(7)]
     torch.manual_seed(1)
     engine = Engine(run, replay, say_nothing)
     engine.update(0, 4)

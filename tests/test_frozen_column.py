@@ -155,7 +155,7 @@ def test_columns_of_different_layouts_read_plain_images():
     mixed = make_agent(spec, **plain, **tuning)
     mixed.load_pretrained(source.tensors())
     assert mixed.learner.encoder.layout == Layout() != mixed.learner.encoder.frozen.layout
-    mixed.step(fill_replay(spec))
+    mixed.update(fill_replay(spec))
 
 
 def test_a_frozen_column_costs_its_forward_passes():

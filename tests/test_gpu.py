@@ -361,7 +361,7 @@ def test_overlapping_updates_equal_those_of_one_stream(spec, options, slow, monk
     assert not moved(snapshot(alone.tensors()), overlapped.tensors())
 
 
-@pytest.mark.parametrize("slow", ["_representation_step", "learn", "_intrinsic_reward"])
+@pytest.mark.parametrize("slow", ["train_representation", "learn", "_intrinsic_reward"])
 def test_a_loss_beside_the_rest_of_its_update_changes_nothing(slow, monkeypatch):
     """Bit for bit, also where one of the streams is far behind the other."""
     options = {"representation": {"name": "icm", "encoder.activation": "relu"}, "share_encoder": "stack"}

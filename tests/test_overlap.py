@@ -128,7 +128,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
     if not expected:
         return
     replay, steps = replay_for(agent, PIXELS), []
-    inner = type(agent)._representation_step
+    inner = type(agent).train_representation
 
     def step(agent, *args):
         before = snapshot({**agent.tensors(), **agent.optimizers.tensors()})
@@ -136,7 +136,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
         steps.append(moved(before, {**agent.tensors(), **agent.optimizers.tensors()}))
         return metrics
 
-    monkeypatch.setattr(type(agent), "_representation_step", step)
+    monkeypatch.setattr(type(agent), "train_representation", step)
     for update in range(2):
         agent.update(replay, update)
     learning_rate = {"representation_rate"}  # which only the optimizer reads, after both

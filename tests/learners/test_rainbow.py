@@ -352,7 +352,7 @@ def test_skills_new_heads_and_first_layers(shared):
 
     options = {"learner": "rainbow", "method": Skilled, "learner__shared_hidden": shared}
     source, replay = make_agent(seed=1, **options), fill_replay(skill_dim=3)
-    source.step(replay)
+    source.update(replay)
     assert len(source.learner.first_layers) == (1 if shared else 2)
     assert all(layer.weight.shape[1] == 8 + 3 for layer in source.learner.first_layers)
     rates = {"finetune__heads": "random", "finetune__first_layer_learning_rate": 1e-5}

@@ -81,7 +81,7 @@ def test_a_fixed_temperature_stays_and_the_agent_can_be_fine_tuned_with_a_learne
     assert agent.learner.log_alpha.exp().item() == pytest.approx(0.3)
     learned = make_agent(CONTINUOUS, learner="sac", phase="finetune")
     learned.load_pretrained(agent.tensors())
-    learned.step(replay)
+    learned.update(replay)
     assert 0 < abs(learned.learner.log_alpha.exp().item() - 0.3) < 0.01
 
 

@@ -213,7 +213,7 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
     tuned.load_pretrained(agent.tensors())
     assert tuned.learner.critic.gpi_valid  # the warm-up acts as pre-training did
     assert not moved(agent.learner.critic.state_dict(), tuned.learner.critic.state_dict())
-    tuned.step(fill_replay(skill_dim=2))
+    tuned.update(fill_replay(skill_dim=2))
     assert not tuned.learner.critic.gpi_valid
     assert not tuned.learner.target_critic.gpi_valid
     agent, features = tuned, tuned.learner.features(obs)

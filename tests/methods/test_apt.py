@@ -198,4 +198,4 @@ def test_too_many_neighbors_are_refused_before_anything_is_built(options, senten
 
 def test_as_many_neighbors_as_there_are_can_be_searched():
     for options in ({"method__k": 15}, {"method__k": 16, "method__include_self": True}):
-        make_agent(DISCRETE, **options).step(fill_replay())
+        make_agent(DISCRETE, **options).update(fill_replay())

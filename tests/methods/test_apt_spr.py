@@ -94,7 +94,7 @@ def test_the_agent_spr_can_be_pretrained_by_apt_within_its_support(tmp_path):
     small = make_agent(DISCRETE, learner="rainbow", representation="spr", replay__priority_exponent=0.5)
     replay = fill_replay(config=small.config.replay)
     for _ in range(20):
-        metrics = small.step(replay)
+        metrics = small.update(replay)
     assert metrics["support_share"] < 0.2
     assert metrics["q_mean"].abs() < 2
     assert not any(key.startswith(CHECK) and not torch.isfinite(value) for key, value in metrics.items())

@@ -65,7 +65,7 @@ def test_from_pixels_the_classifier_can_train_the_learners_encoder():
     both = make_agent(PIXELS, encoder_trainers=("method", "learner"), **options)
     together, minimize = [], both.optimizers.minimize
     both.optimizers.minimize = lambda names, loss: (together.append(set(names)), minimize(names, loss))
-    both.step(fill_replay(PIXELS, skill_dim=K))
+    both.update(fill_replay(PIXELS, skill_dim=K))
     assert {"method", "critic"} in together
 
 

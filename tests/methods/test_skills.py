@@ -459,7 +459,7 @@ def test_successor_features_rank_actions_by_the_task(spec, method):
     before = make_agent(spec, **options)
     replay = walk(spec, before.method.sample_skill, steps=600)
     for i in range(300):
-        before.step(replay, i % before.learner.period)
+        before.update(replay, i % before.learner.period)
 
     agent = make_agent(spec, phase="finetune", seed=1, **options)
     agent.load_pretrained(before.tensors())

@@ -149,7 +149,7 @@ def test_an_update_reads_nothing_on_the_host_and_moves_all_networks(spec):
     logged = {"spr_loss", "inverse_loss", "goal_loss", "goal_q", "goal_nearness", "z_std"}
     assert logged <= metrics.keys()
     options = {"representation": "sgi", "representation__hidden_dim": 8, "precision": "bf16"}
-    metrics = make_agent(spec, **options).step(replay)
+    metrics = make_agent(spec, **options).update(replay)
     assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
 
 
@@ -171,7 +171,7 @@ def test_targets_follow_with_the_momentum():
 def test_goals_need_discrete_actions_and_some_loss_must_be_on():
     with pytest.raises(ConfigError, match=r"goal_weight = 1.0 cannot be used with vector 4, 2-d.*use goal_w"):
         sgi(CONTINUOUS)
-    metrics = sgi(CONTINUOUS, goal_weight=0).step(fill_replay(CONTINUOUS))
+    metrics = sgi(CONTINUOUS, goal_weight=0).update(fill_replay(CONTINUOUS))
     assert "goal_loss" not in metrics
     with pytest.raises(ConfigError, match="expected at least one above 0"):
         SGIConfig(**dict.fromkeys(WEIGHTS, 0.0))
