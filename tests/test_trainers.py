@@ -63,9 +63,7 @@ def test_an_encoder_is_trained_by_its_declared_losses_alone(representation, shar
     options |= {"representation__encoder": encoder, "learner__encoder": encoder, **PHASES[phase]}
     auxiliary = representation in ("spr", "curl")
     if phase == "frozen" and auxiliary:
-        with pytest.raises(
-            ConfigError, match="would train an encoder that stays"
-        ):
+        with pytest.raises(ConfigError, match="would train an encoder that stays"):
             make_agent(PIXELS, **options)
         return
     agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)

@@ -30,10 +30,13 @@ class Adapter:
     def __init__(self, agent: Agent, replay: Replay, state: LoopState, say: Callable[[str], None]) -> None:
         self.agent, self.replay, self.state, self.say = agent, replay, state, say
         config = agent.config
-        self.tuning, self.is_finetuning = config.finetune, agent.phase.adapts
-        self.warmup_steps, self.updates_per_step = agent.phase.warmup_steps, agent.phase.updates_per_step
+        self.tuning, self.is_finetuning = config.finetune, agent.effective.adapts
+        self.warmup_steps, self.updates_per_step = (
+            agent.effective.warmup_steps,
+            agent.effective.updates_per_step,
+        )
         self.adapts = self.is_finetuning and not config.learner.on_policy
-        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not agent.phase.has_bonus
+        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not agent.effective.has_bonus
         # A skill is chosen once, by rewards that differ.
         learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self.waits_unlearned = self.waits_for_reward and learns_last

@@ -64,14 +64,14 @@ class Agent(nn.Module):
 
     def __init__(self, spec: EnvSpec, config: Config, device: torch.device) -> None:
         super().__init__()
-        self.spec, self.config, self.phase = spec, config, config.effective
+        self.spec, self.config, self.effective = spec, config, config.effective
         self.steps = 0  # environment steps trained so far, over all phases
         self.origin: Path | None = None  # the folder it was trained in or loaded from, for its model card
         self.trusted = True  # False for one of the Hub: code that its config names is not run
         pieces = Pieces.of(config)
         check_combination(spec, config, pieces)
-        self.uses_method = self.phase.uses_method
-        self.learns = pieces.method.learns or self.phase.learns_task
+        self.uses_method = self.effective.uses_method
+        self.learns = pieces.method.learns or self.effective.learns_task
         self.trainers, self.trains_representation, _ = decide(config, pieces)
         """Pieces whose losses train the representation's encoder in this phase."""
         self._make_pieces(pieces)
@@ -83,9 +83,9 @@ class Agent(nn.Module):
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
-        self.bonus = Bonus(config) if self.phase.has_bonus else None
+        self.bonus = Bonus(config) if self.effective.has_bonus else None
         self.horizon = Horizon(config.learner)
-        if self.phase.adapts:
+        if self.effective.adapts:
             self.register_buffer("task_scale", torch.ones(()))
         self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
@@ -98,7 +98,7 @@ class Agent(nn.Module):
         self.optimizers = assembly.make_optimizers(self, device)
 
     def _make_pieces(self, pieces: Pieces) -> None:
-        config, phase = self.config, self.phase
+        config, phase = self.config, self.effective
         seen = network_spec(self.spec, config.augment)  # networks may read less than the replay stores
         own_encoder, encoder = assembly.make_encoders(seen, config, pieces)
         self.representation = pieces.representation(seen, config.representation, own_encoder)
@@ -283,19 +283,19 @@ class Agent(nn.Module):
     @property
     def reward_dim(self) -> int:
         """Width of the learner's rewards, 0 for scalars, as a task's are, with a bonus or without one."""
-        return self.method.reward_dim if self.phase.pretrains else 0
+        return self.method.reward_dim if self.effective.pretrains else 0
 
     @property
     def follows_skills(self) -> bool:
         """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
-        return self.uses_method and not self.phase.adapts
+        return self.uses_method and not self.effective.adapts
 
     def _learner_reward(self, batch: Batch, intrinsic: Tensor | None) -> tuple[Tensor, Metrics]:
         """(B,) the learner's reward, given the n-step intrinsic reward where there is one.
 
         (B, dim) where it learns from vectors.
         """
-        if self.phase.pretrains:
+        if self.effective.pretrains:
             assert intrinsic is not None
             mean = self.method.scalar_reward(intrinsic, batch.skill).mean()
             metrics = self.owned("reward", {"reward_mean": mean})
@@ -313,7 +313,7 @@ class Agent(nn.Module):
             reward = reward + bonus
         metrics |= self.owned("task", {"reward_std": reward.std(correction=0)})
         metrics |= self.owned("task", {"reward_mean": reward.mean()})
-        return reward * self.task_scale if self.phase.adapts else reward, metrics
+        return reward * self.task_scale if self.effective.adapts else reward, metrics
 
     @property
     def _intrinsic_scale(self) -> float:
@@ -331,7 +331,7 @@ class Agent(nn.Module):
 
     def _in_task_units(self, metrics: Metrics) -> Metrics:
         """The metrics, with values divided by what fine-tuning multiplies rewards with."""
-        if not self.phase.adapts:
+        if not self.effective.adapts:
             return metrics
         return {k: v / self.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 
@@ -413,7 +413,7 @@ class Agent(nn.Module):
         """
         if not self.method.skill_dim:
             return skill
-        trials = self.method.trial_skills() if self.phase.adapts else None
+        trials = self.method.trial_skills() if self.effective.adapts else None
         if trials is None or self.task_skill_chosen:
             fresh = self.new_skills(episode_steps)
         else:

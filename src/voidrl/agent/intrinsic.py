@@ -45,7 +45,7 @@ def intrinsic_reward(
                 # The first step of each segment, which is drawn like any transition: later ones repeat at the
                 # end of an episode, where their weight is 0. Sums over n steps differ there anyway.
                 normalized, logged = agent.normalizer.observe(scalar)
-                if agent.phase.learns_task:
+                if agent.effective.learns_task:
                     del logged["reward_std"]  # that of the sum with the task's reward is logged
                 metrics |= agent.owned("reward", logged)
             if i > 0 or is_vector:

@@ -121,7 +121,7 @@ def describe(agent: Agent) -> dict[str, Any]:
 
 def no_reward(agent: Agent) -> str:
     """Why an agent has no intrinsic reward to measure; empty if it has one."""
-    if not (agent.uses_method or agent.phase.may_adapt):
+    if not (agent.uses_method or agent.effective.may_adapt):
         return "it was trained from scratch on the task's reward"
     if not agent.method.learns:
         return f"method {agent.config.method.name!r} has none"

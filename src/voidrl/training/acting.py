@@ -51,7 +51,7 @@ class Actors:
         agent, method = run.agent, run.agent.method
         self.first_column = run.group.part(run.config.env.num_envs).start
         self.detours = Detours(agent, run.envs.num_envs)
-        self.random_warmup = agent.phase.warmup_is_random
+        self.random_warmup = agent.effective.warmup_is_random
         self.observes = agent.uses_method and type(method).observe is not Method.observe
         self.begins = agent.uses_method and type(method).begin is not Method.begin
         self.env_numbers = torch.arange(run.envs.num_envs, device=agent.device)

@@ -142,7 +142,7 @@ class Logging(Hook):
         run.logged_updates = run.state.updates
 
     def _show(self, run: Run, row: dict[str, Any]) -> None:
-        pretrains = run.agent.phase.pretrains
+        pretrains = run.agent.effective.pretrains
         shown = {
             "intrinsic": row.get(f"train/reward_{'mean' if pretrains else 'intrinsic'}"),
             "return": float(np.mean(self.recent)) if self.recent and not pretrains else None,

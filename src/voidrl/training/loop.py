@@ -42,7 +42,9 @@ class Loop:
         run, state = self.training, self.state
         for hook in self.hooks:
             hook.start(run)
-        if run.is_new and run.agent.phase.adapts:  # the pre-trained agent is part of the run from the start
+        if (
+            run.is_new and run.agent.effective.adapts
+        ):  # the pre-trained agent is part of the run from the start
             self._checkpoint()
         if run.config.steps == 0:  # an untrained agent, as a control
             self._checkpoint()

@@ -40,7 +40,7 @@ class OnPolicyTrainer(Trainer):
         state.updates += 1
         if agent.trains_representation:
             done = state.updates - state.rollouts
-            due = int((state.steps - agent.phase.warmup_steps) * agent.phase.updates_per_step)
+            due = int((state.steps - agent.effective.warmup_steps) * agent.effective.updates_per_step)
             if due > done:
                 run.engine.update(done, due - done)
                 state.updates += due - done

@@ -39,7 +39,7 @@ def make_loop(
     adapter = Adapter(agent, engine.replay, state, engine.say)
     actors = Actors(run, adapter)
     trainer = (OnPolicyTrainer if agent.config.learner.on_policy else Trainer)(run, adapter, actors)
-    if agent.phase.adapts and run.is_main:
+    if agent.effective.adapts and run.is_main:
         run.best = BestAgent(folder, agent.config, eval_envs)
     hooks = [
         Output(),
