@@ -6,7 +6,7 @@ task's returns in the warm-up, in which the pre-trained policy acts, tell what t
 
 1. Rewards are multiplied so that these returns differ by `finetune.return_range`. Whatever a task pays,
    learning rates and initializations then suit it.
-2. SAC's temperature restarts in proportion to that range, so that the entropy bonus stays small next to it.
+2. SAC's temperature restarts in proportion to that range, which keeps the entropy bonus small.
 3. Values that correlate with the returns (their *alignment*) become a Q + b, by least squares. An a above 0
    changes neither the greedy policy nor the direction of the actor's gradient. Otherwise the critic is new
    and starts at the mean return. The pre-trained policy is kept: as the actor, which waits while the new
@@ -65,14 +65,14 @@ class Fit(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What adaptation found and did."""
+    """The result of adaptation."""
 
     kept: Kept
     """`values`, mapped; the `actor`, with a new critic; the `policy`, as explorer; or `all`, unchanged."""
     alignment: float | None
     """None where the config names the heads, so that nothing was to be decided."""
     return_range: float
-    """Of the returns seen so far, in units of the task; 0 where they are equal and nothing was adapted."""
+    """Range of the returns so far, in units of the task; 0 where they are equal and nothing was adapted."""
     explorer: Explorer | None = None
     """The pre-trained policy, where new heads replace it."""
 

@@ -29,14 +29,11 @@ class Adapter:
 
     def __init__(self, agent: Agent, replay: Replay, state: LoopState, say: Callable[[str], None]) -> None:
         self.agent, self.replay, self.state, self.say = agent, replay, state, say
-        config = agent.config
-        self.tuning, self.is_finetuning = config.finetune, agent.effective.adapts
-        self.warmup_steps, self.updates_per_step = (
-            agent.effective.warmup_steps,
-            agent.effective.updates_per_step,
-        )
+        config, effective = agent.config, agent.effective
+        self.tuning, self.is_finetuning = config.finetune, effective.adapts
+        self.warmup_steps, self.updates_per_step = effective.warmup_steps, effective.updates_per_step
         self.adapts = self.is_finetuning and not config.learner.on_policy
-        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not agent.effective.has_bonus
+        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not effective.has_bonus
         # A skill is chosen once, by rewards that differ.
         learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self.waits_unlearned = self.waits_for_reward and learns_last
@@ -128,7 +125,7 @@ class Adapter:
     # Critic before actor
 
     def _begin_with_critic(self, start: int) -> None:
-        """Let the critic learn alone for its share of the updates after `start` steps."""
+        """Let only the critic learn, for its share of the updates after `start` steps."""
         left = (self.agent.config.steps - start) * self.updates_per_step
         self.state.critic_until = self.state.updates + int(Fraction(str(self.tuning.critic_share)) * left)
         self.agent.learner.trains_actor = not self._actor_waits

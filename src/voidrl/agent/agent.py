@@ -466,7 +466,7 @@ class Agent(nn.Module):
         num_envs: int | None = None,
         seed: int = 0,
     ) -> Player:
-        """What plays in a Gymnasium loop: stacks frames, holds a skill, and acts as evaluations do.
+        """A player for a Gymnasium loop, which stacks frames, holds a skill, and acts as evaluations do.
 
         `skill` is by default the task's, or a sample for each episode; `num_envs` is for vector environments.
         """

@@ -1,4 +1,4 @@
-"""A rough count of the operations of an update, from the config alone, without building any network."""
+"""A rough count of the operations of an update, from the config, without building any network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voidrl.types import EnvSpec
 GIGA = 1e9
 # Passes of one batch through a network, a backward pass counting twice.
 ENCODER_PASSES = 5  # s forward and backward, s' by the online and by the target network
-FROZEN_PASSES = 3  # of an encoder that stays as it is, next to that: forward alone
+FROZEN_PASSES = 3  # of an encoder that stays as it is: forward only
 Q_PASSES = 5  # the same for the critic of discrete actions
 ACTOR_CRITIC_PASSES = 18  # two critics and their targets, a second time for the actor, and the actor
 REPRESENTATION_PASSES = 6  # two views or two states of each sample, forward and backward

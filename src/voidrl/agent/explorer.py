@@ -37,7 +37,7 @@ class Explorer:
         self.everywhere = torch.zeros((), dtype=torch.bool, device=device)
         """Whether it acts in all environments, as in the warm-up."""
         self.start_probability = torch.zeros((), device=device)
-        """Of a stretch, in each step of an environment that is in none."""
+        """Probability of a stretch, in each step of an environment that is in none."""
         self.remaining = torch.zeros(0, dtype=torch.int64, device=device)
         """(N,) steps left of each environment's stretch."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Aside(Protocol):
-    """Where a loss may be computed that changes no weight: elsewhere at the same time, if the engine can."""
+    """A place to compute a loss that changes no weight: at the same time as the rest, if the engine can."""
 
     def __call__(self, *read: Any) -> AbstractContextManager[None]:
         """Compute there what is inside, which reads these tensors."""

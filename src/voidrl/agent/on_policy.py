@@ -141,9 +141,8 @@ def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
     convert, layout = agent.augment.plain, agent.learner.encoder.layout
     obs = convert(replay.frames_of(rollout.slots), layout)
     after = (rollout.slots + replay.num_envs) % len(replay.starts)
-    next_obs = (
-        obs if agent.effective.pretrains else convert(replay.frames_of(after), layout)
-    )  # read by values alone
+    # Only values read the next observations.
+    next_obs = obs if agent.effective.pretrains else convert(replay.frames_of(after), layout)
     return rollout.batch._replace(obs=obs, next_obs=next_obs)
 
 

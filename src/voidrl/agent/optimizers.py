@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What an Adam is made of."""
+    """The settings of an Adam that is not made yet."""
 
     groups: list[dict[str, Any]]
     eps: float

@@ -26,7 +26,7 @@ class Accumulator:
         self._sums: dict[tuple[int, tuple[str, ...]], Tensor] = {}  # (keys,) each
         self._finite: dict[tuple[int, tuple[str, ...]], Tensor] = {}  # (keys,) each, adds with finite sums
         self.non_finite: list[NonFinite] = []
-        """What was not finite at the last flush."""
+        """Metrics that were not finite at the last flush."""
 
     def add(self, metrics: Mapping[str, Tensor], variant: int = 0) -> None:
         """Add 0-d tensors without a host read; a key may be missing from some adds."""

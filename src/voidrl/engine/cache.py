@@ -1,4 +1,4 @@
-"""Where torch.compile keeps what it has compiled, so that the next start of the same config is quick.
+"""The folder in which torch.compile keeps its results, so that the same config starts quickly again.
 
 torch's own place is a temporary folder, which a reboot empties. Here it is the user's cache folder, with one
 folder for each kind of processor and each version of torch, Triton and our operators. In there torch finds

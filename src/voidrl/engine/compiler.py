@@ -85,7 +85,7 @@ class Compiler:
         return True
 
     def confirm(self) -> None:
-        """What was compiled has run: if that took a new cache, the old one was damaged and is deleted."""
+        """Compiled code has run: if that took a new cache, the old one was damaged and is deleted."""
         if self._methods and self.cache is not None:
             self.cache.delete_damaged(self._say)
 

@@ -126,11 +126,11 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
         return "nothing"
     critic = _ids(agent.optimizers.parameters("critic")) if "critic" in agent.optimizers else set()
     trained = {id(p) for p in agent.learner.encoder.parameters() if p.requires_grad}
-    alone = agent.trainers <= {"learner"} and trained <= critic
+    by_critic = agent.trainers <= {"learner"} and trained <= critic
     # A custom learner may encode again after the critic's loss, and spectral norm would iterate.
     ours = type(agent.learner).__module__.startswith("voidrl.")
     keeps = ours or not any(True for _ in agent.learner.encoder.buffers())
-    return "encoder" if alone and keeps and shared <= _tensors(agent.learner.encoder) else "everything"
+    return "encoder" if by_critic and keeps and shared <= _tensors(agent.learner.encoder) else "everything"
 
 
 def runs_beside(agent: Agent) -> bool:
