@@ -26,10 +26,10 @@ def say_nothing(text):
 
 def test_torch_compiles_into_the_cache_folder_of_the_user(cache_home):
     cache = open_cache(CPU, say_nothing)
-    assert cache.path.parent == root() == cache_home / "voidrl" / "compiled"
-    assert cache.path.name.startswith(f"torch-{torch.__version__}-cpu-")
-    assert cache_dir() == str(cache.path)
-    assert cache.path.stat().st_mode & 0o777 == 0o700  # it holds code that is executed
+    assert cache.parent == root() == cache_home / "voidrl" / "compiled"
+    assert cache.name.startswith(f"torch-{torch.__version__}-cpu-")
+    assert cache_dir() == str(cache)
+    assert cache.stat().st_mode & 0o777 == 0o700  # it holds code that is executed
 
 
 def test_without_a_cache_folder_of_its_own_it_is_in_the_home(monkeypatch, tmp_path):
@@ -47,26 +47,21 @@ def test_the_folder_that_a_user_has_chosen_is_used_and_is_not_ours(monkeypatch, 
     assert not cache_home.exists()
 
 
-def test_the_next_run_finds_the_same_folder_filled():
-    first = open_cache(CPU, say_nothing)
-    assert not first.is_filled
-    (first.path / "code").write_text("compiled")
-    second = open_cache(CPU, say_nothing)
-    assert second.path == first.path
-    assert second.is_filled
+def test_the_next_run_finds_the_same_folder():
+    assert open_cache(CPU, say_nothing) == open_cache(CPU, say_nothing)
 
 
 def test_another_version_of_our_operators_has_another_folder(monkeypatch, tmp_path):
-    before = open_cache(CPU, say_nothing).path
+    before = open_cache(CPU, say_nothing)
     package = tmp_path / "package"
     package.mkdir()
     monkeypatch.setattr(cache, "PACKAGE", package)
     (package / "plain.py").write_text("x = 1")
-    plain = open_cache(CPU, say_nothing).path
+    plain = open_cache(CPU, say_nothing)
     (package / "plain.py").write_text("x = 2")
-    assert open_cache(CPU, say_nothing).path == plain
+    assert open_cache(CPU, say_nothing) == plain
     (package / "kernel.py").write_text('@torch.library.custom_op("voidrl::f")')
-    assert len({before, plain, open_cache(CPU, say_nothing).path}) == 3
+    assert len({before, plain, open_cache(CPU, say_nothing)}) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_torch_takes_its_own(cache_home):
@@ -93,22 +88,7 @@ def test_folders_that_nobody_has_used_for_long_are_deleted():
         folder.mkdir(parents=True)
     long_ago = unused.stat().st_mtime - (UNUSED_DAYS + 1) * 24 * 3600
     os.utime(unused, (long_ago, long_ago))
-    current = open_cache(CPU, say_nothing).path
+    current = open_cache(CPU, say_nothing)
     os.utime(current, (long_ago, long_ago))
-    assert open_cache(CPU, say_nothing).path.exists()
+    assert open_cache(CPU, say_nothing).exists()
     assert sorted(root().iterdir()) == sorted([used, current])
-
-
-def test_what_is_set_aside_is_deleted_once_compiling_works_without_it():
-    said = []
-    cache = open_cache(CPU, said.append)
-    (cache.path / "code").write_text("damaged")
-    cache.delete_damaged(said.append)
-    assert cache.path.exists()  # nothing was wrong with it
-    cache.set_aside()
-    assert os.environ[VARIABLE] != str(cache.path)
-    cache.delete_damaged(said.append)
-    assert not cache.path.exists()
-    assert said == [f"{cache.path} could not be used and is deleted; the next start compiles again"]
-    assert open_cache(CPU, said.append).path == cache.path  # of the next run in the same process
-    assert os.environ[VARIABLE] == str(cache.path)

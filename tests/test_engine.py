@@ -50,7 +50,7 @@ class Recorded(Engine):
         super()._forget()
         self._captures = captures
 
-    def _step(self, *kinds):
+    def _run(self, *kinds):
         self.ran += kinds
 
     def _warm_up(self, kind, run):
@@ -100,7 +100,7 @@ def test_an_update_can_be_undone_without_a_trace(learner):
             if agent is undone:
                 before = snapshot(agent.tensors())
                 with engine._undone():
-                    engine._step(agent.learner.variant(update))
+                    engine._run(agent.learner.variant(update))
                     assert moved(before, agent.tensors())
                 assert not moved(before, agent.tensors())
             engine.update(update, 1)
@@ -398,29 +398,10 @@ def test_what_fails_without_compiling_too_is_an_error(monkeypatch, cache_home):
     assert len(said) == 1
 
 
-def test_damaged_code_of_earlier_runs_is_compiled_again(monkeypatch, cache_home):
-    plain, runner, _ = updated_without(monkeypatch, 0, "compile")
-    (runner._compiler.cache.path / "code").write_text("damaged")
-    agent, runner, said = updated_without(monkeypatch, 1, "compile")
-    assert said[0].startswith("engine: compiling failed (RuntimeError: no such instruction); trying again")
-    assert said[1:] == [
-        f"{runner._compiler.cache.path} could not be used and is deleted; the next start compiles again"
-    ]
-    assert runner.mode == "compile"
-    assert not runner._compiler.cache.path.exists()
-    assert not moved(plain.tensors(), agent.tensors())
-
-
-def test_intact_code_of_earlier_runs_is_kept_if_compiling_fails_without_it_too(monkeypatch, cache_home):
-    _, runner, _ = updated_without(monkeypatch, 0, "compile")
-    kept = runner._compiler.cache.path / "code"
-    kept.write_text("intact")
-    _, runner, said = updated_without(monkeypatch, 99, "auto")
-    assert [sentence.partition(" (")[0] for sentence in said] == [
-        "engine: compiling failed",
-        "engine: graph, since the update could not be compiled",
-    ]
-    assert kept.read_text() == "intact"
+def test_an_error_of_the_compiler_names_the_folder_of_compiled_code(monkeypatch, cache_home):
+    with pytest.raises(RuntimeError, match="no such instruction") as failed:
+        updated_without(monkeypatch, 99, "compile")
+    assert str(cache_home) in failed.value.__notes__[0]
 
 
 # IdleTimer

@@ -22,7 +22,7 @@ import voidrl
 from voidrl.agent import Agent
 from voidrl.agent.reset import reset
 from voidrl.config import EnvConfig, registry
-from voidrl.engine import engine as engines
+from voidrl.engine import overlap
 from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.envs.make import make_envs
 from voidrl.envs.torch_maze import TorchPixelMaze
@@ -353,25 +353,25 @@ def test_overlapping_updates_equal_those_of_one_stream(spec, options, slow, monk
     options = {**options, **QUIET}
     delay(slow, monkeypatch)
     overlapped, engine = trained("graph", 40, spec=spec, acts=True, **options)
-    assert engine._side is not None
+    assert engine._overlap._side is not None
     assert any(len(key) == 5 for key in engine._graphs)
-    monkeypatch.setattr(engines, "scoring_needs", lambda *args: "everything")
+    monkeypatch.setattr(overlap, "scoring_needs", lambda *args: "everything")
     alone, engine = trained("graph", 40, spec=spec, acts=True, **options)
-    assert engine._side is None
+    assert engine._overlap._side is None
     assert not moved(snapshot(alone.tensors()), overlapped.tensors())
 
 
-@pytest.mark.parametrize("slow", ["train_representation", "learn", "_intrinsic_reward"])
+@pytest.mark.parametrize("slow", ["train_representation", "learn", "_learner_batch"])
 def test_a_loss_beside_the_rest_of_its_update_changes_nothing(slow, monkeypatch):
     """Bit for bit, also where one of the streams is far behind the other."""
     options = {"representation": {"name": "icm", "encoder.activation": "relu"}, "share_encoder": "stack"}
     options |= {"encoder_trainers": ("representation", "learner"), **QUIET}
     delay(slow, monkeypatch)
     beside, engine = trained("graph", 40, **options)
-    assert engine._beside is not None
-    monkeypatch.setattr(engines, "runs_beside", lambda agent: False)
+    assert engine._overlap._aside is not None
+    monkeypatch.setattr(overlap, "runs_beside", lambda agent: False)
     alone, engine = trained("graph", 40, **options)
-    assert engine._beside is None
+    assert engine._overlap._aside is None
     assert not moved(snapshot(alone.tensors()), beside.tensors())
 
 

@@ -46,7 +46,7 @@ def _table(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row]:
     bonus = f"bonus.coefficient = {config.bonus.coefficient:g}"
     yield (
         phase.has_bonus and (not method.learns or method.learner),
-        *(bonus, names["method"]),
+        *(names["method"], bonus),
         "it has no reward of a transition that could be added to the task's; use apt or rnd",
     )
     yield (

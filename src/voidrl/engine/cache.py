@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
@@ -25,41 +24,11 @@ if TYPE_CHECKING:
     import torch
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it whenever it compiles; Triton's cache is inside
-SET_ASIDE = "voidrl-compiled-"  # beginning of the names of folders that replace a damaged one
 PACKAGE = Path(__file__).parents[1]
 
 
-class CompileCache:
-    """The folder of this version and processor."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.is_filled = any(path.iterdir())
-        """Whether earlier runs have left something there, which may be damaged."""
-        self._fresh: tempfile.TemporaryDirectory[str] | None = None
-        self._is_suspect = False
-
-    def set_aside(self) -> None:
-        """Let this process compile into an empty folder, which is deleted when it ends."""
-        self._fresh = tempfile.TemporaryDirectory(prefix=SET_ASIDE, ignore_cleanup_errors=True)
-        os.environ[VARIABLE] = self._fresh.name
-        self.is_filled, self._is_suspect = False, True
-
-    def delete_damaged(self, say: Callable[[str], None]) -> None:
-        """Delete what earlier runs have left, if it was set aside: without it, the same code compiles.
-
-        Once: what is there later is another run's. It is moved first, so that nobody finds half of it.
-        """
-        if not self._is_suspect:
-            return
-        self._is_suspect = False
-        with suppress(OSError), tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".") as away:
-            self.path.rename(Path(away) / self.path.name)
-            say(f"{self.path} could not be used and is deleted; the next start compiles again")
-
-
-def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache | None:
-    """Let torch compile into the cache of this version and processor.
+def open_cache(device: torch.device, say: Callable[[str], None]) -> Path | None:
+    """Let torch compile into the cache folder of this version and processor, which is returned.
 
     None if the user has chosen another folder by `TORCHINDUCTOR_CACHE_DIR`, which is not ours to delete, or
     if ours cannot be written: then torch takes its temporary one, and `say` is given the reason.
@@ -70,8 +39,7 @@ def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache
         path = root() / _version(device)
         # torch sets the variable to its default when it compiles something before us.
         chosen = os.environ.get(VARIABLE, default_cache_dir())
-        ours = path.parent in Path(chosen).parents or Path(chosen).name.startswith(SET_ASIDE)
-        if not ours and chosen != default_cache_dir():
+        if path.parent not in Path(chosen).parents and chosen != default_cache_dir():
             return None
         user_cache.open_folder(path)
     except OSError as error:
@@ -84,7 +52,7 @@ def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache
         return None
     user_cache.delete_unused(path)
     os.environ[VARIABLE] = str(path)
-    return CompileCache(path)
+    return path
 
 
 def start_workers() -> None:

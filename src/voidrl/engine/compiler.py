@@ -64,30 +64,22 @@ class Compiler:
             yield
 
     def can_recover(self, error: Exception) -> bool:
-        """Whether there is another way to run what could not be compiled; if so, it is taken and said.
+        """Whether to run without compiling, which is said: if the engine was our choice.
 
-        First without what earlier runs have compiled, which may be damaged; then not compiled at all, if the
-        engine was our choice.
+        Otherwise the error says where the code of earlier runs is, which may be damaged.
         """
+        if not self._may_give_up:
+            if self.cache is not None:
+                error.add_note(f"if code that was compiled before is damaged, delete {self.cache}")
+            return False
         cause = getattr(error, "inner_exception", error)  # torch names only itself in the first line
         first_line = str(cause).strip().partition("\n")[0]
         reason = f"{type(cause).__name__}: {first_line}"
-        if self.cache is not None and self.cache.is_filled:
-            self._say(f"engine: compiling failed ({reason}); trying again without {self.cache.path}")
-            self.cache.set_aside()
-        elif self._may_give_up:
-            self._say(f"engine: graph, since the update could not be compiled ({reason})")
-            self.give_up()
-        else:
-            return False
+        self._say(f"engine: graph, since the update could not be compiled ({reason})")
+        self.give_up()
         torch.compiler.reset()
         Compiler.resets += 1
         return True
-
-    def confirm(self) -> None:
-        """Compiled code has run: if that took a new cache, the old one was damaged and is deleted."""
-        if self._methods and self.cache is not None:
-            self.cache.delete_damaged(self._say)
 
 
 def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Callable]]:

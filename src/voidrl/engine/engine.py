@@ -202,7 +202,6 @@ class Engine:
                     raise
                 self.mode = "compile" if compiler else "graph"
                 restore()
-        compiler.confirm()
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
