@@ -193,7 +193,7 @@ def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, optio
 
 def test_what_has_no_reward_is_no_bonus_and_one_skill_needs_none():
     for name in WITHOUT_REWARD:
-        with pytest.raises(ConfigError, match=f"method '{name}' cannot be used as a bonus"):
+        with pytest.raises(ConfigError, match=f"method '{name}' cannot be used with bonus"):
             make_agent(phase="train", method=name, bonus__coefficient=0.1)
     with pytest.raises(ConfigError, match="while fine-tuning an agent of method 'diayn'"):
         make_agent(phase="finetune", method="diayn", bonus__coefficient=0.1)
@@ -323,7 +323,7 @@ def test_the_command_sets_method_weight_and_options(capsys):
     assert cli.main([*maze, "random"]) != 0
     assert "method 'random' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main([*maze, "mepol"]) != 0
-    assert "method 'mepol' cannot be used as a bonus" in capsys.readouterr().err
+    assert "method 'mepol' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main(["pretrain", *maze[1:], "rnd"]) != 0
     assert "use --method NAME" in capsys.readouterr().err
     assert cli.main(["finetune", "runs/any", "--bonus", "rnd"]) != 0
