@@ -195,7 +195,7 @@ def test_what_has_no_reward_is_no_bonus_and_one_skill_needs_none():
     for name in WITHOUT_REWARD:
         with pytest.raises(ConfigError, match=f"method '{name}' cannot be used with bonus"):
             make_agent(phase="train", method=name, bonus__coefficient=0.1)
-    with pytest.raises(ConfigError, match="while fine-tuning an agent of method 'diayn'"):
+    with pytest.raises(ConfigError, match="an agent of method 'diayn' in fine-tuning"):
         make_agent(phase="finetune", method="diayn", bonus__coefficient=0.1)
     for wrong in ({"coefficient": -1.0}, {"decay_rate": 1.0}, {"decay_steps": 0}):
         with pytest.raises(ConfigError, match="cannot be used: expected"):
