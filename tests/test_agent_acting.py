@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
 
-from voidrl.agent.intrinsic import batch_latents, encoded_pool
+from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.envs.spaces import read_spaces
 from voidrl.errors import CheckpointError, SpaceError
 from voidrl.types import EnvSpec

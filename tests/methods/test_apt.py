@@ -6,7 +6,7 @@ import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, watch_losses
 
 from voidrl.agent import Agent
-from voidrl.agent.intrinsic import batch_latents, encoded_pool
+from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.entropy import particle_reward
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents

@@ -9,6 +9,7 @@ from tiny_runs import MAZE, newest, rows
 
 import voidrl
 from voidrl.agent.dry_build import dry_build
+from voidrl.agent.rewards import intrinsic_scale
 from voidrl.training import build
 from voidrl.types import CHECK, EnvSpec
 
@@ -89,8 +90,8 @@ def test_the_agent_spr_can_be_pretrained_by_apt_within_its_support(tmp_path):
     agent = dry_build(GAME, pretraining)
     assert agent.trainers == dry_build(GAME, tuning).trainers == {"representation", "learner"}
     discount, learner = pretraining.learner.discount, pretraining.learner
-    assert agent._intrinsic_scale == pytest.approx(1 - discount)
-    assert agent._intrinsic_scale / (1 - discount) < learner.v_max  # rewards are about 1 per step
+    assert intrinsic_scale(agent) == pytest.approx(1 - discount)
+    assert intrinsic_scale(agent) / (1 - discount) < learner.v_max  # rewards are about 1 per step
     small = make_agent(DISCRETE, learner="rainbow", representation="spr", replay__priority_exponent=0.5)
     replay = fill_replay(config=small.config.replay)
     for _ in range(20):

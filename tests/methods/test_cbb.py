@@ -11,7 +11,7 @@ from tiny_runs import Walk, assert_same_run, tiny
 
 import voidrl
 from voidrl.agent.dry_build import dry_build
-from voidrl.agent.intrinsic import batch_latents, encoded_pool
+from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.errors import ConfigError
 from voidrl.nets.counting import (
     CodeSample,

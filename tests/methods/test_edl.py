@@ -20,7 +20,7 @@ from helpers import (
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl.agent.intrinsic import batch_latents
+from voidrl.agent.rewards import batch_latents
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
 from voidrl.methods.edl import EXPLORE, FIT, SKILLS, EDLConfig

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent
 
-from voidrl.agent.intrinsic import batch_latents
+from voidrl.agent.rewards import batch_latents
 from voidrl.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from helpers import DISCRETE, fill_replay, make_agent
 from tiny_runs import Walk, assert_same_run, tiny
 
 import voidrl
-from voidrl.agent.intrinsic import batch_latents, encoded_pool
+from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.errors import ConfigError
 from voidrl.types import Batch, EnvSpec
 

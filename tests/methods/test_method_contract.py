@@ -16,7 +16,7 @@ from helpers import (
     update,
 )
 
-from voidrl.agent.intrinsic import batch_latents, encoded_options, encoded_pool
+from voidrl.agent.rewards import batch_latents, encoded_options, encoded_pool
 from voidrl.config import MethodConfig, SkillConfig, registry, to_json
 from voidrl.engine.host_reads import HostReads
 from voidrl.methods.base import About, Method

@@ -15,7 +15,7 @@ from helpers import (
     snapshot,
 )
 
-from voidrl.agent.intrinsic import batch_latents
+from voidrl.agent.rewards import batch_latents
 from voidrl.errors import ConfigError
 from voidrl.methods.proto import ProtoConfig, sinkhorn
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import CPU, fill_replay, make_agent, moved, parameters_of, snapshot, watch_losses
 
-from voidrl.agent.intrinsic import batch_latents
+from voidrl.agent.rewards import batch_latents
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
 from voidrl.replay import Replay

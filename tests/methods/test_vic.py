@@ -17,7 +17,7 @@ from helpers import (
     watch_losses,
 )
 
-from voidrl.agent.intrinsic import encoded_options
+from voidrl.agent.rewards import encoded_options
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Draw, Replay

@@ -16,11 +16,11 @@ from voidrl.agent.bonus import Bonus
 from voidrl.agent.combinations import check_combination, check_vector_rewards
 from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.agent.horizon import Horizon
-from voidrl.agent.intrinsic import batch_latents, encoded_pool, intrinsic_reward
 from voidrl.agent.joint_loss import Aside, InOrder, JointLoss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers
 from voidrl.agent.player import Player
+from voidrl.agent.rewards import batch_latents, encoded_pool, intrinsic_reward, learner_reward
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.envs.spaces import env_action, observed_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
@@ -170,7 +170,7 @@ class Agent(nn.Module):
             if self.uses_method:
                 intrinsic, found = intrinsic_reward(self, replay, segment, batch, joint)
                 metrics |= found
-            reward, found = self._learner_reward(batch, intrinsic)
+            reward, found = learner_reward(self, batch, intrinsic)
             batch, reward = self._for_learner(batch, reward)
             self.horizon.after_step()
             if "learner" not in self.trainers:
@@ -289,38 +289,6 @@ class Agent(nn.Module):
     def follows_skills(self) -> bool:
         """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
         return self.uses_method and not self.effective.adapts
-
-    def _learner_reward(self, batch: Batch, intrinsic: Tensor | None) -> tuple[Tensor, Metrics]:
-        """(B,) the learner's reward, given the n-step intrinsic reward where there is one.
-
-        (B, dim) where it learns from vectors.
-        """
-        if self.effective.pretrains:
-            assert intrinsic is not None
-            mean = self.method.scalar_reward(intrinsic, batch.skill).mean()
-            metrics = self.owned("reward", {"reward_mean": mean})
-            scale = self._intrinsic_scale
-            return intrinsic if scale == 1 else intrinsic * scale, metrics
-        reward = batch.reward * self.config.reward_scale
-        metrics = {}
-        if intrinsic is not None:
-            assert self.bonus is not None
-            bonus = self.bonus.coefficient * intrinsic
-            # The two add up to reward_mean.
-            metrics |= self.owned("reward", {"reward_intrinsic": bonus.mean()})
-            metrics |= self.owned("task", {"reward_task": reward.mean()})
-            metrics |= self.owned("task", {"bonus_coefficient": self.bonus.coefficient.clone()})
-            reward = reward + bonus
-        metrics |= self.owned("task", {"reward_std": reward.std(correction=0)})
-        metrics |= self.owned("task", {"reward_mean": reward.mean()})
-        return reward * self.task_scale if self.effective.adapts else reward, metrics
-
-    @property
-    def _intrinsic_scale(self) -> float:
-        given = self.config.intrinsic_factor
-        if given is not None:
-            return given
-        return 1 - self.config.learner.largest_discount if self.learner.has_bounded_values else 1.0
 
     def _observe_reward(self, reward: Tensor) -> Metrics:
         """Widen the limits of values by these rewards."""

@@ -1,4 +1,4 @@
-"""The intrinsic reward of a sample: the method's losses, then its reward of every transition."""
+"""The rewards of a sample: the method's losses and its reward of every transition; the learner's reward."""
 
 from __future__ import annotations
 
@@ -60,6 +60,38 @@ def intrinsic_reward(
     # Copies: by the time they are logged, the next update may have been scored.
     state = {name: value.clone() for name, value in method.metrics().items()}
     return total, metrics | agent.owned("method", state)
+
+
+def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tuple[Tensor, Metrics]:
+    """(B,) the reward that the learner maximizes, given the n-step intrinsic one where there is one.
+
+    (B, dim) where it learns from vectors.
+    """
+    if agent.effective.pretrains:
+        assert intrinsic is not None
+        mean = agent.method.scalar_reward(intrinsic, batch.skill).mean()
+        scale = intrinsic_scale(agent)
+        reward = intrinsic if scale == 1 else intrinsic * scale
+        return reward, agent.owned("reward", {"reward_mean": mean})
+    reward, metrics = batch.reward * agent.config.reward_scale, Metrics()
+    if intrinsic is not None:
+        assert agent.bonus is not None
+        bonus = agent.bonus.coefficient * intrinsic
+        # The two add up to reward_mean.
+        metrics |= agent.owned("reward", {"reward_intrinsic": bonus.mean()})
+        metrics |= agent.owned("task", {"reward_task": reward.mean()})
+        metrics |= agent.owned("task", {"bonus_coefficient": agent.bonus.coefficient.clone()})
+        reward = reward + bonus
+    metrics |= agent.owned("task", {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()})
+    return reward * agent.task_scale if agent.effective.adapts else reward, metrics
+
+
+def intrinsic_scale(agent: Agent) -> float:
+    """The factor of intrinsic rewards in pre-training."""
+    given = agent.config.intrinsic_factor
+    if given is not None:
+        return given
+    return 1 - agent.config.learner.largest_discount if agent.learner.has_bounded_values else 1.0
 
 
 def _transitions(
