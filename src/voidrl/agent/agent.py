@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.joint_loss import JointLoss
@@ -338,7 +338,7 @@ class Agent(nn.Module):
         What it reads of the learner is up to `scoring_needs`. A loss of the representation that is added to
         the learner's is computed on the stream `side`, if one is given.
         """
-        share_of = ranks.current().share_of
+        share_of = dist.current().share_of
         config, own_batch = self.config.learner, share_of(self.config.representation.batch_size)
         joint, metrics = JointLoss(side), Metrics()
         with self.precision():
@@ -587,7 +587,7 @@ class Agent(nn.Module):
     def _method_segment(self, replay: Replay) -> Segment:
         """As many fresh transitions as the learner's, of the kind that the method learns from."""
         config = self.config.learner
-        slots = replay.sample(ranks.current().share_of(config.batch_size))
+        slots = replay.sample(dist.current().share_of(config.batch_size))
         if config.intrinsic_n_step == "single":
             return self.horizon.segment(replay, slots)
         return replay.segment(slots, 1, config.discount)
@@ -658,8 +658,8 @@ class Agent(nn.Module):
         """
 
         def draw(n: int) -> Tensor:
-            mine = -(-n // ranks.current().size)
-            return ranks.all_gather(self._encode(replay.observations(replay.sample(mine))))[:n]
+            mine = -(-n // dist.current().size)
+            return dist.all_gather(self._encode(replay.observations(replay.sample(mine))))[:n]
 
         return cache(draw)
 

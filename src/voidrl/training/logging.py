@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.ranks.totals import RankMetrics
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.units import crossed
 from voidrl.training import failures
@@ -19,6 +18,7 @@ from voidrl.training.metrics.health import HealthMonitor
 from voidrl.training.metrics.projection import Projection
 from voidrl.training.run import Run
 from voidrl.training.schedule import Schedule
+from voidrl.training.split import RankMetrics
 from voidrl.types import CHECK
 
 RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
