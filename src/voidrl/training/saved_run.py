@@ -80,7 +80,9 @@ class LoopState:
     """The states of callbacks, as of the last checkpoint."""
 
 
-PROGRESS = [each.name for each in fields(LoopState) if each.name not in ("visits", "states")]  # in the meta
+COUNTS = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
+APART = (*COUNTS, "visits", "states", "callbacks")
+ADAPTATION = [each.name for each in fields(LoopState) if each.name not in APART]
 
 
 def save_run(
@@ -96,7 +98,7 @@ def save_run(
     Each rank saves its part, then the first completes the checkpoint.
     """
     here = dist.current()
-    meta = {name: getattr(state, name) for name in PROGRESS} | {RANKS: here.size}
+    meta = {name: getattr(state, name) for name in COUNTS} | {RANKS: here.size}
     if here.size > 1:
         meta[AGENT_SUM] = _require_same_agent(agent)
     files = _part_files(agent, replay, state)
@@ -111,6 +113,8 @@ def save_run(
     }
     meta |= {
         "agent_steps": agent.steps,
+        "adaptation": {name: getattr(state, name) for name in ADAPTATION},
+        "callbacks": state.callbacks,
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
         "engine": engine,
@@ -171,7 +175,11 @@ def sweep_parts(folder: RunFolder) -> None:
 
 def latest_run(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint:
     """The newest checkpoint that is valid with the parts of all its ranks."""
-    return checkpoint.latest(folder.checkpoints_path, say, check=load_parts)
+
+    def check(found: checkpoint.Checkpoint) -> None:
+        load_parts(found)
+
+    return checkpoint.latest(folder.checkpoints_path, say, check)
 
 
 def load_parts(saved: checkpoint.Checkpoint) -> list[checkpoint.Checkpoint]:
@@ -229,10 +237,10 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     loop = mine.tensors("loop.safetensors", "visits", "rng_cpu")
     restore_random_state(loop, agent.device)
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
-    if missing := [name for name in PROGRESS if name not in saved.meta]:
-        raise CheckpointError(f"{saved.path} is of another version of voidrl: its meta has no {missing[0]!r}")
-    progress = {name: saved.meta[name] for name in PROGRESS}
-    return LoopState(visits=loop["visits"].numpy(), states=states, **progress)
+    found = checkpoint.require_field(saved.path / checkpoint.MANIFEST, saved.meta, "adaptation", dict)
+    progress = {name: saved.count(name) for name in COUNTS} | {name: found[name] for name in ADAPTATION}
+    callbacks = saved.meta.get("callbacks", [])
+    return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **progress)
 
 
 def begin_stream(agent: Agent) -> None:
