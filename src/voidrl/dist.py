@@ -108,8 +108,10 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         if _store is None:
             _store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=START_TIMEOUT)))
-        _groups_made += 1  # the addresses of an earlier group are not read again
-        store = PrefixStore(f"voidrl/{_groups_made}", _store)
+        _groups_made += 1
+        # The store may hold the addresses of earlier groups, and of processes that torchrun has restarted.
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+        store = PrefixStore(f"voidrl/{start}/{_groups_made}", _store)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GLOO_TIMEOUT)
         _store.set_timeout(GLOO_TIMEOUT)  # of later groups: the others may still be in the run before
     except (RuntimeError, ValueError, KeyError) as error:
