@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.cli.benchmarks.data import random_replay
 from voidrl.cli.benchmarks.timing import synchronize, time_run
@@ -94,9 +94,9 @@ def measure(options: argparse.Namespace) -> None:
     workload = find_workload(options.workload)
     spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
     config = build_config(spec, [*workload.layers, {"engine": options.engine}])
-    with ranks.process_group(device) as group:
+    with dist.process_group(device) as group:
         agent = Agent(spec, config, device)
-        ranks.broadcast_([*agent.tensors().values()])
+        dist.broadcast_([*agent.tensors().values()])
         settings = {"config": config.replay, "note_dim": agent.note_dim}
         replay = random_replay(spec, device, agent.method.skill_dim, print, **settings)
         engine = Engine(agent, replay, print)
@@ -110,7 +110,7 @@ def measure(options: argparse.Namespace) -> None:
         multiple = MULTIPLE[kind]
         once = time_run(run, multiple, device) / multiple
         # All ranks take as many updates: the first one's clock decides.
-        count = ranks.broadcast_object(max(1, round(options.seconds / once / multiple)) * multiple)
+        count = dist.broadcast_object(max(1, round(options.seconds / once / multiple)) * multiple)
         seconds = time_run(run, count, device)
         if group.is_main:
             print(f"{MARK}{count / seconds}", flush=True)

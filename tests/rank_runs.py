@@ -11,14 +11,11 @@ import torch
 from tiny_runs import Walk
 
 from voidrl.cli.main import main
-from voidrl.envs.spaces import spec_from_json
 from voidrl.methods.base import Method
-from voidrl.replay import Replay
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.training.build import config_from_json
-from voidrl.training.saved_run import latest_run, load_replay
+from voidrl.training.saved_run import latest_run
 
 FAULT = "VOIDRL_TEST_FAULT"  # rank, step of its first environment, and what happens there
 ENV = "rank_runs:make_walk"
@@ -68,9 +65,7 @@ def make_walk():
 
 
 class Drifting(Method):
-    """A method that counts what its own process has seen, and says that it may run on ranks."""
-
-    splits_over_ranks = True
+    """A method that counts what its own process has seen."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -108,8 +103,6 @@ def run(size, argv, folder, fault=""):
             pid, status = os.waitpid(pids[rank], os.WNOHANG)
             if pid:
                 statuses[rank] = os.waitstatus_to_exitcode(status)
-        if fault.endswith("SIGSTOP") and len(statuses) == size - 1:  # as good as a machine without power
-            os.kill(pids[int(fault.split()[0])], signal.SIGKILL)
         if time.monotonic() > deadline:
             for rank in {*range(size)} - {*statuses}:
                 os.kill(pids[rank], signal.SIGKILL)
@@ -178,20 +171,3 @@ def assert_same(one, other):
         for run in (one, other)
     ]
     assert rows[0] == rows[1]
-
-
-def transitions(out):
-    """The set of transitions in the newest checkpoint, of all ranks."""
-    saved = latest_run(RunFolder(out), lambda text: None)
-    config, cpu = config_from_json(saved.meta["config"]), torch.device("cpu")
-    spec = spec_from_json(saved.meta["spec"])
-    replay = Replay(spec, config.env.num_envs, config.replay.capacity_steps, 0, cpu, cpu, config.replay)
-    load_replay(saved, replay)
-    batch = replay.batch(replay.newest(len(replay)), 1, 1.0)
-    columns = [
-        part.reshape(len(part), -1).float()
-        for part in (batch.obs, batch.action, batch.reward, batch.next_obs)
-    ]
-    found = {tuple(row) for row in torch.cat(columns, 1).tolist()}
-    assert len(found) == len(replay)
-    return found

@@ -4,10 +4,10 @@ import sys
 import time
 from datetime import timedelta
 
-from voidrl import ranks
+from voidrl import dist
 
 for _ in range(3):
-    with ranks.process_group() as here:
-        sys.stdout.write(f"{ranks.total(here.rank + 1)}\n")
-    ranks.group.START_TIMEOUT = timedelta(0)  # later runs may be waited for much longer
+    with dist.process_group() as here:
+        sys.stdout.write(f"{dist.total(here.rank + 1)}\n")
+    dist.START_TIMEOUT = timedelta(0)  # later runs may be waited for much longer
     time.sleep(here.rank)

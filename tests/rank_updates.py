@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, points, small_method
+from torch import distributed
 
-from voidrl import ranks
-from voidrl.config import registry
+from voidrl import dist
 from voidrl.engine.engine import Engine
 from voidrl.entropy import RunningMean, RunningMoments
-from voidrl.methods.base import Latents
 from voidrl.replay import Draw
 from voidrl.replay.priorities import Priorities
 
@@ -28,36 +26,13 @@ DEVICE = torch.device(os.environ.get("RANKS_DEVICE", "cpu"))
 UPDATES = 4
 NORMALIZED = {"intrinsic_normalization": "standardize"}
 QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0}
-BARE = {"stddev_start": 0.0, "stddev_end": 0.0}
-ON_VECTORS = {"method__pool": "all_ranks", "method__k": 3, **NORMALIZED}
-REPRESENTATIONS = {
-    "curl": {},
-    "atc": {},
-    "spr": {"batch_norm": True},
-    "icm": {},
-    "sgi": {"goal_swap": 0.0, "goal_noise": 0.0},
-    "combined": {"losses": ("simclr", "atc", "inverse")},
-}
 
 CASES = {
     "dqn": (DISCRETE, {"phase": "train", "learner": "dqn", "learner__max_grad_norm": 0.1}),
-    "popart": (DISCRETE, {"phase": "train", "learner": "dqn", "learner__popart": True}),
     "sac": (CONTINUOUS, {"phase": "train", "learner": "sac"}),
-    "ddpg": (CONTINUOUS, {"phase": "train", "learner": {"name": "ddpg", **BARE}}),
-    "apt": (DISCRETE, {"method": "apt", **ON_VECTORS}),
-    "simclr": (PIXELS, {"method": "apt", "representation": "simclr", **ON_VECTORS, **QUIET}),
+    "cic": (DISCRETE, {"method": small_method("cic"), "learner__n_step": 2, **NORMALIZED}),
+    "simclr": (PIXELS, {"method": "rnd", "representation": "simclr", **NORMALIZED, **QUIET}),
 }
-DEFAULT = tuple(CASES)
-for name in registry.names("method"):
-    if registry.find("method", name).splits_over_ranks and name not in ("apt", "random"):
-        options = {"disagreement": {"data_fraction": 1.0}, "dads": {"skills": "discrete"}}.get(name, {})
-        method = small_method(name, **options)
-        CASES[f"method {name}"] = (DISCRETE, {"method": method, "learner__n_step": 1 + (name == "cic")})
-for name, options in REPRESENTATIONS.items():
-    CASES[f"representation {name}"] = (
-        PIXELS,
-        {"method": "apt", "representation": {"name": name, **options}, **ON_VECTORS, **QUIET},
-    )
 
 
 def run(case):
@@ -85,7 +60,7 @@ def run(case):
 @contextmanager
 def _sliced(replay):
     """Batches, and random numbers of their transitions, are this rank's rows of the same ones."""
-    group, generator = ranks.current(), torch.Generator().manual_seed(2)
+    group, generator = dist.current(), torch.Generator().manual_seed(2)
     replaced = {"randn_like": torch.randn_like, "rand_like": torch.rand_like}
 
     def sample(n):
@@ -109,7 +84,7 @@ def _sliced(replay):
 
 def rows_of_rank(whole):
     """This rank's part of a batch."""
-    group = ranks.current()
+    group = dist.current()
     n = len(whole) // group.size
     return whole[group.rank * n : (group.rank + 1) * n]
 
@@ -121,7 +96,7 @@ def _moments():
         for kind, *shape in ((RunningMoments, (3,)), (RunningMean,))
         for momentum in (None, 0.9)
     }
-    rank, size = ranks.current().rank, ranks.current().size
+    rank, size = dist.current().rank, dist.current().size
     found = {}
     for step, counts in enumerate(((0, 0), (7, 3), (0, 5), (0, 0), (5, 0), (0, 0))):
         whole = 100 + points(sum(counts), 3, seed=step)
@@ -133,21 +108,10 @@ def _moments():
     return found
 
 
-def _rewards():
-    """Of this rank's states: APT's and RE3's among the particles of all ranks, or of its own part."""
-    z = points(16, 5)
-    found = {}
-    for name, options in KNN.items():
-        agent = make_agent(**{f"method__{key}": value for key, value in options.items()})
-        mine = rows_of_rank(z)
-        found[name] = agent.method.reward(None, Latents(lambda mine=mine: mine, lambda mine=mine: mine, None))
-    return found
-
-
 def _priorities():
     """Slots and weights of a draw, where ranks have different priorities, and the priority of what is new."""
     priorities = Priorities(4, 1.0, 1.0, 1.0, CPU)
-    rank = ranks.current().rank
+    rank = dist.current().rank
     priorities.update(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]) * (1 + rank * torch.arange(4)))
     slots, weight = priorities.draw(4)
     chance = priorities.values[slots] / priorities.values.sum()
@@ -156,15 +120,15 @@ def _priorities():
 
 def _first():
     """Tensors of two types, of which all ranks have the first one's."""
-    rank = ranks.current().rank
+    rank = dist.current().rank
     tensors = [torch.full((2,), 1.0 + rank), torch.tensor(rank), torch.full((1, 3), 5.0 + rank)]
-    ranks.broadcast_(tensors)
+    dist.broadcast_(tensors)
     return {str(i): tensor for i, tensor in enumerate(tensors)}
 
 
 def _engine():
     """Updates as a run makes them, each rank with transitions of its own, and what the engine said."""
-    rank, said = ranks.current().rank, []
+    rank, said = dist.current().rank, []
     agent = make_agent(PIXELS, device=DEVICE, representation="simclr", augment__shift_pixels=2)
     replay = fill_replay(PIXELS, seed=rank, storage=DEVICE, device=DEVICE)
     torch.manual_seed(rank)
@@ -173,15 +137,8 @@ def _engine():
     return {"said": said, **{name: value.detach().cpu() for name, value in agent.tensors().items()}}
 
 
-KNN = {
-    "apt": {"name": "apt", "pool": "all_ranks", "k": 3},
-    "itself counts": {"name": "apt", "pool": "all_ranks", "k": 3, "include_self": True},
-    "re3": {"name": "re3", "pool": "all_ranks", "k": 3},
-    "own part": {"name": "apt", "pool": 0, "k": 3, "normalize": "none"},
-}
 CHECKS = {
     "moments": _moments,
-    "rewards": _rewards,
     "priorities": _priorities,
     "first": _first,
     "engine": _engine,
@@ -191,17 +148,16 @@ CHECKS = {
 @contextmanager
 def group_of_one(backend="gloo"):
     """A group of this process alone, in which everything is exchanged all the same."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    before, host = ranks.group._current, dist.group.WORLD
-    ranks.group._groups.host = host
-    ranks.group._exchange_by(host if backend == "gloo" else dist.new_group(backend=backend))
-    ranks.group._current = ranks.ProcessGroup(backend=backend)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    before, dist._host = dist._current, distributed.group.WORLD
+    dist._exchange_by(dist._host if backend == "gloo" else distributed.new_group(backend=backend))
+    dist._current = dist.ProcessGroup(backend=backend)
     try:
         yield
     finally:
-        ranks.group._current = before
-        ranks.group._groups.host = ranks.group._groups.device = None
-        dist.destroy_process_group()
+        dist._current = before
+        dist._host = dist._device = None
+        distributed.destroy_process_group()
 
 
 def run_ranks(folder, cases, size, device="cpu"):
@@ -252,7 +208,7 @@ def _fork(size):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if "RANK" not in os.environ:
-        os.environ["RANK"] = str(_fork(ranks.expected_size()))
-    with ranks.process_group(DEVICE):
+        os.environ["RANK"] = str(_fork(dist.expected_size()))
+    with dist.process_group(DEVICE):
         found = {case: run(case) for case in sys.argv[2:]}
         torch.save(found, Path(sys.argv[1]) / f"{os.environ['RANK']}.pt")

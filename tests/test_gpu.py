@@ -14,7 +14,7 @@ from helpers import (
     small_method,
     snapshot,
 )
-from rank_updates import DEFAULT, group_of_one, run_ranks
+from rank_updates import CASES, group_of_one, run_ranks
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -766,7 +766,7 @@ EXCHANGED = [
     ("dqn", {"phase": "train", **PRIORITIZED}),
     ("ddpg", {"method": "cic"}),
     ("dqn", {"method": "proto"}),
-    ("dqn", {"method__pool": "all_ranks", "intrinsic_normalization": "standardize"}),
+    ("dqn", {"method": "rnd", "intrinsic_normalization": "standardize"}),
     ("dqn", {"representation": {"name": "spr", "batch_norm": True}}),
     ("sac", {"representation": "curl", "phase": "train"}),
 ]
@@ -792,10 +792,10 @@ def test_updates_that_exchange_by_nccl_are_captured_and_equal_eager_ones(learner
 def test_two_ranks_on_one_gpu_exchange_by_gloo_and_update_like_one(tmp_path):
     """Eagerly, and the engine says why."""
     (tmp_path / "one").mkdir()
-    one = run_ranks(tmp_path / "one", DEFAULT, 1, device="cuda")[0]
-    first, second = run_ranks(tmp_path, (*DEFAULT, "engine"), 2, device="cuda")
+    one = run_ranks(tmp_path / "one", CASES, 1, device="cuda")[0]
+    first, second = run_ranks(tmp_path, (*CASES, "engine"), 2, device="cuda")
     errors = {}
-    for case in DEFAULT:
+    for case in CASES:
         for name, value in one[case].items():
             if name.startswith("grad "):
                 largest = max(1.0, float(value.abs().max()))

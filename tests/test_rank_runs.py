@@ -1,30 +1,24 @@
 """One run on several ranks: what it counts, saves and resumes, and what a lost rank leaves."""
 
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
-from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
+from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, words
 
-from voidrl import api, ranks
+from voidrl import api, dist
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
 from voidrl.config import Config, EnvConfig, update
-from voidrl.errors import ConfigError, RankLostError, RunFolderError
-from voidrl.ranks import liveness
-from voidrl.ranks.liveness import Heartbeats, Liveness, machine_id
-from voidrl.runs import checkpoint
+from voidrl.data.export import export_data
+from voidrl.errors import ConfigError, RunFolderError
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -84,46 +78,9 @@ def damage_part(out, step):
     part.write_bytes(part.read_bytes()[:-1])
 
 
-@pytest.mark.slow
-def test_a_checkpoint_with_a_damaged_part_displaces_no_older_one(tmp_path):
-    out = tmp_path / "run"
-    codes, messages = pretrain(2, out, steps=80, log__keep_last=2)
-    assert codes == [0, 0], messages
-    first, second = checkpoint.list_steps(out / "checkpoints")
-    damage_part(out, second)
-    codes, messages = resume(2, out, "", "--steps", "130", "--set", "log.checkpoint_every_steps=1000")
-    assert codes == [0, 0], messages
-    assert messages[0].count(f"skipped step_{second:012d}: the part of rank 1 of 2 cannot be used") == 1
-    assert f"resumed at step {first}" in messages[0]
-    assert messages[1] == ""
-    # Two are to be kept, and the damaged one is none of them.
-    assert checkpoint.list_steps(out / "checkpoints") == [first, second, read_status(out).steps]
-    damage_part(out, read_status(out).steps)
-    assert latest_run(RunFolder(out), lambda text: None).step == first
-
-
-REFUSED = {
-    "more ranks than environments": (
-        {"env.num_envs": 2},
-        "env.num_envs = 2 cannot be used on 3 ranks: expected an environment for each",
-    ),
-    "on-policy": ({"learner": "mepol", "env.num_envs": 6}, "learner 'mepol' cannot be used on 3 ranks"),
-    "short replay": (
-        {"env.num_envs": 6, "replay.capacity_steps": 6, "learner.n_step": 3},
-        "replay.capacity_steps = 6 cannot be used with env.num_envs = 6 on 3 ranks",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_ranks_cannot_divide_is_refused(changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        split.require_splittable(update(Config(), {"learner": "dqn"} | changes), None, 3)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
 def test_parts_are_consecutive_and_differ_by_one_at_most(size):
-    parts = [ranks.ProcessGroup(rank, size).part(7) for rank in range(size)]
+    parts = [dist.ProcessGroup(rank, size).part(7) for rank in range(size)]
     assert [column for part in parts for column in part] == [*range(7)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -132,7 +89,7 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
     config = update(Config(), {"env.num_envs": 7, "replay.capacity_steps": 100})
     rows = []
     for rank in range(3):
-        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 3))
+        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 3))
         mine = split.replay_part(config).capacity_steps
         rows.append(mine // split.env_part(config.env)[1])
     assert rows == [15, 15, 15]
@@ -145,7 +102,7 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
 def test_each_rank_counts_states_in_its_share_of_the_environments(counted, shares, monkeypatch):
     env, found = EnvConfig(num_envs=6, count_states=True, counted_envs=counted), []
     for rank in range(3):
-        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 3))
+        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 3))
         part, n = split.env_part(env)
         found.append((part.count_states, part.counted_envs, n))
     assert found == shares
@@ -168,9 +125,13 @@ def test_bad_numbers_of_ranks_are_one_sentence(argv, sentence):
 
 
 BEFORE_THE_START = {
-    "a batch": (["--ranks", "5"], {}, "learner.batch_size = 12 cannot be used on 5 ranks"),
-    "environments": (["--ranks=6"], {}, "env.num_envs = 4 cannot be used on 6 ranks"),
-    "a method": (["--ranks", "2"], {"method": "cbb"}, "method 'cbb' cannot be used on 2 ranks"),
+    "a batch": (["--ranks", "5"], {}, "12 cannot be divided among 5 ranks"),
+    "environments": (["--ranks=6"], {}, "4 cannot be divided among 6 ranks"),
+    "a learner": (
+        ["--ranks", "2"],
+        {"method": "mepol", "replay__capacity_steps": 4000},
+        "learner 'mepol' cannot train on 2 ranks",
+    ),
     "a value": (["--ranks", "2"], {"steps": "many"}, "steps = 'many' cannot be used"),
 }
 
@@ -192,7 +153,7 @@ def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monke
     assert main(["resume", out, "--ranks", "5"]) == 2
     assert main(["resume", f"{out}/none", "--ranks", "2"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert ["already holds a run" in said[0], "12 cannot be used on 5 ranks" in said[1]] == [True, True]
+    assert ["already holds a run" in said[0], "cannot be resumed on 5" in said[1]] == [True, True]
     assert "there is no run at" in said[2]
     assert started == []
     assert main(["resume", out, "--ranks", "2", "--steps", "200"]) == 0
@@ -202,7 +163,7 @@ def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monke
 def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
     monkeypatch.setattr(api, "train", lambda *args, **options: None)
     for rank in range(2):
-        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 2))
+        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
         assert main(["train", ENV, *words()]) == 0
     assert capsys.readouterr().err.count("method rnd is not used") == 1
 
@@ -221,107 +182,6 @@ def test_a_folder_that_ranks_do_not_share_is_refused(on_two, tmp_path):
         RunFolder.follow(tmp_path / "run").require_visible(0)
 
 
-def test_who_has_ended_is_not_waited_for():
-    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
-    ended.wait()
-    first = Liveness(store, 0, 2)
-    with pytest.raises(RankLostError, match="rank 0 of 2 cannot join the others again, since rank 1 has"):
-        first.wait_for_start({1: (machine_id(), ended.pid)}, 60)
-    with pytest.raises(RankLostError, match="waited 0 s for rank 1, which did not come"):
-        first.wait_for_start({}, 0)
-    Liveness(store, 1, 2)
-    assert first.wait_for_start({}, 0) == dict.fromkeys(range(2), (machine_id(), os.getpid()))
-
-
-def test_processes_of_a_machine_of_the_same_name_are_not_looked_for_here(monkeypatch):
-    """Nor are those of a container, which has process ids of its own."""
-    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
-    ended.wait()
-    here = machine_id()
-    found = []
-    for machine in (here, f"another boot {here.split()[-1]}", f"{here.split()[0]} 1"):
-        with monkeypatch.context() as patched:
-            patched.setattr(liveness, "machine_id", lambda machine=machine: machine)
-            patched.setattr(os, "getpid", lambda: ended.pid)
-            Liveness(store, 1, 2)
-        first = Liveness(store, 0, 2)
-        first.wait_for_start({}, 0)
-        found.append(first.dead())
-    assert found == [[1], [], []]
-
-
-@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="there are no namespaces here")
-def test_a_machine_is_not_known_by_its_name(monkeypatch):
-    here = machine_id()
-    monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    assert machine_id() == here
-    monkeypatch.setattr(Path, "read_text", lambda path: Path("/none").stat())
-    assert machine_id() == "another"
-
-
-def test_who_sends_no_heartbeat_is_lost(monkeypatch):
-    now, values = 0.0, {}
-    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now))
-    store = SimpleNamespace(
-        set=values.__setitem__, get=values.get, check=lambda keys: keys[0] in values, clone=lambda: store
-    )
-    first, second = Heartbeats(store, 0, [1, 2]), Heartbeats(store, 1, [0, 2])
-    Heartbeats(store, 2, [0, 1]).exchange()
-    for now in (100.0, 200.0, 300.0):  # noqa: B007
-        second.exchange()
-        first.exchange()
-    assert first.silent() == second.silent() == []
-    now = 401.0
-    assert first.silent() == second.silent() == [2]
-    now = 702.0
-    first.exchange()
-    assert first.silent() == [1, 2]
-    assert second.silent() == [0]  # it has not reached the store
-    assert Heartbeats(store, 3, []).silent() == []
-
-
-def test_heartbeats_go_on_after_a_lost_connection(monkeypatch):
-    now, store = 0.0, torch.distributed.HashStore()
-    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now))
-    lost = Mock(set=Mock(side_effect=RuntimeError("Connection reset by peer")))
-    lost.clone.side_effect = [lost, RuntimeError("timed out"), store]
-    heartbeats = Heartbeats(lost, 0, [1])
-    for now in (100.0, 200.0, 250.0):
-        store.set("heartbeat/1", str(now))
-        heartbeats.exchange()
-    now = 400.0
-    assert heartbeats.silent() == []
-    assert store.get("heartbeat/0") == b"3"
-
-
-def test_a_process_ends_with_a_lost_rank_even_if_it_cannot_write_that_down(monkeypatch):
-    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
-    ended.wait()
-    store.set("process/1", json.dumps([machine_id(), ended.pid]))
-    first = Liveness(store, 0, 2)
-    first.wait_for_start({}, 0)
-    monkeypatch.setattr(liveness, "WATCH_SECONDS", 0)
-    monkeypatch.setattr(liveness, "GRACE_SECONDS", 0)
-    monkeypatch.setattr(os, "_exit", sys.exit)
-    monkeypatch.setattr(liveness.threading, "Thread", lambda target, **_: SimpleNamespace(start=target))
-    with pytest.raises(SystemExit, match="2"):
-        first.watch(Mock(side_effect=RunFolderError("the file system is lost")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_machine_that_stops_answering_ends_the_run(tmp_path, rank, monkeypatch):
-    """No connection is closed: heartbeats tell."""
-    monkeypatch.setattr(liveness, "machine_id", lambda: f"machine {os.environ['RANK']}")
-    for name, seconds in {"BEAT_SECONDS": 0.2, "SILENT_SECONDS": 10.0, "GRACE_SECONDS": 0.5}.items():
-        monkeypatch.setattr(liveness, name, seconds)
-    codes, messages = pretrain(2, tmp_path / "run", f"{rank} 17 SIGSTOP")
-    assert codes[1 - rank] == 2
-    assert messages[1 - rank].count(f"voidrl: rank {rank} sent no heartbeats for minutes") == 1
-    if rank == 1:
-        assert read_status(tmp_path / "run").error.startswith("rank 1 sent no heartbeats for minutes")
-
-
 @pytest.mark.slow
 def test_a_script_can_start_one_run_after_another_under_torchrun():
     """torchrun keeps one store for all groups: addresses of the first must not be read by the second."""
@@ -333,7 +193,7 @@ def test_a_script_can_start_one_run_after_another_under_torchrun():
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(on_two, tmp_path):
+def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(tmp_path):
     out = tmp_path / "run"
     codes, messages = pretrain(2, out, "1 17 SIGTERM")
     assert codes == [75, 75], messages
@@ -349,77 +209,53 @@ def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(on_two, tmp_path):
     assert read_status(out).state == "done"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "rank"), [(2, 0), (2, 1), (4, 2)])
-def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(
-    on_two, tmp_path, size, rank, monkeypatch
-):
-    """The status says why, and one rank says so, whichever was killed; nobody waits for who cannot know."""
-    monkeypatch.setattr(liveness, "END_SECONDS", 40.0)
+@pytest.mark.parametrize(
+    ("rank", "state"), [pytest.param(0, "interrupted", marks=pytest.mark.slow), (1, "failed")]
+)
+def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tmp_path, rank, state):
     out, began = tmp_path / "run", time.monotonic()
-    codes, messages = pretrain(size, out, f"{rank} 17 SIGKILL")
+    codes, messages = pretrain(2, out, f"{rank} 17 SIGKILL")
     assert time.monotonic() - began < 30
-    assert codes == [-signal.SIGKILL if other == rank else 2 for other in range(size)]
-    assert "".join(messages).count(f"voidrl: rank {rank} died") == 1
-    assert rank == 0 or f"voidrl: rank {rank} died" in messages[0]
-    status = read_status(out)
-    assert status.state == "failed"
-    assert status.error.startswith(f"rank {rank} died; the checkpoint of step 4")
-    assert f"resume with `voidrl resume {out} --ranks {size}`" in status.error
-    if size == 2:
-        codes, messages = resume(2, out)
-        assert codes == [0, 0], messages
-        assert_same(on_two[0], out)
+    assert codes == [-signal.SIGKILL if other == rank else 2 for other in range(2)]
+    step = latest_run(RunFolder(out), pytest.fail).step
+    assert (
+        f"voidrl: rank {1 - rank} of 2 has lost another rank, whose own message says why; the checkpoint of "
+        f"step {step} is kept, resume with `voidrl resume {out} --ranks 2`"
+    ) in messages[1 - rank]
+    assert read_status(out).state == state
+    codes, messages = resume(2, out)
+    assert codes == [0, 0], messages
+    assert_same(on_two[0], out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_environment_that_raises_in_one_rank_is_named_once(tmp_path, rank):
+def test_an_environment_that_raises_in_one_rank_ends_the_others(tmp_path, rank):
     out, began = tmp_path / "run", time.monotonic()
     codes, messages = pretrain(2, out, f"{rank} 17 raise")
     assert codes == [2, 2]
-    assert messages[0].count("the wheel fell off") == messages[0].count("the checkpoint of step 40 is") == 1
-    assert "Traceback" not in messages[0]
-    assert messages[1] == ""
+    assert messages[rank].count("the wheel fell off") == 1
+    assert f"rank {1 - rank} of 2 has lost another rank" in messages[1 - rank]
+    assert "Traceback" not in "".join(messages)
     assert time.monotonic() - began < 30
-    status = read_status(out)
-    assert status.state == "failed"
-    assert status.error.startswith("rank 1 failed: environment" if rank else "environment")
-    assert "the wheel fell off" in status.error
+    assert read_status(out).state == "failed"
     assert "the wheel fell off" in (out / "log.txt").read_text()
 
 
-CHANGES = {"two to one": (2, 1), "one to two": (1, 2), "four to two": (4, 2), "two to three": (2, 3)}
+@pytest.mark.parametrize("words", [[], ["--ranks", "3"]])
+def test_another_number_of_ranks_is_refused(on_two, words, capsys):
+    assert main(["resume", str(on_two[0]), "--steps", "200", *words]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"voidrl: {on_two[0]} is of 2 ranks and cannot be resumed on {words[1] if words else 1}: each has "
+        f"saved its part of the replay; resume with --ranks 2, or as many under torchrun\n"
+    )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), CHANGES.values(), ids=CHANGES)
-def test_another_number_of_ranks_keeps_weights_and_all_transitions(tmp_path, before, after):
-    out = tmp_path / "run"
-    rarely = {"updates_per_step": 0.05}  # every 20 steps from step 12 on: after 52, and after 72
-    codes, messages = pretrain(before, out, steps=60, replay__capacity_steps=400, **rarely)
-    assert codes == [0] * before, messages
-    stored, (tensors, meta) = transitions(out), saved_tensors(out)
-    codes, messages = resume(after, out, "", "--steps", str(meta["steps"] + 1))
-    assert codes == [0] * after, messages
-    assert f"it had {before} rank" in messages[0]
-    assert f"and has {after}: weights and optimizers are exactly those of the checkpoint" in messages[0]
-    now, (later_tensors, later) = transitions(out), saved_tensors(out)
-    assert stored < now
-    assert len(now) - len(stored) == later["steps"] - meta["steps"]
-    assert later["ranks"] == after
-    assert later["updates"] == meta["updates"] == 2
-    trained = {name for name in tensors if name.startswith(("0/agent.", "0/optimizers."))}
-    assert any(name.endswith("exp_avg") and tensors[name].any() for name in trained)
-    assert trained == {name for name in later_tensors if name.startswith(("0/agent.", "0/optimizers."))}
-    changed = {name for name in trained if not torch.equal(tensors[name], later_tensors[name])}
-    of_steps = ("method.observations.", "learner.epsilon")
-    assert changed == {name for name in trained if any(part in name for part in of_steps)}
-    codes, messages = resume(after, out, "", "--steps", "100")
-    assert codes == [0] * after, messages
-    assert saved_tensors(out)[1]["updates"] == 4
-    assert sorted(path.name for path in (out / "ranks").glob("*")) == [str(r) for r in range(1, after)]
-    assert read_metrics(out)[-1]["coverage/cells"] > 0
+def test_the_replays_of_all_ranks_are_exported(on_two, tmp_path):
+    exported = export_data(on_two[0], tmp_path / "data.npz", "npz")
+    tensors, _ = saved_tensors(on_two[0])
+    counters = [tensors[f"{rank}/replay.safetensors/counters"] for rank in range(2)]
+    assert exported.steps == sum(int(size) for *_, size in counters)
 
 
 @pytest.mark.slow
@@ -428,7 +264,7 @@ def test_a_fine_tuned_agent_is_saved_before_its_first_step_with_all_parts(on_two
     small = ["--steps", "50", "--log.checkpoint-every-steps", "40", "--finetune.warmup-steps", "8"]
     codes, messages = run(2, ["finetune", str(on_two[0]), "--out", str(out), *small], tmp_path, "1 3 SIGKILL")
     assert codes == [2, -signal.SIGKILL]
-    assert "rank 1 died; the checkpoint of step 0 is kept" in messages[0]
+    assert "the checkpoint of step 0 is kept" in messages[0]
     assert resume(2, out)[0] == [0, 0]
     assert read_status(out).state == "done"
 
@@ -438,7 +274,6 @@ def test_agents_that_differ_between_ranks_are_noticed_before_they_are_saved(tmp_
     codes, messages = pretrain(2, tmp_path / "run", method="rank_runs:Drifting")
     assert codes == [2, 2]
     assert "method.seen of the agent differs between rank 0 and rank 1" in messages[0]
-    assert messages[1] == ""
 
 
 @pytest.mark.slow
@@ -454,24 +289,24 @@ def test_uneven_parts(tmp_path):
 
 @pytest.mark.slow
 def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
-    """Each once, whichever rank it was in; on one process too, with which the run is resumed."""
+    """Each once, whichever rank it was in."""
     out, coverage = tmp_path / "run", "0/loop.safetensors/states/"
     counted = words(env__count_states="true", env__backend="sync", env__counted_envs=3)  # two and one
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *counted], tmp_path)
     assert codes == [0, 0], messages
-    for size in (2, 1):
+    for steps in (160, 200):
         tensors, meta = saved_tensors(out)
         assert tensors[f"{coverage}seen"].tolist() == [meta["steps"] * 3 // 4]
         assert read_metrics(out)[-1]["coverage/bins"] == len(tensors[f"{coverage}bins"]) > 1
         assert not any(name.startswith("1/loop.safetensors/states") for name in tensors)
-        codes, messages = resume(size, out, "", "--steps", str(meta["steps"] + 40))
-        assert codes == [0] * size, messages
+        codes, messages = resume(2, out, "", "--steps", str(steps))
+        assert codes == [0, 0], messages
 
 
 @pytest.mark.slow
 def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
-    """It computes rewards, which in updates are those among the particles of all ranks."""
-    out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "all_ranks"}
+    """It computes rewards, which in updates are among the particles of all ranks."""
+    out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "16"}
     probing = {"log__probe_every_steps": 30, "log__probe_steps": 500, "representation": "identity"}
     options = words(method="apt", steps=40, env__backend="sync", **pool, **probing)
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
@@ -480,15 +315,10 @@ def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_more_ranks_than_environments_is_one_sentence_of_the_first_rank(tmp_path):
+def test_more_ranks_than_environments_leaves_no_folder(tmp_path):
     codes, messages = pretrain(3, tmp_path / "run", env__num_envs=2, learner__batch_size=12)
     assert codes == [2, 2, 2]
-    assert (
-        messages[0].count("voidrl: --env.num-envs 2 cannot be used on 3 ranks")
-        + messages[0].count("env.num_envs = 2 cannot be used on 3 ranks")
-        == 1
-    )
-    assert messages[1:] == ["", ""]
+    assert all("cannot be divided among 3 ranks" in message for message in messages)
     assert not (tmp_path / "run").exists()
 
 
@@ -511,4 +341,3 @@ def test_the_launcher_passes_signals_on_and_leaves_nothing(tmp_path):
     assert messages.count("stopped by SIGTERM") == 1
     assert read_status(out).state == "stopped"
     saved_tensors(out)  # all parts are there
-    assert run(1, ["resume", str(out), "--steps", "60"], tmp_path)[0] == [0]

@@ -4,19 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import DISCRETE, PIXELS, fill_replay, make_agent, points, small_method
-from rank_updates import CASES, CHECKS, DEFAULT, QUIET, group_of_one, run, run_ranks
+from helpers import CONTINUOUS, PIXELS, fill_replay, make_agent, points, small_method
+from rank_updates import CASES, CHECKS, QUIET, group_of_one, run, run_ranks
 
-from voidrl import ranks
-from voidrl.agent.encoder_training import Pieces
-from voidrl.agent.trainers import check_ranks
-from voidrl.config import registry
+from voidrl import dist
 from voidrl.engine.engine import Engine
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import ConfigError
-from voidrl.methods.base import Method
 from voidrl.representations.simclr import nt_xent
-from voidrl.training.build import build_config, require_fitting
+from voidrl.training.build import build_config, require_ranks
 
 # Sums in another order differ by a few units of 2⁻²⁴ of their largest terms. Adam divides a gradient by its
 # own size, so weights are compared only where it is more than rounding: the bias behind φ(s') − φ(s), say,
@@ -44,38 +40,20 @@ def assert_same_update(one, found):
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """What each of two ranks found, by case."""
-    return run_ranks(tmp_path_factory.mktemp("ranks"), (*DEFAULT, *CHECKS), 2)
+    """The results of two ranks, by case."""
+    return run_ranks(tmp_path_factory.mktemp("ranks"), (*CASES, *CHECKS), 2)
 
 
-@pytest.mark.parametrize("case", DEFAULT)
+@pytest.mark.parametrize("case", CASES)
 def test_two_ranks_with_half_a_batch_update_like_one_with_all_of_it(case, two_ranks):
     assert_same_update(run(case), two_ranks[0][case])
     assert all(torch.equal(value, two_ranks[1][case][name]) for name, value in two_ranks[0][case].items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-def test_every_method_and_representation_that_splits_updates_like_one_process(size, tmp_path):
-    found = run_ranks(tmp_path, CASES, size)
-    for case in CASES:
-        assert_same_update(run(case), found[0][case])
-        for other in found[1:]:
-            assert all(torch.equal(value, other[case][name]) for name, value in found[0][case].items()), case
 
 
 def test_moments_are_those_of_all_parts_also_where_one_is_empty(two_ranks):
     for name, expected in CHECKS["moments"]().items():
         for found in two_ranks:
             torch.testing.assert_close(found["moments"][name], expected, rtol=1e-12, atol=0)
-
-
-def test_rewards_among_the_particles_of_all_ranks_are_exactly_those_of_one_process(two_ranks):
-    one = CHECKS["rewards"]()
-    together = {name: torch.cat([found["rewards"][name] for found in two_ranks]) for name in one}
-    for name in ("apt", "itself counts", "re3"):
-        torch.testing.assert_close(together[name], one[name], rtol=1e-6, atol=0)
-    assert not torch.allclose(together["own part"], one["own part"])  # half as many are farther apart
 
 
 def test_importance_weights_follow_the_probabilities_of_all_ranks(two_ranks):
@@ -114,11 +92,11 @@ def test_a_contrast_over_parts_is_the_contrast_over_all(decoupled):
     torch.testing.assert_close(*(torch.autograd.grad(loss, h)[0] for loss in (together, whole)))
 
 
-@pytest.mark.parametrize("case", ["apt", "simclr", "popart"])
+@pytest.mark.parametrize("case", ["dqn", "simclr"])
 def test_a_group_of_one_that_exchanges_changes_nothing(case):
     alone = run(case)
     with group_of_one():
-        assert ranks.current().is_distributed
+        assert dist.current().is_distributed
         assert_same_update(alone, run(case))
 
 
@@ -135,90 +113,36 @@ def test_an_exchange_inside_compiled_code_gives_the_same():
 
 def test_without_a_group_nothing_is_exchanged_or_copied():
     x = points(3, 2)
-    assert ranks.all_gather(x) is x
-    assert ranks.sum_(x) is x
-    assert ranks.average(x) is x
-    assert ranks.current().share_of(7) == 7
-    rewards = [
-        make_agent(method__pool=pool).update(fill_replay(seed=3))["reward_mean"].isfinite()
-        for pool in (0, "all_ranks")
-    ]
-    assert all(rewards)
-
-
-# What is refused
-
-
-class Own(Method):
-    """A custom method that says nothing about ranks."""
-
-    def reward(self, batch, latents):
-        return batch.reward
-
-
-def refusal(size, spec=DISCRETE, **changes):
-    changes = {key.replace("__", "."): value for key, value in changes.items()}
-    config = build_config(spec, [changes])
-    kinds = ("representation", "method", "learner")
-    pieces = Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
-    with pytest.raises(ConfigError) as error:
-        check_ranks(config, pieces, size)
-    check_ranks(config, pieces, 1)
-    return str(error.value)
-
-
-@pytest.mark.parametrize("method", ["cbb", "maxent", "ngu", "mepol", Own])
-def test_a_method_whose_state_would_differ_between_ranks_is_refused(method):
-    said = refusal(4, method=method)
-    name = method if isinstance(method, str) else registry.name_of("method", method)
-    assert said.startswith(f"method {name!r} cannot be used on 4 ranks: ")
-    assert "use 1 rank, or a method such as apt or rnd" in said
-    assert ("set splits_over_ranks = True" in said) == (method is Own)
+    assert dist.all_gather(x) is x
+    assert dist.sum_(x) is x
+    assert dist.average(x) is x
+    assert dist.current().share_of(7) == 7
 
 
 REFUSED = {
     "batch": (
-        {"learner__batch_size": 32},
-        "learner.batch_size = 32 cannot be used on 3 ranks: expected a multiple of 3, since each takes the "
-        "same part of the batch; use 30",
+        {"learner.batch_size": 32},
+        "learner.batch_size = 32 cannot be divided among 3 ranks: expected a multiple of 3; use 30",
     ),
     "representation": (
-        {"learner__batch_size": 30, "method": "icm", "representation__batch_size": 64},
-        "representation.batch_size = 64 cannot be used on 3 ranks",
+        {"learner.batch_size": 30, "method": "icm", "representation.batch_size": 64},
+        "representation.batch_size = 64 cannot be divided among 3 ranks",
     ),
-    "neighbors": (
-        {"learner__batch_size": 9, "method__k": 3},
-        "method.k = 3 cannot be used with learner.batch_size = 9 on 3 ranks and method.pool = 0: a state has "
-        "the 2 others of its rank's part to search; use method.pool = 'all_ranks', or a larger batch",
-    ),
+    "environments": ({"env.num_envs": 2}, "env.num_envs = 2 cannot be divided among 3 ranks"),
+    "on-policy": ({"method": "mepol"}, "learner 'mepol' cannot train on 3 ranks"),
     "skills": (
-        {"learner__batch_size": 9, "phase": "finetune", "method": "diayn"},
+        {"phase": "finetune", "method": "diayn"},
         "an agent of method 'diayn' cannot be fine-tuned on 3 ranks",
     ),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_ranks_cannot_divide_is_refused_in_one_sentence(case):
-    changes, sentence = REFUSED[case]
-    assert refusal(3, **changes).startswith(sentence)
-
-
-def test_ranks_of_torchrun_are_refused_before_a_run_begins(monkeypatch):
-    config = build_config(DISCRETE, [{"method": "cbb"}])
-    probed = SimpleNamespace(spec=DISCRETE, factory=None)
-    require_fitting(probed, config)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="method 'cbb' cannot be used on 2 ranks"):
-        require_fitting(probed, config)
-
-
-@pytest.mark.parametrize("pool", [-1, "both", None])
-def test_a_pool_that_is_none_is_refused(pool):
-    with pytest.raises(
-        ConfigError, match=r"method\.pool = .* cannot be used: expected|pool = -1 cannot be used"
-    ):
-        make_agent(method__pool=pool)
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_ranks_cannot_divide_is_refused(changes, sentence):
+    config = build_config(CONTINUOUS, [{"learner.batch_size": 9, "env.num_envs": 6} | changes])
+    require_ranks(config, None, 1)
+    with pytest.raises(ConfigError, match=sentence):
+        require_ranks(config, None, 3)
 
 
 # The engine
@@ -227,13 +151,14 @@ def test_a_pool_that_is_none_is_refused(pool):
 def on_cuda(engine):
     device = torch.device("cuda", 0)
     learner = SimpleNamespace(on_policy=False)
-    config = SimpleNamespace(engine=engine, learner=learner, planned_updates=1000)
+    planned = SimpleNamespace(planned_updates=1000)
+    config = SimpleNamespace(engine=engine, learner=learner, effective=planned)
     return SimpleNamespace(device=device, config=config, learns=True)
 
 
 @pytest.mark.parametrize(("backend", "mode"), [("gloo", "eager"), ("nccl", "graph")])
 def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch):
-    monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(size=2, backend=backend))
+    monkeypatch.setattr(dist, "_current", dist.ProcessGroup(size=2, backend=backend))
     said = []
     assert pick_mode(on_cuda("auto"), None, said.append) == mode
     if mode == "graph":
@@ -261,4 +186,4 @@ def test_an_update_of_ranks_can_be_undone():
 
 
 def small_options():
-    return {"method": small_method("apt", pool="all_ranks"), "intrinsic_normalization": "scale"}
+    return {"method": small_method("apt"), "intrinsic_normalization": "scale"}

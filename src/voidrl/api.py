@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.config import (
@@ -37,7 +37,6 @@ from voidrl.errors import (
     CheckpointError,
     ConfigError,
     EnvironmentFailedError,
-    RankLostError,
     RunFolderError,
     RunInterrupted,
     SpaceError,
@@ -47,7 +46,6 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.methods.base import Method
-from voidrl.replay.columns import take_columns
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
@@ -73,7 +71,7 @@ from voidrl.training.saved_run import (
     latest_run,
     load_explorer,
     load_run,
-    rank_count,
+    require_as_many_ranks,
     sweep_parts,
 )
 from voidrl.training.wiring import make_loop
@@ -197,7 +195,7 @@ def finetune(
 @known_arguments
 @durable_output()
 @quiet_libraries()
-@ranks.process_group()
+@dist.process_group()
 def resume(
     run: str | Path,
     *,
@@ -225,7 +223,7 @@ def resume(
     """
     hooks = _hooks(callbacks)
     folder, written = open_run(run)
-    is_main = ranks.current().is_main
+    is_main = dist.current().is_main
     folder = folder if is_main else RunFolder.follow(folder.path)
     changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, written.env.id)
@@ -233,6 +231,8 @@ def resume(
     with folder.lock() if is_main else nullcontext(), _resumable(folder, written):
         log_hidden_warnings(folder.log)
         saved = _latest_of_all(folder, say)
+        if saved is not None:
+            require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
         resumed, notes = _resumed_config(folder, saved, written, changes)
         if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
@@ -254,7 +254,7 @@ def resume(
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
                 _fill(parts, say)
-                begin_stream(agent, 0)
+                begin_stream(agent)
                 state = LoopState(metrics_bytes=0)
             else:
                 parts.engine.explorer = load_explorer(saved, agent)
@@ -275,7 +275,7 @@ def resume(
                 checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
             folder.status.start(resumed.steps, state.steps)
             say(f"{folder.path}: resumed at step {state.steps}")
-            for note in [*_notes_on_ranks(saved), *notes]:
+            for note in notes:
                 say(note)
             agent.origin = folder.path.absolute()
             measure = _probe_in_training(agent, factory)
@@ -469,7 +469,7 @@ def _start_new(
 
 @durable_output()
 @quiet_libraries()
-@ranks.process_group()
+@dist.process_group()
 def _start(
     env: Env,
     layers: list[ConfigLayer],
@@ -516,7 +516,7 @@ def _start(
         _fill(parts, notes.append)
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
-        begin_stream(agent, 0)
+        begin_stream(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
         rollout = agent.learner.rollout_steps * config.env.num_envs
         if not config.steps:
@@ -537,7 +537,7 @@ def _start(
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
         name = _default_name(to_json(config), config.env.id)
-        if ranks.current().is_main:
+        if dist.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
             _require_disk(path, agent, notes.append)
@@ -545,7 +545,7 @@ def _start(
             measure = _probe_in_training(agent, probed.factory)
         with _new_folder(out, name, overwrite) as folder:
             agent.origin = folder.path.absolute()
-            if ranks.current().is_main:
+            if dist.current().is_main:
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
@@ -561,43 +561,39 @@ def _start(
 def _hooks(callbacks: Callbacks) -> CallbackList:
     """The callbacks of a run; of several ranks, the first calls them."""
     hooks = CallbackList(callbacks)
-    return hooks if ranks.current().is_main else CallbackList()
+    return hooks if dist.current().is_main else CallbackList()
 
 
 @contextmanager
 def _new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bool) -> Iterator[RunFolder]:
     """The folder of a new run, which the first rank makes for all."""
-    if not ranks.current().is_main:
-        followed = RunFolder.follow(ranks.broadcast_object(None))
+    if not dist.current().is_main:
+        followed = RunFolder.follow(dist.broadcast_object(None))
         followed.require_visible()
-        ranks.total(1)
+        dist.total(1)
         yield followed
         return
     named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
     with named if out else RunFolder.create_unnamed(*name) as folder:
-        ranks.broadcast_object(str(folder.path.absolute()))
-        ranks.total(1)  # all of them see it
+        dist.broadcast_object(str(folder.path.absolute()))
+        dist.total(1)  # all of them see it
         yield folder
 
 
 def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
     """Fill the replay of a run that starts from its dataset, if it has one."""
-    config, here = parts.agent.config, ranks.current()
-    if config.replay.data is None:
-        return
-    replay = parts.replay if here.size == 1 else parts.replay.empty_like(config.env.num_envs)
-    say(fill_replay(replay, config.replay.data, config.env, parts.agent.method))
-    if here.size > 1:  # the same transitions as on one rank, of which this one has its columns
-        take_columns(parts.replay, here.part(config.env.num_envs).start, [(0, replay)])
+    config = parts.agent.config
+    if config.replay.data is not None:
+        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:
     """What measures the agent for `log.probe_every_steps`; its play is collected here, before training."""
-    if not agent.config.log.probe_every_steps or not ranks.current().is_main:
+    if not agent.config.log.probe_every_steps or not dist.current().is_main:
         return None
     from voidrl.probing.run import RunProbe
 
-    with ranks.alone():
+    with dist.alone():
         return RunProbe(agent, factory)
 
 
@@ -664,8 +660,6 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
             loop.training.folder.log_traceback(error)  # to fix it, one needs the line
         loop.training.folder.log(f"failed: {error}")
         loop.training.folder.status.fail(error, loop.state.steps)
-        if isinstance(error, RankLostError) and not ranks.current().is_main:
-            error.is_reported = loop.training.folder.is_failed_for_first(error, loop.state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.training.folder.path}: {loop.state.steps - before} steps in {took}")
@@ -681,7 +675,7 @@ def _resumable(folder: RunFolder, config: Config) -> Iterator[None]:
     except StoppedBySignal as stop:
         if folder.status.is_done:  # it came while the environments were being closed
             raise RunInterrupted(f"{stop} after the last step; the run is complete") from None
-        remedy = f"resume with `{resume_command(folder, config, ranks.current())}`"
+        remedy = f"resume with `{resume_command(folder, config, dist.current())}`"
         raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 
 
@@ -755,30 +749,14 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 def _latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """`_latest`, which the first rank finds for all."""
-    if ranks.current().is_main:
+    if dist.current().is_main:
         folder.sweep()
         saved = _latest(folder, say)
         sweep_parts(folder)
-        ranks.broadcast_object(None if saved is None else saved.step)
+        dist.broadcast_object(None if saved is None else saved.step)
         return saved
-    step = ranks.broadcast_object(None)
+    step = dist.broadcast_object(None)
     return None if step is None else checkpoint.load_step(folder.checkpoints_path, step)
-
-
-def _notes_on_ranks(saved: checkpoint.Checkpoint | None) -> list[str]:
-    """What a run on another number of ranks than before should know."""
-    before, now = 1 if saved is None else rank_count(saved), ranks.current().size
-    if saved is None or before == now:
-        return []
-    return [
-        f"it had {_counted(before)} and has {now}: weights and optimizers are exactly those of the "
-        f"checkpoint, the replay is divided again with all its transitions, and random numbers differ from "
-        f"those of an uninterrupted run"
-    ]
-
-
-def _counted(number: int) -> str:
-    return f"{number} rank{'s' * (number != 1)}"
 
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
@@ -808,5 +786,5 @@ def _speaker(folder: RunFolder) -> Callable[[str], None]:
 
 def _say_once(text: str) -> None:
     """Say it on the first of all ranks."""
-    if ranks.current().is_main:
+    if dist.current().is_main:
         say(text)

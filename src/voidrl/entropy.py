@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.errors import ConfigError, NeighborError, UnknownNameError
 from voidrl.kernels import usable
 
@@ -244,13 +244,13 @@ class RunningMean(nn.Module):
 
         With a `mask` of the same shape, only those where it is True count, at least one.
         """
-        is_distributed = ranks.current().is_distributed
+        is_distributed = dist.current().is_distributed
         if x.numel() == 0 and not is_distributed:
             return
         x = x if mask is None else x.masked_fill(~mask, 0)
         total, count = x.sum(dtype=torch.float64), x.numel() if mask is None else mask.sum()
         if is_distributed:
-            total, count = ranks.sum_(torch.stack([total, torch.zeros_like(total) + count])).unbind()
+            total, count = dist.sum_(torch.stack([total, torch.zeros_like(total) + count])).unbind()
         if self.momentum is not None:
             momentum = _unless_empty(self.momentum, count) if is_distributed else self.momentum
             self.total.mul_(momentum)
@@ -308,7 +308,7 @@ class RunningMoments(nn.Module):
             x = x[:, None]
         if x.shape[1:] != shape:  # it would be broadcast
             raise ConfigError(f"moments of shape {shape} cannot be updated with {tuple(x.shape)}")
-        is_distributed = ranks.current().is_distributed
+        is_distributed = dist.current().is_distributed
         if len(x) == 0 and not is_distributed:
             return
         x = x.double()
@@ -348,7 +348,7 @@ def _moments_of_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     squares = (x - mean).square().sum(0)
     n = torch.full_like(mean.flatten()[:1], len(x))
     own = torch.cat([n, mean.flatten(), squares.flatten()])
-    parts = ranks.all_gather(own[None])  # (ranks, 1 + 2 · numbers)
+    parts = dist.all_gather(own[None])  # (ranks, 1 + 2 · numbers)
     counts = parts[:, :1]
     means, squares_within = parts[:, 1:].chunk(2, 1)
     together = (counts * means).sum(0) / counts.sum().clamp(min=1)

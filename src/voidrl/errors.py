@@ -41,9 +41,6 @@ def shown(value: object) -> str:
 class VoidrlError(Exception):
     """Base of every error raised for a user; the command line prints it without a traceback."""
 
-    is_reported = False
-    """Whether another process of the same run says it."""
-
 
 class VoidrlWarning(UserWarning):
     """A problem that does not stop the run."""
@@ -141,19 +138,15 @@ class PipeClosedError(OutputError):
 
 
 class RankLostError(VoidrlError):
-    """Another process that trains the same agent has ended, or does not answer."""
+    """Another process that trains the same agent has ended."""
 
 
 class RunInterrupted(KeyboardInterrupt):
     """A signal stopped the run after a checkpoint; not an Exception, so that nothing swallows it."""
 
-    is_reported = False
-
 
 class StoppedBySignal(KeyboardInterrupt):
     """A signal stopped what was being done outside of training."""
-
-    is_reported = False
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")

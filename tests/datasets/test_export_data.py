@@ -9,6 +9,7 @@ import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, Chain, config, fill_replay, make_agent, small_method
 
 import voidrl
+from voidrl import dist
 from voidrl.cli.main import main
 from voidrl.config import EnvConfig
 from voidrl.data.episodes import find_spans, read_episodes
@@ -180,6 +181,23 @@ def test_the_columns_of_a_replay_share_the_data(tmp_path):
         assert len(all_of_them) - 2 * n <= len(found)
         assert len({tuple(row) for row in found}) >= len(found) - n
         assert all(row in all_of_them for row in found)  # (s, a, r, γ, s') are never mixed
+
+
+def test_each_rank_fills_its_own_columns(tmp_path, monkeypatch):
+    replay = count_replay(steps=60, capacity=100, ends=(3, 14, 15, 30, 52))
+    dataset = written(replay, tmp_path / "set-v0", "npz")
+    env, method = EnvConfig(id="test", num_envs=5), make_agent().method
+    whole = Replay(replay.spec, 5, 200, 0, CPU, CPU)
+    fill_from(whole, dataset.name, env, method)
+    monkeypatch.setattr(dist, "total", lambda *numbers: [*numbers])
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
+        n = len(dist.current().part(5))
+        part = Replay(replay.spec, n, 40 * n, 0, CPU, CPU)
+        fill_from(part, dataset.name, env, method)
+        parts.append(part.action.unflatten(0, (-1, n)))
+    assert torch.equal(torch.cat(parts, 1), whole.action.unflatten(0, (-1, 5)))
 
 
 def test_of_more_data_than_fits_the_last_is_taken(tmp_path):

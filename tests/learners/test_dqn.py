@@ -7,7 +7,7 @@ from helpers import CPU, Chain, config, fill_replay, make_agent, seen_as
 from torch import nn
 
 import voidrl
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import EncoderConfig
 from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError
@@ -125,7 +125,7 @@ def test_a_ladder_gives_each_environment_its_own_epsilon_by_hand(monkeypatch):
     learner.num_envs = 5  # of which two ranks have two and three
     whole, parts = learner.ladder(5), []
     for rank in range(2):
-        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 2))
+        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
         parts.append(learner.ladder(2 + rank))
     assert torch.equal(torch.cat(parts), whole)
     for epsilon in (0.0, 1.0):

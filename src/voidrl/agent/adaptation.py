@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent.agent import SELECTION_STEPS, Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.transfer import copy_targets, fresh_heads
@@ -109,7 +109,7 @@ def rewards_differ(replay: Replay, newest: int) -> bool:
         ends = (replay.ending[slots] == TERMINATED).any()
         are_equal = high - low <= SAME * torch.maximum(low.abs(), high.abs())
         says_nothing = (are_equal & ((high == 0) | ~ends)).float()
-    return not bool(ranks.min_(says_nothing))  # host synchronization
+    return not bool(dist.min_(says_nothing))  # host synchronization
 
 
 def discounted_returns(replay: Replay, discount: float, factor: float) -> Returns:
@@ -175,7 +175,7 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     low, high, mean = (float(f(returns.values)) for f in (np.min, np.max, np.mean))
     numbers = (*found, high - low, mean, max(abs(low), abs(high)))
     # Each rank has a part of the replay: the one that has seen most decides.
-    numbers = max(ranks.all_gather_object(numbers), key=lambda each: each[4])
+    numbers = max(dist.all_gather_object(numbers), key=lambda each: each[4])
     alignment, scale, shift, largest, span, mean, size = numbers
     if span <= SAME * size:
         return Outcome("all", None, 0.0)
@@ -250,7 +250,7 @@ def _rescale(agent: Agent, scale: float, shift: float) -> bool:
 def renew_heads(agent: Agent, heads: Literal["actor", "random"]) -> None:
     """Reinitialize what `finetune.heads` of this name reinitializes, in place."""
     fresh = Agent(agent.spec, agent.config, torch.device("cpu")).tensors()
-    ranks.broadcast_([*fresh.values()])  # random numbers differ between ranks
+    dist.broadcast_([*fresh.values()])  # random numbers differ between ranks
     names = fresh_heads(agent, heads)
     for name, value in agent.tensors().items():
         if name.startswith(names):

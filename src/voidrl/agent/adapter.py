@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent.adaptation import OUTGROWN, Outcome, adapt, rescale, rewards_differ
 from voidrl.agent.agent import Agent
 from voidrl.agent.detours import MEAN_STEPS
@@ -104,7 +104,7 @@ class Adapter:
         """Whether an episode has returned so much more than before that all may be on too large a scale."""
         state = self.state
         is_large = state.adapted_from is not None and state.largest_return > state.look_above > 0
-        return self.rescales and is_large and not ranks.current().is_distributed
+        return self.rescales and is_large and not dist.current().is_distributed
 
     def rescale(self) -> None:
         """Look at the range of returns again, and scale by it if it has outgrown the old one."""
@@ -197,7 +197,7 @@ class Adapter:
     def _is_ahead(self) -> bool:
         """Whether episodes with new heads return more than those of the pre-trained policy in the warm-up."""
         state = self.state
-        if state.kept != "policy" or state.reference is None or ranks.current().is_distributed:
+        if state.kept != "policy" or state.reference is None or dist.current().is_distributed:
             return False
         recent = state.returns
         return len(recent) == COMPARED_EPISODES and math.fsum(recent) / len(recent) > state.reference

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import assembly, transfer
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.combinations import check_combination, check_vector_rewards
@@ -155,12 +155,12 @@ class Agent(nn.Module):
         """
         joint, metrics = JointLoss(aside or InOrder()), Metrics()
         with self.precision():
-            own_batch = ranks.current().share_of(self.config.representation.batch_size)
+            own_batch = dist.current().share_of(self.config.representation.batch_size)
             if self.trains_representation and own_batch:
                 with joint.aside():
                     own = replay.segment(replay.sample(own_batch), 1, 1.0)
                     metrics |= self.train_representation(replay, own, joint)
-            slots, weight = replay.draw(ranks.current().share_of(self.config.learner.batch_size))
+            slots, weight = replay.draw(dist.current().share_of(self.config.learner.batch_size))
             segment = self.horizon.segment(replay, slots)
             if self.trains_representation and not own_batch:
                 with joint.aside(segment, weight):

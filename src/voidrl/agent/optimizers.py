@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.errors import ConfigError
 from voidrl.nets.spectral import full_precision
 
@@ -114,7 +114,7 @@ class Optimizers:
             self[name].zero_grad(set_to_none=True)
         with full_precision(loss):  # or the gradients of full-precision layers would be bf16
             loss.backward(inputs=[p for name in names for p in self.parameters(name)])
-        if ranks.current().is_distributed:
+        if dist.current().is_distributed:
             self._average_gradients(names)
         for name in names:
             if max_norm := self._plans[name].max_grad_norm:
@@ -130,7 +130,7 @@ class Optimizers:
         for weight in weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-        ranks.average_([weight.grad for weight in weights if weight.grad is not None])
+        dist.average_([weight.grad for weight in weights if weight.grad is not None])
 
     @torch.no_grad()
     def forget(self, parameters: set[nn.Parameter]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent.agent import Agent
 from voidrl.learners.base import Learner
 from voidrl.representations.base import Representation
@@ -20,7 +20,7 @@ def reset(agent: Agent) -> None:
     graphs stay valid.
     """
     fresh = Agent(agent.spec, agent.config, torch.device("cpu"))
-    ranks.broadcast_([*fresh.tensors().values()])  # random numbers differ between ranks
+    dist.broadcast_([*fresh.tensors().values()])  # random numbers differ between ranks
     trained = set(agent.optimizers.all_parameters())
     done: set[nn.Parameter] = set()  # f and the learner may share an encoder
     reinitialized: set[nn.Parameter] = set()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent.joint_loss import JointLoss
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Replay, Segment
@@ -142,8 +142,8 @@ def encoded_pool(agent: Agent, replay: Replay) -> Pool:
     """
 
     def draw(n: int) -> Tensor:
-        mine = -(-n // ranks.current().size)
-        return ranks.all_gather(agent.encode(replay.observations(replay.sample(mine))))[:n]
+        mine = -(-n // dist.current().size)
+        return dist.all_gather(agent.encode(replay.observations(replay.sample(mine))))[:n]
 
     return cache(draw)
 
@@ -178,7 +178,7 @@ def _train_method(
 def _fresh_segment(agent: Agent, replay: Replay) -> Segment:
     """As many fresh transitions as the learner's, of the kind that the method learns from."""
     config = agent.config.learner
-    slots = replay.sample(ranks.current().share_of(config.batch_size))
+    slots = replay.sample(dist.current().share_of(config.batch_size))
     if config.intrinsic_n_step == "single":
         return agent.horizon.segment(replay, slots)
     return replay.segment(slots, 1, config.discount)

@@ -1,8 +1,8 @@
 """`--ranks N` and `--gpus N`: one command as N processes that train one agent.
 
-torchrun does the same, and either may start a run. It is not called here for two reasons: its report of a
-failed process hides our sentence behind a traceback of its own, and it ends the others after a fixed time,
-when they may still be writing a checkpoint. Imports no torch unless GPUs are to be counted.
+torchrun does the same, and either may start a run. It is not called here since its report of a failed process
+hides our sentence, and since it kills the others after a fixed time, when they may be writing a checkpoint.
+Imports no torch unless GPUs are to be counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = {
 NAMES = ("--ranks", "--gpus")
 THREADS = "OMP_NUM_THREADS"
 LOOK_SECONDS = 0.05
-GRACE_SECONDS = 30.0  # after one has failed, for the others to notice it and to write down why
+GRACE_SECONDS = 30.0  # after one has failed, for the others to notice it and to say so
 KILL_SECONDS = 10.0  # after they were asked to end
 
 
@@ -88,9 +88,8 @@ def _require_gpus(number: int, argv: Sequence[str]) -> None:
 def launch(number: int, command: str, argv: Sequence[str]) -> int:
     """Run a command as `number` processes; returns their exit status.
 
-    Signals are passed on, and a second one ends all at once. When one process fails the others are left some
-    time to end by themselves. The first one has this terminal; of the others only messages are shown, which
-    they write where the first cannot speak for them.
+    Signals are passed on, and a second one ends all at once. If a process fails, the others have some time to
+    end by themselves. The first has this terminal; the others only show errors.
     """
     children: list[subprocess.Popen[bytes]] = []
     with StopSignals() as stop:
@@ -131,14 +130,14 @@ def _start(rank: int, number: int, port: int, command: str, argv: Sequence[str])
 
 
 def _port() -> int:
-    """A free port; somebody else may take it before the first rank does, which then says so."""
+    """A free port; if it is taken before the first rank listens there, that rank says so."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]], stop: StopSignals) -> None:
-    """Until all have ended; those that outlive a failed one for too long are ended."""
+    """Wait until all have ended; end those that outlive a failed one for too long."""
     is_passed_on, deadline, asked = False, float("inf"), False
     while any(child.poll() is None for child in children):
         if stop.requested and not is_passed_on:
@@ -159,7 +158,7 @@ def _send(children: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -
 
 
 def _status(children: Sequence[subprocess.Popen[bytes]]) -> int:
-    """That of the first process, which speaks for all, unless it was killed; then a sentence is said here."""
+    """The exit status of the first process, unless it was killed; names processes that a signal has ended."""
     codes = [child.returncode for child in children]
     for rank, code in enumerate(codes):
         if code < 0:

@@ -83,6 +83,7 @@ def _answer(args: list[str]) -> int:
     dry_run = args[:1] == ["experiment"] and "--dry-run" in args  # which runs no code of the user
     if "" not in sys.path and not dry_run:
         sys.path.insert(0, "")  # so that the installed command finds module:factory in the current folder
+    is_first = os.environ.get("RANK", "0") == "0"  # a signal stops all ranks of a run
     with command_output(), quiet_libraries(), for_command():
         try:
             # What starts the ranks of a run passes signals on, so that each may come twice.
@@ -91,15 +92,14 @@ def _answer(args: list[str]) -> int:
         except PipeClosedError:
             return PIPE_CLOSED
         except VoidrlError as error:
-            if not error.is_reported:
-                say(f"voidrl: {as_options(str(error))}")
+            say(f"voidrl: {as_options(str(error))}")
             return BAD_INPUT
         except RunInterrupted as stop:
-            if not stop.is_reported:
+            if is_first:
                 say(f"voidrl: {stop}")
             return INTERRUPTED
         except StoppedBySignal as stop:
-            if not stop.is_reported:
+            if is_first:
                 say(f"voidrl: {stop} outside of training; what was saved before is untouched")
             return STOPPED + stop.number
         except KeyboardInterrupt:

@@ -109,9 +109,9 @@ def _on_ranks(
         return 0
     # Where a rank is lost, torch would write a stack of its own before the sentence that says so.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from voidrl import ranks
+    from voidrl import dist
 
-    with ranks.process_group():
+    with dist.process_group():
         run(command, rest)
     return 0
 
@@ -135,9 +135,9 @@ def _start(command: str, argv: list[str]) -> None:
         usage = f"voidrl {command} {what}"
         print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
         return
-    from voidrl import api, ranks
+    from voidrl import api, dist
 
-    if ranks.current().is_main:
+    if dist.current().is_main:
         for note in _notes(command, request):
             say(note)
     options, config = request.options, request.config
@@ -311,9 +311,14 @@ def _require_resumable(command: str, argv: list[str], size: int) -> None:
     options = _read_resume(argv)
     from voidrl import api
     from voidrl.config import update
+    from voidrl.runs.status import read_status
     from voidrl.training import build
+    from voidrl.training.saved_run import require_as_many_ranks
 
-    _, written = api.open_run(options.run)
+    folder, written = api.open_run(options.run)
+    status = read_status(folder.path)
+    if status is not None and status.checkpoint is not None:
+        require_as_many_ranks(folder.path, status.ranks, size)
     build.require_ranks(update(written, build.changes(read_changes(options.config))), None, size)
 
 

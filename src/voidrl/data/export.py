@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.system.terminal.output import say
 from voidrl.training.build import config_from_json
-from voidrl.training.saved_run import REPLAY, latest_run, load_replay
+from voidrl.training.saved_run import REPLAY, latest_run, load_parts, load_replay
 from voidrl.types import EnvSpec
 
 
@@ -57,7 +58,7 @@ def export_data(
     """Write the replay of a run's newest checkpoint as a dataset.
 
     Observations are single frames as the environment gave them, actions are in its units. Episodes are in
-    the order in which they began.
+    the order in which they began, those of one rank after those of another.
 
     Args:
         run: The folder of a run, or one of its checkpoints.
@@ -75,9 +76,9 @@ def export_data(
         )
     meta = saved.meta
     spec, config = spec_from_json(meta.get("spec")), config_from_json(meta.get("config"))
-    replay = _replay_of(saved, spec, config)
-    spans = find_spans(replay)
-    if not spans:
+    replays = [_replay_of(part, spec, config) for part in load_parts(saved)]
+    found = [find_spans(replay) for replay in replays]
+    if not (spans := [*chain(*found)]):
         raise ConfigError(f"{saved.path} cannot be exported: its replay has no steps")
     counts = {"cut": sum(span.cut for span in spans), "open": sum(span.open for span in spans)}
     steps = sum(len(span.rows) for span in spans)
@@ -99,7 +100,8 @@ def export_data(
         f"{saved.step} steps, by voidrl {__version__}.",
     }
     content = Content(observation_space(spec), action_space(spec), _env_spec(config), metadata, about)
-    name = WRITERS[format](out, content, read_episodes(replay, spans), overwrite=overwrite)
+    episodes = chain.from_iterable(map(read_episodes, replays, found))
+    name = WRITERS[format](out, content, episodes, overwrite=overwrite)
     return Exported(name, len(spans), steps, **counts)
 
 
@@ -114,11 +116,13 @@ def _newest(run: str | Path) -> checkpoint.Checkpoint:
 
 
 def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> Replay:
-    """The replay of a checkpoint, in main memory."""
+    """The replay of a checkpoint or of one rank's part, in main memory."""
     chunk = next(name for name in sorted(saved.files) if name.startswith("replay_"))
     skill_dim = checkpoint.read_headers(saved.path / chunk)["skill"].shape[1]
     cpu = torch.device("cpu")
-    size = config.env.num_envs, config.replay.capacity_steps
+    num_envs = len(saved.tensors(REPLAY)["age"])
+    rows = -(-config.replay.capacity_steps // config.env.num_envs)
+    size = num_envs, rows * num_envs
     replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay)
     load_replay(saved, replay)
     return replay

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from voidrl import dist
 from voidrl.config import EnvConfig
 from voidrl.data.episodes import Episode
 from voidrl.data.files import Dataset, open_dataset
@@ -73,7 +74,10 @@ def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, Env
 
 
 def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> str:
-    """Fill an empty replay with as much of a dataset as it keeps, the last; returns a sentence about it."""
+    """Fill an empty replay with as much of a dataset as it keeps, the last; returns a sentence about it.
+
+    Each of several ranks fills its columns with what they would have on one process.
+    """
     if replay.note.shape[1]:
         raise ConfigError(
             f"replay.data = {data!r} cannot be used with method {method.config.name!r}, which notes "
@@ -81,7 +85,8 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
         )
     dataset, spec = open_fitting(data, replay.spec, env)
     stream = Stream(dataset, spec)
-    n, dim = replay.num_envs, replay.skill.shape[1]
+    here, dim = dist.current(), replay.skill.shape[1]
+    n = replay.num_envs if here.size == 1 else env.num_envs
     kept = replay.rows - replay.spec.frame_stack - 1  # rows with transitions, after the reset of the run
     share = min(kept, stream.moves // n)
     begins = [stream.moves - share * (n - i) for i in range(n)]
@@ -91,11 +96,11 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
             f"the dataset {data!r} cannot be used: its {stream.steps} steps are too few for "
             f"env.num_envs = {n}"
         )
-    columns = [stream.moves_from(begin) for begin in begins]
+    columns = [stream.moves_from(begins[i]) for i in here.part(n)]
     replay.reset(np.stack([next(column).next_frame for column in columns]))
     draws = dim > 0 and stream.skill_dim != dim
-    at_start = torch.zeros(n, dtype=torch.int64, device=replay.device)
-    skill = method.sample_skill(at_start) if dim else torch.zeros(n, 0)
+    at_start = torch.zeros(len(columns), dtype=torch.int64, device=replay.device)
+    skill = method.sample_skill(at_start) if dim else torch.zeros(len(columns), 0)
     added = 0
     for _ in range(rows):
         row = [next(column) for column in columns]
@@ -114,6 +119,7 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
             np.array([move.ended for move in row]),
             np.array([move.skill_ended for move in row]),
         )
+    added = int(dist.total(added)[0])
     of_all = f" of {stream.steps}" if added < stream.steps else ""
     drawn = "; skills, which it lacks, were drawn for each episode" if draws else ""
     return f"the replay begins with {added}{of_all} transitions from the dataset {data!r}{drawn}"

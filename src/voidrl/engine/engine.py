@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voidrl import kernels, ranks
+from voidrl import dist, kernels
 from voidrl.agent.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.engine.accumulator import Accumulator
@@ -198,7 +198,7 @@ class Engine:
             except Exception as error:
                 # Of several ranks, one that repeats an update would exchange gradients with nobody.
                 final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or not compiler
-                if final or ranks.current().is_distributed or not compiler.can_recover(error):
+                if final or dist.current().is_distributed or not compiler.can_recover(error):
                     raise
                 self.mode = "compile" if compiler else "graph"
                 restore()

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from voidrl import kernels, ranks
+from voidrl import dist, kernels
 from voidrl.agent.agent import Agent
 from voidrl.engine.auto import engine_for
 from voidrl.errors import ConfigError, by_caller
@@ -21,9 +21,9 @@ def pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> M
     if agent.device.type != "cuda":
         there = "" if torch.cuda.is_available() else ", and torch sees no CUDA device here"
         obstacle = f"the networks are on {agent.device}{there}"
-    elif not ranks.current().can_be_captured:
+    elif not dist.current().can_be_captured:
         obstacle = (
-            f"{ranks.current().size} ranks exchange gradients by {ranks.current().backend}, which leaves the "
+            f"{dist.current().size} ranks exchange gradients by {dist.current().backend}, which leaves the "
             f"device (NCCL takes a GPU for each rank)"
         )
     mode: Mode

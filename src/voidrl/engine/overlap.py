@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent.agent import Agent, Scored
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
@@ -114,7 +114,7 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
     `encoder`: as soon as the critic's loss is minimized, the weights that scoring reads are those of the next
     update, whatever the actor and the targets still do.
     """
-    if replay.priorities is not None or ranks.current().is_distributed:
+    if replay.priorities is not None or dist.current().is_distributed:
         return "everything"  # drawn by the last errors; or exchanged in an order that all ranks keep
     if not (agent.uses_method or agent.trains_representation):
         return "nothing"
@@ -146,7 +146,7 @@ def runs_beside(agent: Agent) -> bool:
         and not representation.reads_learner
         and not any(True for _ in representation.buffers())
         and type(representation).__module__.startswith("voidrl.")
-        and not ranks.current().is_distributed
+        and not dist.current().is_distributed
     )
 
 

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -182,7 +182,7 @@ class DQN(Learner):
 
         On several ranks the ladder is that of the training environments of all of them.
         """
-        mine = ranks.current().part(self.num_envs)
+        mine = dist.current().part(self.num_envs)
         first, total = (mine.start, self.num_envs) if len(mine) == n else (0, n)
         rung = torch.arange(first, first + n, device=self.epsilon.device) / max(total - 1, 1)  # 0 … 1
         return self.epsilon ** (1 + self.config.epsilon_ladder * rung)

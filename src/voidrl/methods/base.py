@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig, require
 from voidrl.errors import NeighborError
@@ -123,7 +123,7 @@ class Method(nn.Module):
     splits_over_ranks: ClassVar[bool] = False
     """Whether several processes may train one agent with it: its losses are means over the batch, and what it
     computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
-    (`voidrl.ranks`)."""
+    (`voidrl.dist`)."""
     skill_choice: str = "which earned most in the warm-up"
     """How `select_skill` chose the skill, for the sentence that names it."""
 
@@ -267,8 +267,8 @@ def require_pool(pool: Pool, particles: str) -> None:
 
 def particles_of_ranks(z: Tensor) -> Tensor | None:
     """(size · n, dim): the (n, dim) particles of all ranks, this one's first; None if there are no others."""
-    group = ranks.current()
-    return ranks.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
+    group = dist.current()
+    return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
 
 
 def require_neighbors(config: RunConfig, k: int, *, pool: Pool = 0, include_self: bool = False) -> None:

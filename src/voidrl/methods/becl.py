@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import Config as RunConfig
 from voidrl.config import SkillConfig, require, require_positive, require_skills
 from voidrl.errors import ConfigError
@@ -105,7 +105,7 @@ class BeCL(Method):
         """InfoNCE, the mean over the states that have a positive."""
         log_ratio, paired, accuracy = self.contrast(latents.z_next, batch.skill)
         # Of all ranks: the mean of their losses is then the mean over all pairs.
-        pairs = ranks.average(paired.sum()).clamp(min=1 / ranks.current().size)
+        pairs = dist.average(paired.sum()).clamp(min=1 / dist.current().size)
         loss = -log_ratio.masked_fill(~paired, 0.0).sum() / pairs
         yield Loss("method", loss, {"becl_loss": loss.detach(), "becl_accuracy": accuracy})
 
@@ -117,11 +117,11 @@ class BeCL(Method):
         the same skill, where any has.
         """
         h = unit_vectors(self.embedding(z_next))  # (B, width)
-        everyone = ranks.all_gather(h)  # on several ranks (N, width): pairs and others are those of all
+        everyone = dist.all_gather(h)  # on several ranks (N, width): pairs and others are those of all
         with full_precision(h):  # bf16 would round a similarity of 2 to 0.008
             similarity = h @ everyone.T / self.config.temperature  # (B, B)
         label = skill.argmax(1)
-        labels, first = ranks.all_gather(label), ranks.current().rank * len(label)
+        labels, first = dist.all_gather(label), dist.current().rank * len(label)
         itself = torch.eye(len(labels), dtype=torch.bool, device=label.device)[first : first + len(label)]
         same = (label[:, None] == labels) & ~itself  # (B, B)
         paired = same.any(1)
@@ -135,7 +135,7 @@ class BeCL(Method):
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The ratio, that of chance for states without a positive."""
         ratio = self.contrast(latents.z_next, batch.skill)[0].exp()
-        others = len(ratio) * ranks.current().size - 1
+        others = len(ratio) * dist.current().size - 1
         return ratio * others if self.config.scale_by_batch else ratio
 
     # Skills

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import MAX_SKILLS, SkillConfig, require, require_positive
 from voidrl.config import Config as RunConfig
 from voidrl.entropy import RunningMoments, knn_distances
@@ -120,10 +120,10 @@ class CIC(Method):
         h, h_next = self.phi(z), self.phi(z_next)  # (B, rep_dim)
         query = unit_vectors(self.skill_query(skill))
         key = unit_vectors(self.transition_key(join(h, h_next)))
-        keys = ranks.all_gather(key)  # on several ranks (N, rep_dim), those of all of them
+        keys = dist.all_gather(key)  # on several ranks (N, rep_dim), those of all of them
         with full_precision(query):
             logits = query @ keys.T / self.config.temperature  # (B, B): row i has the skill of transition i
-        right = logits.diagonal(ranks.current().rank * len(key))
+        right = logits.diagonal(dist.current().rank * len(key))
         return (logits.logsumexp(1) - right).mean(), top1_accuracy(logits, right)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:

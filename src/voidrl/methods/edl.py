@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import Config as RunConfig
 from voidrl.config import Count, SkillConfig, require, require_positive, require_skills
 from voidrl.entropy import RunningMoments
@@ -120,10 +120,10 @@ class VQVAE(nn.Module):
         """Squared errors, (B,) each: of x̂, of the codes, and of the encoder; `revive`: move dead codes."""
         e = self.encoder(x)
         with torch.no_grad():
-            self._revive(ranks.all_gather(e), revive)
+            self._revive(dist.all_gather(e), revive)
             index = self.distances(e).argmin(1)  # (B,)
             share = (index[:, None] == torch.arange(len(self.codes), device=x.device)).float().mean(0)
-            self.usage.lerp_(ranks.average(share), USAGE_RATE)
+            self.usage.lerp_(dist.average(share), USAGE_RATE)
         c = self.codes.index_select(0, index)
         error = (self.decoder(e + (c - e).detach()) - x).square().sum(1)
         return error, (e.detach() - c).square().sum(1), (e - c.detach()).square().sum(1)
@@ -134,7 +134,7 @@ class VQVAE(nn.Module):
         least = self.usage.argmin()
         moves = (torch.arange(k, device=e.device) == least) & (self.usage < DEAD / k) & wanted  # (K,)
         gumbel = -torch.empty_like(e[:, 0]).exponential_().log()
-        ranks.broadcast_([gumbel])  # all ranks move the same code to the same state
+        dist.broadcast_([gumbel])  # all ranks move the same code to the same state
         row = (self.distances(e).amin(1).log() + gumbel).argmax()
         found = e.index_select(0, row[None])  # (1, code_dim)
         self.codes.copy_(torch.where(moves[:, None], found, self.codes))
@@ -228,7 +228,7 @@ class EDL(Method):
         error, codes, commitment = (term.mean() for term in self.vae(x, explores))
         with torch.no_grad():
             spread = (x[:, None] - self.vae.goals()).square().sum(2).mean()
-            self.spread.lerp_(ranks.average(spread), USAGE_RATE * explores)
+            self.spread.lerp_(dist.average(spread), USAGE_RATE * explores)
         loss = error + codes + self.config.beta * commitment
         metrics = {"edl_loss": loss, "edl_error": error / x.shape[1], "edl_commitment": commitment}
         yield Loss("method", loss, {name: value.detach() for name, value in metrics.items()})

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import knn_distances
 from voidrl.kernels.fusion import fusable
@@ -117,7 +117,7 @@ class Proto(Method):
         """Cross-entropy between the prototypes of s and those of s'."""
         self._scored = None
         if self.config.center:
-            self._move_average(ranks.average(latents.z.detach().mean(0)))
+            self._move_average(dist.average(latents.z.detach().mean(0)))
         loss, perplexity = self.assign(latents.z, self._target_latents(batch.next_obs, latents))
         yield Loss("method", loss, {"proto_loss": loss.detach(), "proto_perplexity": perplexity})
 
@@ -151,8 +151,8 @@ class Proto(Method):
     @staticmethod
     def _balanced(scores: Tensor, iterations: int) -> Tensor:
         """(B, K): the assignments of this rank's states, balanced over those of all ranks."""
-        first = ranks.current().rank * len(scores)
-        return sinkhorn(ranks.all_gather(scores), iterations)[first : first + len(scores)]
+        first = dist.current().rank * len(scores)
+        return sinkhorn(dist.all_gather(scores), iterations)[first : first + len(scores)]
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The distance to the k-th neighbor; 0 as long as there are no k."""
@@ -176,7 +176,7 @@ class Proto(Method):
             polyak_update(self.target_encoder, self.representation.encoder, self.config.target_tau)
         self.normalize_prototypes()
         if self._scored is not None:
-            self.enqueue(ranks.all_gather(self._scored))
+            self.enqueue(dist.all_gather(self._scored))
             self._scored = None
 
     @torch.no_grad()
@@ -190,7 +190,7 @@ class Proto(Method):
         with full_precision(u):
             scores = self.prototypes @ u.T  # (K, B)
         noise = torch.empty_like(scores).exponential_()
-        ranks.broadcast_([noise])  # the same draw on all ranks
+        dist.broadcast_([noise])  # the same draw on all ranks
         drawn = (scores - noise.log()).argmax(1)  # (K,): the Gumbel-max trick
         offset = torch.arange(len(drawn), device=u.device)
         self.queue.index_copy_(0, (self.head + offset) % len(self.queue), u.index_select(0, drawn))

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import SkillConfig, require, require_positive, require_skills
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, Option, one_hot_skills
@@ -94,7 +94,7 @@ class VIC(Method):
         logits, label = self.logits(option), skill.argmax(1)
         weight = option.mask / option.steps  # a transition of a long option is drawn more often
         # On several ranks the mean of their losses is the sum over the options of all of them.
-        weight = weight / ranks.average(weight.sum()).clamp(min=1e-8)
+        weight = weight / dist.average(weight.sum()).clamp(min=1e-8)
         loss = (weight * F.cross_entropy(logits, label, reduction="none")).sum()
         right = logits.gather(1, label[:, None]).squeeze(1)
         return loss, (weight * top1_hits(logits, right)).sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import LearnerConfig
 from voidrl.kernels.fusion import fusable
 
@@ -33,8 +33,8 @@ class ValueBounds(nn.Module):
     def observe(self, reward: Tensor) -> None:
         """Widen the limits by a batch of n-step rewards, scalars or vectors."""
         self._widen(reward)
-        if ranks.current().is_distributed:
-            found = ranks.min_(torch.stack([self.low, -self.high]))
+        if dist.current().is_distributed:
+            found = dist.min_(torch.stack([self.low, -self.high]))
             self.low.copy_(found[0])
             self.high.copy_(-found[1])
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay.replay import CPU, Replay
@@ -40,7 +40,7 @@ def make_replay(
     frames, columns = rows * in_rows, rows * (row_bytes - in_rows)
     free = {}
     for place in dict.fromkeys([*places, device]):
-        free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
+        free[place] = free_bytes(place) // dist.current().sharing(place)  # all take theirs at once
     share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:
         needed = {device: frames + columns} if place == device else {device: columns, place: frames}

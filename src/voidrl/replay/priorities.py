@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from voidrl import kernels, ranks
+from voidrl import dist, kernels
 from voidrl.kernels.fusion import fusable
 
 BLOCK = 1024
@@ -70,9 +70,9 @@ class Priorities:
             index = torch.arange(batch_size, dtype=torch.float64, device=self.values.device)
             self._strata[batch_size] = index
         slots, weight = self._draw(self._strata[batch_size])
-        if ranks.current().is_distributed:
+        if dist.current().is_distributed:
             chance = self.values[slots] / self.values.sum()
-            weight = ((ranks.min_(chance.amin()) / chance) ** self.importance).float()
+            weight = ((dist.min_(chance.amin()) / chance) ** self.importance).float()
         return slots, weight
 
     @fusable
@@ -107,8 +107,8 @@ class Priorities:
         spoil the draws, so that the loss which they come from can be reported.
         """
         self._set(slots, error)
-        if ranks.current().is_distributed:  # what is new has the highest priority of all ranks
-            self.highest.copy_(-ranks.min_(-self.highest))
+        if dist.current().is_distributed:  # what is new has the highest priority of all ranks
+            self.highest.copy_(-dist.min_(-self.highest))
 
     def _set(self, slots: Tensor, error: Tensor) -> None:
         error = error.detach().to(self.values.device)

@@ -53,7 +53,7 @@ class Replay:
         """
         assert storage in (device, CPU), (storage, device)
         self.spec, self.num_envs, self.device = spec, num_envs, device
-        self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
+        self.config = config
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
 
@@ -107,12 +107,6 @@ class Replay:
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return self._size
-
-    def empty_like(self, num_envs: int) -> Replay:
-        """An empty replay of as many rows for other environments, in main memory."""
-        capacity = self.capacity_rows * num_envs
-        widths = self.skill.shape[1], self.note.shape[1]
-        return Replay(self.spec, num_envs, capacity, widths[0], CPU, CPU, self.config, widths[1])
 
     # Writing
 
@@ -451,15 +445,13 @@ class Replay:
         self,
         state: dict[str, Tensor],
         chunks: Iterator[tuple[str, dict[str, Tensor]]],
-        *,
-        sums_known: bool = True,
     ) -> None:
-        """The inverse of `state` and `chunks`, in place; otherwise checksums are computed when needed."""
+        """The inverse of `state` and `chunks`, in place."""
         self.starts.copy_(state["starts"])
         self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
-        self._summed_writes[:] = self._chunk_writes if sums_known else 0
+        self._summed_writes[:] = self._chunk_writes
         self._write([self._positions()])
         if self.priorities is not None:
             self.priorities.load(state)
@@ -478,10 +470,6 @@ class Replay:
         for i in np.flatnonzero(self._chunk_writes != self._summed_writes).tolist():
             self._chunk_sums[i] = checksum(self._chunk(i).values())
         self._summed_writes[:] = self._chunk_writes
-
-    def chunks_in(self, rows: int) -> int:
-        """In how many chunks the first `rows` rows are."""
-        return -(-rows // self._chunk_rows)
 
     def _host_arrays(self) -> dict[str, np.ndarray]:
         return {

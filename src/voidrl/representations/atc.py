@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import Count, EncoderConfig, RepresentationConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, polyak_update, target_copy, top1_hits
@@ -78,11 +78,11 @@ class ATC(Representation):
             positive = self.target_encoder(later)  # (B, dim)
         anchor = code + self.anchor(code)
         # On several ranks the candidates, and the pairs over which the mean is taken, are those of all.
-        candidates, first = ranks.all_gather(positive), ranks.current().rank * len(positive)
+        candidates, first = dist.all_gather(positive), dist.current().rank * len(positive)
         with full_precision(anchor):
             logits = anchor.float() @ self.bilinear @ candidates.float().T  # (B, B)
         label = torch.arange(first, first + len(logits), device=logits.device)
-        share = mask / ranks.average(mask.mean()).clamp(min=1 / len(logits.T))  # or 0 without a valid pair
+        share = mask / dist.average(mask.mean()).clamp(min=1 / len(logits.T))  # or 0 without a valid pair
         loss = F.cross_entropy(logits, label, reduction="none") * share
         hits = top1_hits(logits, logits.diagonal(first))
         metrics = {"atc_loss": loss.detach().mean(), "atc_accuracy": (hits * share).mean()}

@@ -107,7 +107,7 @@ class Representation(nn.Module):
     splits_over_ranks: ClassVar[bool] = False
     """Whether several processes may train one agent with it: its loss is a mean over the batch, and what it
     computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
-    (`voidrl.ranks`)."""
+    (`voidrl.dist`)."""
 
     reads_files: ClassVar[bool] = False
     """Whether f has given weights, which a new agent reads from a file."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
 from voidrl.nets import Encoder
 from voidrl.representations.atc import ATC
@@ -135,8 +135,8 @@ class Combined(Representation):
         metrics: Metrics = {}
         for name, weight in self.config.weight_of.items():
             value, logged = self.part(name).loss(views)
-            if value.ndim == 0 and ranks.current().is_distributed:  # the whole batch's, of each transition
-                value = ranks.all_gather(value[None]).mean()
+            if value.ndim == 0 and dist.current().is_distributed:  # the whole batch's, of each transition
+                value = dist.all_gather(value[None]).mean()
             total = weight * value if total is None else total + weight * value
             # Parts may measure the same: `spr` and `sgi` both have an error of predictions.
             metrics |= {f"{name}_{key}" if key in metrics else key: value for key, value in logged.items()}

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -122,13 +122,13 @@ class CURL(Representation):
             owner = self.learner if self.config.target == "learner" else self
             target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
             key = self.target_projection(target_encoder(positive))  # (B, width)
-        keys, first = ranks.all_gather(key), ranks.current().rank * len(key)  # on several ranks those of all
+        keys, first = dist.all_gather(key), dist.current().rank * len(key)  # on several ranks those of all
         with full_precision(query):
             logits = query.float() @ self.bilinear @ keys.float().T * self.config.logit_scale  # (B, B)
         label = torch.arange(first, first + len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
-        if ranks.current().is_distributed:  # the whole batch's, of each transition
-            loss = ranks.all_gather(loss[None]).mean()
+        if dist.current().is_distributed:  # the whole batch's, of each transition
+            loss = dist.all_gather(loss[None]).mean()
         accuracy = top1_accuracy(logits, logits.diagonal(first))
         # A copy: next to `detach` of the same memory, torch.compile (2.11 to 2.13) gives a view no gradient.
         return loss.repeat(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, top1_accuracy
@@ -59,8 +59,8 @@ class SimCLR(Representation):
         h = F.normalize(self.projection(z), dim=-1)
         # The loss is defined over the batch: on several ranks, over the views of all of them.
         pairs = (
-            ranks.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
-            if ranks.current().is_distributed
+            dist.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
+            if dist.current().is_distributed
             else None
         )
         loss, accuracy = nt_xent(
@@ -68,7 +68,7 @@ class SimCLR(Representation):
             self.config.temperature,
             decoupled=self.config.decoupled,
             everyone=None if pairs is None else pairs.transpose(0, 1).flatten(0, 1),
-            first=ranks.current().rank * (len(h) // 2),
+            first=dist.current().rank * (len(h) // 2),
         )
         # The silent kind of collapse: if all z are equal, the loss is finite and the reward is 0.
         metrics = {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy}

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -266,11 +266,11 @@ class BatchStandardize(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → the same shape."""
         with full_precision(x):
-            if not ranks.current().is_distributed:
+            if not dist.current().is_distributed:
                 return super().forward(x.float())
             x = x.float()
             own = torch.stack([x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)])  # (2, C)
-            means, variances = ranks.all_gather(own[None]).unbind(1)  # (ranks, C) each
+            means, variances = dist.all_gather(own[None]).unbind(1)  # (ranks, C) each
             mean = means.mean(0)
             variance = variances.mean(0) + (means - mean).square().mean(0)
             scale = self.weight * (variance + self.eps).rsqrt()

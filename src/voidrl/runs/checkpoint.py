@@ -105,12 +105,11 @@ def save(
     meta: Mapping[str, Any],
     *,
     keep_last: int,
-    is_whole: Callable[[Checkpoint], bool] = lambda found: True,
 ) -> Path:
     """Write a checkpoint, delete all but the last `keep_last` valid ones, and return its folder.
 
     Only one process at a time may save into a root; another one is refused. If saving fails, earlier
-    checkpoints are unchanged. An earlier one that is not `is_whole` counts as damaged.
+    checkpoints are unchanged.
     """
     if keep_last < 1:
         raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
@@ -121,7 +120,7 @@ def save(
         root.mkdir(parents=True, exist_ok=True)
         with _sole_writer(root):
             path = _write_checkpoint(root, step, files, plain)
-            return _expire(path, step, keep_last, is_whole)
+            return _expire(path, step, keep_last)
     except OSError as e:
         raise CheckpointError(
             f"cannot save step {step} in {root}: {e.strerror or e}; choose a writable folder"
@@ -219,7 +218,7 @@ def _file_too_large(root: Path, step: int, needed: int) -> CheckpointError:
     )
 
 
-def _expire(path: Path, step: int, keep_last: int, is_whole: Callable[[Checkpoint], bool]) -> Path:
+def _expire(path: Path, step: int, keep_last: int) -> Path:
     """Delete what a new checkpoint replaces and those beyond `keep_last`; returns its final name."""
     root, final = path.parent, path.with_name(f"step_{step:012d}")
     with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
@@ -228,8 +227,7 @@ def _expire(path: Path, step: int, keep_last: int, is_whole: Callable[[Checkpoin
                 _discard(replaced)
         path = path.rename(final)
         older = [found for found in _find(root) if found[0] < step]
-        whole = filter(is_whole, _valid(older))
-        kept = [final, *(checkpoint.path for checkpoint in islice(whole, keep_last - 1))]
+        kept = [final, *(checkpoint.path for checkpoint in islice(_valid(older), keep_last - 1))]
         for _, _, expired in older if len(kept) == keep_last else ():
             if expired.name < kept[-1].name:  # damaged ones among those kept stay, for inspection
                 _discard(expired)

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_caller
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
@@ -204,19 +204,6 @@ class RunFolder:
             self.status.close()
             locks.unlock(descriptor)
 
-    def is_failed_for_first(self, error: Exception, steps: int) -> bool:
-        """Write why the run ended, where the rank that holds its lock was killed and could not.
-
-        Returns whether another rank has.
-        """
-        descriptor = locks.acquire(self.lock_path)
-        if descriptor is None:  # the first rank is alive, or the run has been resumed
-            return False
-        try:
-            return not StatusWriter(self.path).fail_for(error, steps)
-        finally:
-            locks.unlock(descriptor)
-
     @contextmanager
     def _usable(self) -> Iterator[None]:
         try:
@@ -333,7 +320,7 @@ def environment_info() -> dict[str, Any]:
         "memory_bytes": memory().total,
         "gpus": _gpus(),
         "git": git_state(),
-        "ranks": ranks.current().size,
+        "ranks": dist.current().size,
     }
 
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import read_json, write_json_atomic
@@ -131,7 +131,7 @@ class StatusWriter:
         fresh = {"signal": None, "callback": None, "error": None, "pid": os.getpid(), "started": utc_now()}
         if steps:
             self._recall_score(steps)
-        fresh["ranks"] = ranks.current().size
+        fresh["ranks"] = dist.current().size
         self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
         self._write()  # nothing is lost yet: a folder that cannot be written is refused here
         self.close()  # the heartbeats of an earlier start
@@ -186,15 +186,6 @@ class StatusWriter:
     def fail(self, error: Exception, steps: int) -> None:
         """`failed`: with the error's sentence."""
         self._end("failed", steps=steps, error=sentence_of(error))
-
-    def fail_for(self, error: Exception, steps: int) -> bool:
-        """`failed`, in place of a process that was killed before it wrote a final state; if it was."""
-        before = load_status(self._path)
-        if before is None or not before.is_alive:
-            return False
-        self._status = before
-        self.fail(error, steps)
-        return True
 
     def finish(self, steps: int) -> None:
         """`done`: all steps were taken, and a checkpoint written."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.config import Config, EnvConfig
 from voidrl.envs.vector import Envs
@@ -65,7 +65,7 @@ class BestAgent:
         if self.open_envs is None:
             return
         # Initial weights draw random numbers before they are replaced, and other ranks have no such agent.
-        with seeded(self.config.seed, device), ranks.alone():
+        with seeded(self.config.seed, device), dist.alone():
             agent = on_task(pretrained, self.config.env, device)
         self._evaluate(agent, 0, writer)
         self.zero_shot = self.last
@@ -97,7 +97,7 @@ class BestAgent:
     def _evaluate(self, agent: Agent, step: int, writer: MetricsWriter) -> None:
         assert self.open_envs is not None
         log, seed = self.config.log, _seed(self.config, step)
-        with ranks.alone(), seeded(seed, agent.device), self.open_envs() as envs:
+        with dist.alone(), seeded(seed, agent.device), self.open_envs() as envs:
             result = evaluate_agent(
                 agent,
                 envs,

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.combinations import check_combination
 from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.encoder_training import Pieces
-from voidrl.agent.trainers import check_ranks
 from voidrl.config import (
     PIECES,
     AtariConfig,
@@ -66,7 +65,7 @@ from voidrl.system.device import placed, seeded
 from voidrl.system.threads import cpu_threads
 from voidrl.training.best import MAX_EPISODES, OpenEnvs
 from voidrl.training.metrics.loggers import import_wandb
-from voidrl.training.split import env_part, replay_part, require_same_config, require_splittable
+from voidrl.training.split import check_ranks, env_part, replay_part, require_same_config
 from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory | TensorVectorEnv
@@ -372,13 +371,12 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
 def require_fitting(probed: Probed, config: Config, size: int | None = None) -> None:
     """Refuse what cannot work together on `size` ranks, those of torchrun by default; builds no network."""
     check_combination(probed.spec, config, Pieces.of(config))
-    require_ranks(config, probed.factory, ranks.expected_size() if size is None else size)
+    require_ranks(config, probed.factory, dist.expected_size() if size is None else size)
 
 
 def require_ranks(config: Config, factory: EnvFactory | None, size: int) -> None:
     """Refuse a run that `size` ranks cannot divide."""
-    check_ranks(config, Pieces.of(config), size)
-    require_splittable(config, factory, size)
+    check_ranks(config, Pieces.of(config), factory, size)
 
 
 def with_files(config: Config, pretrained: Config | None) -> Config:
@@ -475,9 +473,9 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
-    require_splittable(config, factory, ranks.current().size)
+    require_ranks(config, factory, dist.current().size)
     require_same_config(config)
-    place = ranks.own_device(config.device)
+    place = dist.own_device(config.device)
     with (
         closing(_make_envs(config, factory, place)) as envs,
         _eval_envs(config, factory, place) as eval_envs,
@@ -496,9 +494,9 @@ def assemble(
                 "fine-tuning is not evaluated in environments that were passed themselves: to keep its best "
                 "agent, pass a function that takes num_envs and device"
             )
-        ranks.place(device)
+        dist.place(device)
         agent = Agent(envs.spec, config, device)
-        ranks.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
+        dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
         size = envs.spec, envs.num_envs, agent.method.skill_dim
         replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
         with closing(Engine(agent, replay, say, before=engine)) as runner:
@@ -524,7 +522,7 @@ def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Itera
     """
     log = config.log
     at_ends = config.phase == "finetune" and log.eval_episodes > 0 and not is_tensor_env(factory)
-    if not (log.eval_every_steps or at_ends) or not ranks.current().is_main:
+    if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
         yield None
         return
     if is_tensor_env(factory):

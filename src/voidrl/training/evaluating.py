@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.errors import NonFiniteError
 from voidrl.system.units import crossed
@@ -36,7 +36,7 @@ class Evaluating(Hook):
         """Evaluate the agent if that is due."""
         is_due = crossed(before, run.state.steps, run.config.log.eval_every_steps)
         if is_due and run.is_main:
-            with ranks.alone():
+            with dist.alone():
                 self._evaluate(run)
         return is_due
 
@@ -92,6 +92,6 @@ class Probing(Hook):
         """Write a row of what was measured, if that is due."""
         is_due = crossed(before, run.state.steps, run.config.log.probe_every_steps)
         if is_due and self.probe is not None:
-            with ranks.alone():
+            with dist.alone():
                 run.write_row({"phase": run.config.phase, **self.probe()})
         return is_due

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.agent import diagnosis
 from voidrl.config import Config
 from voidrl.envs.ids import is_importable
@@ -21,7 +21,6 @@ from voidrl.errors import (
 )
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
-from voidrl.system.terminal.output import say
 from voidrl.training.run import Run
 
 
@@ -30,11 +29,12 @@ def explained(run: Run) -> Iterator[None]:
     """Inside, errors get the step of the run, the checkpoint that is kept and the place of the traceback."""
     folder, state = run.folder, run.state
     log = f"the traceback is in {folder.log_path}"
-    ranks.on_loss(lambda error: _end_with_lost(run, error))
     try:
         yield
     except RankLostError as error:
-        raise _lost(run, error) from error
+        folder.log_traceback(error)  # which says how the connection was lost
+        again = f"resume with `{resume_command(folder, run.config, run.group)}`"
+        raise RankLostError(f"{error}; {_kept(run)}, {again}") from error
     except CallbackFailedError as error:
         folder.log_traceback(error)  # to fix it, one needs the line
         raise CallbackFailedError(f"{error}; {_kept(run)}, {log}") from error
@@ -50,24 +50,6 @@ def explained(run: Run) -> Iterator[None]:
             f"{failure} ({type(error).__name__}: {error}), at step {state.steps}, update "
             f"{state.updates}; {_kept(run)}, {log}"
         ) from error
-    finally:
-        ranks.on_loss(None)
-
-
-def _lost(run: Run, error: RankLostError) -> RankLostError:
-    again = f"resume with `{resume_command(run.folder, run.config, run.group)}`"
-    kept = _kept(run)  # which the lost rank may have said
-    return RankLostError(f"{error}; {again}" if kept in str(error) else f"{error}; {kept}, {again}")
-
-
-def _end_with_lost(run: Run, error: RankLostError) -> None:
-    """Write down why the process ends at once, from a thread."""
-    lost = _lost(run, error)
-    run.folder.status.fail(lost, run.state.steps)
-    if run.is_main:
-        run.engine.say(f"voidrl: {lost}")
-    elif not error.is_reported and not run.folder.is_failed_for_first(lost, run.state.steps):
-        say(f"voidrl: {lost}")
 
 
 def say_how_it_ended(run: Run) -> None:
@@ -142,7 +124,7 @@ def _kept(run: Run) -> str:
     return f"the checkpoint of step {steps[-1]} is kept" if steps else "no checkpoint was written yet"
 
 
-def resume_command(folder: RunFolder, config: Config, group: ranks.ProcessGroup) -> str:
+def resume_command(folder: RunFolder, config: Config, group: dist.ProcessGroup) -> str:
     """The command that resumes a run on as many ranks, or a call if its environment cannot be imported."""
     if is_importable(config.env.id):
         on_ranks = f" --ranks {group.size}" if group.size == group.local_size > 1 else ""

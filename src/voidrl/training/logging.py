@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.ranks.totals import RankMetrics
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.units import crossed
 from voidrl.training import failures
@@ -18,6 +17,7 @@ from voidrl.training.metrics import MetricsWriter
 from voidrl.training.metrics.health import HealthMonitor
 from voidrl.training.metrics.projection import Projection
 from voidrl.training.run import Run
+from voidrl.training.split import RankMetrics
 from voidrl.training.trainer import Trainer
 from voidrl.types import CHECK
 

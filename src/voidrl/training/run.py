@@ -8,10 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from voidrl import ranks
+from voidrl import dist
 from voidrl.engine.engine import Engine
 from voidrl.envs.vector import Envs
-from voidrl.ranks.totals import RankMetrics, RankTotals
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.system.terminal.progress import Progress
@@ -21,6 +20,7 @@ from voidrl.training.callbacks import CallbackList, RunView
 from voidrl.training.evaluation import Evaluation
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.saved_run import LoopState
+from voidrl.training.split import RankMetrics, RankTotals
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
         self.envs, self.folder, self.state, self.callbacks = envs, folder, state, callbacks
         self.config = self.agent.config
         self.totals = RankTotals()
-        self.group = ranks.current()  # kept: it is another one within `ranks.alone`, also for other threads
+        self.group = dist.current()  # kept: it is another one within `dist.alone`, also for other threads
         self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
         self.initial_agent_steps = self.agent.steps - state.steps
         self.unlogged = RankMetrics()  # since the last row
@@ -65,7 +65,7 @@ class Run:
 
     def call(self, event: str) -> None:
         """Call the user's callbacks for an event, which only the first rank has."""
-        with ranks.alone():
+        with dist.alone():
             self.callbacks.call(event, self._view)
 
     def write(self, metrics: Mapping[str, Any]) -> None:

@@ -1,68 +1,80 @@
-"""Which part of a run each rank has: its environments are divided, and with them the columns of the replay.
+"""The part of a run that each rank has, and the sums by which all of them decide alike.
 
-A config describes the whole run, whatever the number of ranks.
+Environments are divided, and with them the columns of the replay. A config describes the whole run, for any
+number of ranks.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from voidrl import ranks
-from voidrl.config import Config, EnvConfig, ReplayConfig, flat, to_json
+import numpy as np
+
+from voidrl import dist
+from voidrl.agent.encoder_training import Pieces, decide
+from voidrl.config import Config, EnvConfig, ReplayConfig, SkillConfig, flat, to_json
 from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
 
-def require_splittable(config: Config, factory: Any, size: int) -> None:
-    """Refuse environments that `size` ranks cannot divide; batches and pieces are checked with the pieces."""
+def check_ranks(config: Config, pieces: Pieces, factory: Any, size: int) -> None:
+    """Refuse a run that `size` ranks cannot divide."""
     env = config.env
     if size == 1:
         return
+    batches = {"learner.batch_size": config.learner.batch_size}
+    if decide(config, pieces).trains_representation:
+        batches["representation.batch_size"] = config.representation.batch_size
+    for name, batch_size in batches.items():
+        if batch_size % size:
+            raise ConfigError(
+                f"{name} = {batch_size} cannot be divided among {size} ranks: expected a multiple of {size}; "
+                f"use {max(1, batch_size // size) * size}"
+            )
+    if size > env.num_envs:
+        raise ConfigError(
+            f"env.num_envs = {env.num_envs} cannot be divided among {size} ranks: expected an environment "
+            f"for each; start fewer ranks, or a new run with env.num_envs = {size}"
+        )
     if is_tensor_env(factory):
         raise ConfigError(
             f"environments that were passed themselves cannot be divided among {size} ranks: pass a "
             f"function that takes num_envs and device, or its name as module:function"
         )
-    if size > env.num_envs:
-        raise ConfigError(
-            f"env.num_envs = {env.num_envs} cannot be used on {size} ranks: expected an environment for "
-            f"each; start fewer ranks, or a new run with env.num_envs = {size}"
-        )
     if config.learner.on_policy:
         raise ConfigError(
-            f"learner {config.learner.name!r} cannot be used on {size} ranks: it learns from rollouts "
-            f"of all environments at once; use 1 rank, or a learner that samples the replay, such as dqn"
+            f"learner {config.learner.name!r} cannot train on {size} ranks: it learns from rollouts of all "
+            f"environments at once; use 1 rank, or a learner that samples the replay, such as dqn"
         )
-    least = config.learner.longest_n_step
-    capacity = config.replay.capacity_steps // env.num_envs
-    if capacity < least:
+    if config.effective.adapts and isinstance(config.method, SkillConfig):
         raise ConfigError(
-            f"replay.capacity_steps = {config.replay.capacity_steps} cannot be used with env.num_envs = "
-            f"{env.num_envs} on {size} ranks: expected at least {least} steps of each environment, as "
-            f"long as a return; use {least * env.num_envs} or more"
+            f"an agent of method {config.method.name!r} cannot be fine-tuned on {size} ranks: one process "
+            f"chooses its skill by the returns of the warm-up; use 1 rank"
         )
 
 
 def require_same_config(config: Config) -> None:
-    """Refuse ranks that were started with different options, which would train different agents."""
-    if ranks.current().size == 1:
+    """Refuse ranks that were started with different options."""
+    if dist.current().size == 1:
         return
-    configs = [json.loads(text) for text in ranks.all_gather_object(json.dumps(flat(to_json(config))))]
+    configs = [json.loads(text) for text in dist.all_gather_object(json.dumps(flat(to_json(config))))]
     for rank, values in enumerate(configs):
-        for field in {**configs[0], **values}:
-            first, other = (shown(each.get(field)) for each in (configs[0], values))
+        for name in {**configs[0], **values}:
+            first, other = (shown(each.get(name)) for each in (configs[0], values))
             if first != other:
                 raise ConfigError(
-                    f"{field} = {first} in rank 0 and {other} in rank {rank}: expected the same config in "
+                    f"{name} = {first} in rank 0 and {other} in rank {rank}: expected the same config in "
                     f"all ranks; start them with the same command, on the same files"
                 )
 
 
 def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
-    """The environments of this rank, and how many they are; states are counted in the first of all."""
-    part = ranks.current().part(env.num_envs)
+    """The environments of this rank, and their number; the first of all ranks count states."""
+    part = dist.current().part(env.num_envs)
     if not env.count_states or not 0 < env.counted_envs <= env.num_envs:
         return env, len(part)
     counted = min(len(part), max(0, env.counted_envs - part.start))
@@ -71,8 +83,63 @@ def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
 
 def replay_part(config: Config) -> ReplayConfig:
     """The replay of this rank: as many rows as the whole has, with fewer columns."""
-    here, num_envs = ranks.current(), config.env.num_envs
+    here, num_envs = dist.current(), config.env.num_envs
     if here.size == 1:
         return config.replay
     rows = -(-config.replay.capacity_steps // num_envs)
     return dataclasses.replace(config.replay, capacity_steps=rows * len(here.part(num_envs)))
+
+
+@dataclass
+class RankMetrics:
+    """The experience of a rank's environments since the last row of metrics."""
+
+    rewards: list[float] = field(default_factory=list)
+    """One for each real step."""
+    finished: list[tuple[float, int]] = field(default_factory=list)
+    """Return and length of episodes."""
+    visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """How often each cell was entered, since the run began."""
+    trained: dict[str, float] = field(default_factory=dict)
+    """Metrics of updates."""
+    states: list[dict[str, np.ndarray]] = field(default_factory=list)
+    """Counts of `env.count_states` in ranks other than the first."""
+
+
+class RankTotals:
+    """Sums over all ranks after each step of the environments, so that all of them decide alike."""
+
+    def __init__(self) -> None:
+        self.is_alone = dist.current().size == 1
+
+    def add(self, steps: int, episodes: int, stop: bool) -> tuple[int, int, bool]:
+        """Steps and episodes of all ranks in one step of their environments, and whether any is to stop."""
+        steps_of_all, episodes_of_all, stops = dist.total(steps, episodes, stop)
+        return int(steps_of_all), int(episodes_of_all), stops > 0
+
+    def any(self, flag: bool) -> bool:
+        """Whether this is so in any rank."""
+        return dist.total(flag)[0] > 0
+
+    def first_text(self, words: Sequence[str | None]) -> list[str]:
+        """The first non-empty value over ranks of each text."""
+        found = zip(*dist.all_gather_object([*words]), strict=True)
+        return [next(filter(None, texts), "") for texts in found]
+
+    def merge(self, metrics: RankMetrics) -> RankMetrics:
+        """The metrics of all ranks together; metrics of updates are averaged."""
+        if self.is_alone:
+            return metrics
+        parts: list[RankMetrics] = dist.all_gather_object(metrics)
+        visits = [part.visits for part in parts]
+        longest = max(map(len, visits))
+        return RankMetrics(
+            rewards=[reward for part in parts for reward in part.rewards],
+            finished=[episode for part in parts for episode in part.finished],
+            visits=np.sum([np.pad(counts, (0, longest - len(counts))) for counts in visits], axis=0),
+            trained={
+                name: float(np.mean([part.trained[name] for part in parts if name in part.trained]))
+                for name in parts[0].trained
+            },
+            states=[states for part in parts for states in part.states],
+        )
