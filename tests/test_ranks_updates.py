@@ -181,7 +181,7 @@ def test_an_update_of_ranks_can_be_undone():
     engine = Engine(agent, replay, print)
     before = {name: value.clone() for name, value in agent.tensors().items()}
     with group_of_one(), engine._undone():
-        engine._step(0)
+        engine._run(0)
     assert all(torch.equal(value, before[name]) for name, value in agent.tensors().items())
 
 
