@@ -47,7 +47,6 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.methods.base import Method
-from voidrl.replay.columns import take_columns
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
@@ -581,13 +580,9 @@ def _new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: b
 
 def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
     """Fill the replay of a run that starts from its dataset, if it has one."""
-    config, here = parts.agent.config, ranks.current()
-    if config.replay.data is None:
-        return
-    replay = parts.replay if here.size == 1 else parts.replay.empty_like(config.env.num_envs)
-    say(fill_replay(replay, config.replay.data, config.env, parts.agent.method))
-    if here.size > 1:  # the same transitions as on one rank, of which this one has its columns
-        take_columns(parts.replay, here.part(config.env.num_envs).start, [(0, replay)])
+    config = parts.agent.config
+    if config.replay.data is not None:
+        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:

@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (constants of a kernel are upper case)
 """Prioritized draws and updates on a GPU in few launches; `voidrl.replay.priorities` has the reference.
 
 The time of small kernels is that of their launches. Priorities are whole numbers whose sums float64 holds
@@ -51,11 +52,7 @@ def draw(
     return slots, weight
 
 
-@draw.register_fake
-def _(
-    values: Tensor, highest: Tensor, importance: Tensor, uniform: Tensor, stratum: float, block: int
-) -> tuple[Tensor, Tensor]:
-    return _drawn_like(uniform)
+draw.register_fake(lambda values, highest, importance, uniform, stratum, block: _drawn_like(uniform))
 
 
 def _drawn_like(uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,11 +77,7 @@ def update(
         )  # fmt: skip
 
 
-@update.register_fake
-def _(
-    values: Tensor, highest: Tensor, slots: Tensor, error: Tensor, exponent: float, unit: float, limit: float
-) -> None:
-    return None
+update.register_fake(lambda *arguments: None)
 
 
 def _warps(batch: int) -> int:
@@ -96,7 +89,7 @@ def _sum_blocks(
     values: tl.tensor,  # (blocks · BLOCK,) float64
     highest: tl.tensor,  # (1,) float64
     sums: tl.tensor,  # (blocks,) float64
-    BLOCK: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,
 ) -> None:
     block = tl.program_id(0)
     at = block * BLOCK + tl.arange(0, BLOCK)
@@ -114,9 +107,9 @@ def _find(
     slots: tl.tensor,  # (B,) int64
     drawn: tl.tensor,  # (B,) float64
     blocks: tl.tensor,
-    STRATUM: tl.constexpr,  # noqa: N803 (as an argument it would be rounded to float32)
-    BLOCK: tl.constexpr,  # noqa: N803
-    PADDED: tl.constexpr,  # noqa: N803
+    STRATUM: tl.constexpr,  # as an argument it would be rounded to float32
+    BLOCK: tl.constexpr,
+    PADDED: tl.constexpr,
 ) -> None:
     sample = tl.program_id(0)
     at = tl.arange(0, PADDED)
@@ -147,7 +140,7 @@ def _weigh(
     importance: tl.tensor,  # (1,) float64
     weight: tl.tensor,  # (B,) float32
     batch: tl.tensor,
-    PADDED: tl.constexpr,  # noqa: N803
+    PADDED: tl.constexpr,
 ) -> None:
     at = tl.arange(0, PADDED)
     inside = at < batch
@@ -163,11 +156,8 @@ def _update(
     slots: tl.tensor,  # (B,) int64
     error: tl.tensor,  # (B,)
     batch: tl.tensor,
-    EXPONENT: tl.constexpr,  # noqa: N803
-    UNIT: tl.constexpr,  # noqa: N803
-    LIMIT: tl.constexpr,  # noqa: N803
-    PADDED: tl.constexpr,  # noqa: N803
-) -> None:
+    EXPONENT: tl.constexpr, UNIT: tl.constexpr, LIMIT: tl.constexpr, PADDED: tl.constexpr,
+) -> None:  # fmt: skip
     at = tl.arange(0, PADDED)
     inside = at < batch
     slot = tl.load(slots + at, mask=inside, other=0)

@@ -58,7 +58,7 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
 
 
 class _Registered:
-    """An array that is pinned until no tensor of the device refers to it any more."""
+    """An array that stays pinned while a tensor of the device refers to it."""
 
     def __init__(self, array: np.ndarray, device: torch.device) -> None:
         self._array = array
@@ -67,7 +67,7 @@ class _Registered:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What torch makes a tensor of, which keeps this object."""
+        """The memory as torch reads it; the tensor keeps this object."""
         array = self._array
         data = _address(array), False  # not read-only
         return {"shape": array.shape, "typestr": array.dtype.str, "data": data, "version": 3}

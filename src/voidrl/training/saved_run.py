@@ -29,7 +29,6 @@ from voidrl.errors import CheckpointError, PieceFailedError
 from voidrl.ranks.totals import sum_counts
 from voidrl.replay import Replay
 from voidrl.replay.checksum import checksum
-from voidrl.replay.columns import take_columns
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.system.device import random_state, reseed, restore_random_state
@@ -325,29 +324,19 @@ def begin_stream(agent: Agent, step: int) -> None:
 def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
     """Fill a replay with that of a checkpoint, which must have one, or with this rank's part of it."""
     here, before, folder = ranks.current(), rank_count(saved), RunFolder(saved.path.parent.parent)
-    if before == here.size:
-        _load_replay(saved if here.is_main else _part(saved, folder, here.rank), replay)
-        return
-    config = checkpoint.require_field(saved.path / checkpoint.MANIFEST, saved.meta, "config", dict)
-    num_envs = int(config["env"]["num_envs"])
-    mine = here.part(num_envs)
-
-    def sources() -> Iterator[tuple[int, Replay]]:
-        for rank in range(before):
-            theirs = ranks.ProcessGroup(rank, before).part(num_envs)
-            if theirs.start < mine.stop and mine.start < theirs.stop:
-                part = replay.empty_like(len(theirs))
-                _load_replay(saved if rank == 0 else _part(saved, folder, rank), part)
-                yield theirs.start, part
-
-    take_columns(replay, mine.start, sources())
+    if before != here.size:
+        raise CheckpointError(
+            f"{saved.path} was written on {before} ranks and cannot be read on {here.size}: use {before}"
+        )
+    _load_replay(saved if here.is_main else _part(saved, folder, here.rank), replay)
 
 
 def _load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
-    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for name in saved.files:
+    def chunks() -> Iterator[tuple[str, str, dict[str, Tensor]]]:
+        for name, file in saved.files.items():
             if name.startswith("replay_"):
-                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
+                chunk = name.removeprefix("replay_").removesuffix(".safetensors")
+                yield chunk, file["tag"] or "", saved.tensors(name)
 
     positions = saved.tensors(REPLAY, *replay.state())
     if positions["starts"].shape != replay.starts.shape:
