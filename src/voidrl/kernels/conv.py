@@ -19,7 +19,6 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
@@ -42,7 +41,6 @@ WALK_SUMS = 192  # of a column, at most: 96 registers of a thread's 255
 WALK_BYTES = 113_000  # of shared memory, at most: two programs on a multiprocessor
 PROGRAMS = 264  # that run at once: two on each multiprocessor of an H200, or four with half the sums
 CHUNKS = (128, 64, 32)  # elements of a window's row per product: the least waste, then the largest
-PAIRS = True  # pairs of pixels as groups where possible
 KEPT_BYTES = 100_000  # more weights than this are not kept in shared memory but read for each product
 
 GRADIENT_BLOCK, GRADIENT_WARPS, GRADIENT_STAGES = 64, 8, 3  # of weight gradients
@@ -109,7 +107,7 @@ class Layer(NamedTuple):
     def forward(self) -> Sweep:
         """The layer itself."""
         pair = (self.kernel_x + self.stride) * self.channels in (32, 64, 128) and self.out_channels <= 32
-        group = 2 if PAIRS and pair else 1
+        group = 2 if pair else 1
         span = self.kernel_x + (group - 1) * self.stride
         step = self.stride
         return Sweep(*self[:3], *self[4:7], step, step * group, 0, 0, self.kernel_y, span, 1, group)
@@ -118,7 +116,7 @@ class Layer(NamedTuple):
         """Its gradient with respect to its input."""
         pad_y, pad_x = (self.kernel_y - 1) // self.stride, (self.kernel_x - 1) // self.stride
         pair = (pad_x + 2) * self.out_channels in (32, 64, 128) and self.stride * self.channels <= 32
-        group = 2 if PAIRS and pair else 1
+        group = 2 if pair else 1
         sizes = (pad_y, pad_x, pad_y + 1, pad_x + group, self.stride, self.stride * group)
         return Sweep(*self[4:7], *self[:3], 1, group, *sizes)
 
@@ -151,16 +149,6 @@ def suits(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) ->
         and x.shape[0] * layer.height * layer.width * max(layer.channels, layer.out_channels) < 2**31
         for i, layer in enumerate(layers)
     )
-
-
-def conv_stack_reference(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], activation: str
-) -> Tensor:
-    """The same in plain PyTorch, in the precision of x or of autocast."""
-    for weight, bias, stride in zip(weights, biases, strides, strict=True):
-        x = F.conv2d(x[:, : weight.shape[1]], weight.to(x.dtype), bias.to(x.dtype), stride)
-        x = F.elu(x) if activation == "elu" else F.relu(x)
-    return x
 
 
 def _pack(weights: Sequence[Tensor], layers: Sequence[Layer], back: bool) -> list[Tensor]:
@@ -273,7 +261,7 @@ def _parameters(layer: Layer) -> int:
 def _forward(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
 ) -> list[Tensor]:
-    """The results of all layers, or of the last one alone."""
+    """The results of all layers, or of only the last one."""
     x = x.contiguous(memory_format=torch.channels_last)
     layers = _layers(x, [weight.shape for weight in weights], strides)
     results: list[Tensor] = []
@@ -295,14 +283,9 @@ def _(
 
 @torch.library.custom_op("voidrl::conv_stack_backward", mutates_args=())
 def _backward(
-    gradient: Tensor,
-    x: Tensor,
-    results: list[Tensor],
-    weights: list[Tensor],
-    strides: list[int],
-    elu: bool,
-    to_input: bool,
-) -> list[Tensor]:
+    gradient: Tensor, x: Tensor, results: list[Tensor], weights: list[Tensor], strides: list[int],
+    elu: bool, to_input: bool,
+) -> list[Tensor]:  # fmt: skip
     """The gradients of weights and biases, flat as `_gather` leaves them; and of x if asked for."""
     inputs = [x.contiguous(memory_format=torch.channels_last), *results[:-1]]
     layers = _layers(x, [weight.shape for weight in weights], strides)
@@ -323,15 +306,8 @@ def _backward(
 
 
 @_backward.register_fake
-def _(
-    gradient: Tensor,
-    x: Tensor,
-    results: list[Tensor],
-    weights: list[Tensor],
-    strides: list[int],
-    elu: bool,
-    to_input: bool,
-) -> list[Tensor]:
+def _(gradient: Tensor, x: Tensor, results: list[Tensor], weights: list[Tensor], *rest: Any) -> list[Tensor]:
+    strides, _, to_input = rest
     size = sum(map(_parameters, _layers(x, [weight.shape for weight in weights], strides)))
     flat = torch.empty(size, dtype=torch.float32, device=x.device)
     return [flat, _images(x, *x.shape)] if to_input else [flat]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,15 +22,6 @@ from voidrl.types import Batch, Frames
 
 class Replay(Ring):
     """Experience of N environments, and samples of it."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """An empty one; see `Ring`."""
-        super().__init__(*args, **options)
-        # Small constants, made once: in a captured graph each would be a kernel of its own.
-        self._one = torch.ones((), device=self.device)
-        self._columns = torch.arange(self.num_envs, device=self.device)
-        self._lags = torch.arange(self.spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=self.device)
-        self._powers: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
 
     # Sampling
 

@@ -26,6 +26,7 @@ from voidrl.replay.writing import Entries, Upload, Write, write_directly
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")
+COLUMNS = ("frames", "action", "reward", "ending", "age")
 
 
 class Ring:
@@ -75,6 +76,11 @@ class Ring:
         if config is not None and config.priority_exponent:
             beta = config.importance_start, config.importance_end
             self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
+        # Small constants, made once: in a captured graph each would be a kernel of its own.
+        self._one = torch.ones((), device=device)
+        self._columns = torch.arange(num_envs, device=device)
+        self._lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=device)
+        self._powers: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         # The host's copies of the positions, so that writing never waits for the device.
         self._row, self._filled_rows, self._starts_head, self._size = -1, 0, 0, 0
         self._row_starts = np.zeros(self.rows, np.int64)
@@ -83,8 +89,7 @@ class Ring:
         self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim)
         self._tags: dict[int, str] = {}  # of the chunks that were written to
         self._writes, self._session = 0, secrets.token_hex(8)
-        names = ("frames", "action", "reward", "ending", "age", "starts")
-        stored = {name: getattr(self, name) for name in names} | {"positions": positions}
+        stored = {name: getattr(self, name) for name in (*COLUMNS, "starts")} | {"positions": positions}
         if self.priorities is not None:
             stored["priority"] = self.priorities.values
         self._write = Upload(stored) if device.type == "cuda" else partial(write_directly, stored)
@@ -224,8 +229,7 @@ class Ring:
 
         Frames in main memory are the host's tensor, so that they do not pass through the device.
         """
-        names = ["frames", "action", "reward", "ending", "age", "skill"]
-        names += ["note"] if self.note.shape[1] else []
+        names = (*COLUMNS, "skill", *["note"] * bool(self.note.shape[1]))
         found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         if self._pinned is not None:
             torch.cuda.synchronize(self.device)  # host synchronization: the stream may still use the frames
