@@ -70,13 +70,8 @@ class Sweep(NamedTuple):
     group_y: int  # pixels written per window; each row of a group is a program's axis
     group_x: int
 
-    def groups(self, batch: int) -> int:
-        """How many windows there are."""
-        across, down = -(-self.out_width // self.group_x), -(-self.out_height // self.group_y)
-        return batch * across * down
-
     def constants(self, chunks: tuple[int, ...]) -> dict[str, int]:
-        """What the kernels are compiled for. A window's row is read in equal chunks, a power of two each."""
+        """Constants of the kernels. A window's row is read in equal chunks, a power of two each."""
         line = self.span * self.channels
         chunk = min(chunks, key=lambda size: (triton.cdiv(line, size) * size, -size))
         end_y = (triton.cdiv(self.out_height, self.group_y) - 1) * self.step_y - self.pad_y + self.rows
@@ -208,7 +203,7 @@ def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor, ones: Tenso
     fits = [n for n in range(1, steps + 1) if steps % n == 0 and (n == 1 or n * sums <= GRADIENT_SUMS)]
     taken = fits[-1]  # steps per program; other programs do the rest
     most = GRADIENT_PROGRAMS * (2 if 4 * taken * sums <= GRADIENT_SUMS else 1) * taken // steps
-    groups = sweep.groups(source.shape[0])
+    groups = source.shape[0] * sweep.out_height * triton.cdiv(sweep.out_width, sweep.group_x)
     rounds = triton.cdiv(triton.cdiv(groups, GRADIENT_BLOCK), max(1, most))
     programs = triton.cdiv(groups, GRADIENT_BLOCK * rounds)
     shape = (programs, steps * constants["CHUNK"] + 1, constants["TILE"])
