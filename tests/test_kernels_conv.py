@@ -271,7 +271,7 @@ def test_captured_in_a_graph(device):
 
 @pytest.fixture
 def small_stack(device, monkeypatch):
-    """What is compared for an encoder of small images."""
+    """Runs the check of an encoder of small images."""
     monkeypatch.setattr(conv_check, "IMAGES", 4)
     monkeypatch.setattr(ConvStack, "trusts_kernels", True)  # and again after the test
 

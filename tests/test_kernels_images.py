@@ -25,7 +25,7 @@ def frames(count, channels, height, width):
 
 
 def plain(source, index, shift, noise, dtype, low, inner, size):
-    """What the kernel should make, without padding."""
+    """The expected result, without padding."""
     index, shift, noise, low = (None if t is None else t.cpu() for t in (index, shift, noise, low))
     config = replace(CONFIG, inner_size=inner)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -144,7 +144,7 @@ def test_a_ring_may_be_larger_than_an_int32():
 
 
 def test_it_is_a_well_behaved_operator():
-    """What `torch.compile` relies on: the schema, and shapes, types and strides known without running it."""
+    """`torch.compile` relies on the schema, and on shapes, types and strides known without running it."""
     index, shift = (
         torch.randint(9, (3, 2), device=DEVICE),
         torch.zeros(2, 3, dtype=torch.int64, device=DEVICE),

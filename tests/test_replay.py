@@ -78,7 +78,7 @@ def test_n_step_targets_stop_at_an_episodes_end(ending, discount):
 
 def test_a_lost_life_is_terminal_and_the_step_after_it_is_real():
     """Nothing is bootstrapped across it, no step is left out, and stacks reach back over it."""
-    # frames 0 1 2 3 4 5: with step 2 a life is lost; step 3 goes on from frame 3
+    # frames 0 1 2 3 4 5: with step 2 a life is lost; step 3 continues from frame 3
     replay = line([1, 2, 4, 64, 8], {2: "lost"}, stack=2)
     assert len(replay) == 5
     batch = replay.batch(torch.tensor([0, 1, 2, 3, 4]), 3, 0.5)
@@ -235,7 +235,7 @@ def test_what_is_sampled_is_decided_on_the_device():
 
 
 def test_compiled_methods_follow_the_data():
-    """What they read that changes lies in tensors; a Python number would be frozen at its first value."""
+    """All that changes lies in tensors; a Python number would be frozen at its first value."""
     oracle = Oracle(2, 12, 3)
     oracle.reset()
     replay, names = oracle.replay, ("_draw", "_segment", "_stack")

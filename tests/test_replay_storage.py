@@ -1,4 +1,4 @@
-"""What the replay stores: the ring, uploads, checkpoints, memory."""
+"""The storage of the replay: the ring, uploads, checkpoints, memory."""
 
 import sys
 from contextlib import nullcontext
@@ -58,7 +58,7 @@ def stored(replay):
 
 @pytest.fixture
 def uploads(monkeypatch):
-    """What is written takes the way that it takes to a GPU."""
+    """Writes take the path to a GPU."""
     made = {}
 
     def write(stored, writes):

@@ -8,8 +8,8 @@ neighbors: a quarter of the weights is zero, but a third less is read. In the ba
 `stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read.
 
 A sweep walks down the columns of groups. Each row of the images is copied once, ahead of its products, and
-multiplied for all windows on it, whose sums are carried from row to row. That is three times less to load
-than window by window, which remains for images of a few rows: there, the first rows of a strip cost too much.
+multiplied for all windows on it, whose sums are carried from row to row. Images of a few rows, where the
+first rows of a strip would cost too much, are read window by window.
 """
 
 from __future__ import annotations
@@ -268,9 +268,8 @@ def _forward(
 
 
 @_forward.register_fake
-def _(
-    x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
-) -> list[Tensor]:
+def _(x: Tensor, weights: list[Tensor], *rest: Any) -> list[Tensor]:
+    _, strides, _, keep = rest
     layers = _layers(x, [weight.shape for weight in weights], strides)
     shapes = [(x.shape[0], layer.out_channels, layer.out_height, layer.out_width) for layer in layers]
     return [_images(x, *shape) for shape in (shapes if keep else shapes[-1:])]

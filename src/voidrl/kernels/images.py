@@ -1,11 +1,9 @@
 # ruff: noqa: N803  (constants of a kernel are upper case)
 """Stored frames → network input in one pass: gathered, stacked, shifted, cropped, jittered, scaled and cast.
 
-A program makes a block of one observation's pixels with all their channels. Neighboring threads read
-neighboring pixels of one channel's plane and write neighboring pixels of the result, in which the channels
-are innermost. Memory traffic is minimal: every frame is read once and every value written once. Without
-folding, channels are read one by one, at offsets computed once, and joined in registers: padding channels
-cost no reads.
+A program makes a block of one observation's pixels with all their channels, which are innermost in the
+result. Every frame is read once and every value written once. Without folding, channels are read one by one,
+at offsets computed once, and joined in registers: padding channels cost no reads.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Nearest-neighbor distances on a GPU; the reference is the plain path of `voidrl.entropy.knn_distances`.
 
-A distance is a sum of squared differences in float32: two instructions per coordinate of a pair, and the
-kernels below do little else. Particles are packed once into tiles (tiles, d, T): T particles side by side,
-coordinate by coordinate. A warp reads T values of a coordinate with one wide load, and coordinates of queries
-at fixed offsets from one address; each thread keeps a block of pairs in registers. There are three ways to
-find the k nearest:
+A distance is a sum of squared differences in float32. Particles are packed once into tiles (tiles, d, T): T
+side by side, coordinate by coordinate, so that a warp reads a coordinate of all with one wide load. Each
+thread keeps a block of pairs in registers. There are three ways to find the k nearest:
 
-- `by_rows`, for few low-dimensional particles: one program computes a query's distances and selects in
-  registers;
-- `by_matrix`, for few high-dimensional ones: distances are expensive, so programs compute blocks of a matrix,
-  only half of it if the queries are the particles; then each row is selected from;
+- `by_rows`, for few low-dimensional particles: one program computes a query's distances and selects;
+- `by_matrix`, for few high-dimensional ones: programs compute blocks of a matrix of distances, only half of
+  it if the queries are the particles; then each row is selected from;
 - `by_tiles`, for large pools: only the smallest distance of each tile is kept, and the tiles that may contain
   a neighbor are searched again. Memory stays linear in queries and particles.
 
-Selection compares bits: non-negative floats have the order of their bit patterns, and NaN comes last, as in
-`torch.topk`.
+Selection compares bits, which have the order of non-negative floats; NaN comes last, as in `torch.topk`.
 """
 
 from __future__ import annotations
@@ -234,9 +230,8 @@ def _squared(
 ) -> tl.tensor:  # fmt: skip
     """Squared distances (rows, T) of the queries at q_ptr, row after row, to the packed tile at p_ptr.
 
-    Warp s takes coordinates s, s + split, …; each of its threads holds rows × T/32 pairs. This is the layout
-    of the tile's load, which has at least one value per thread. The queries' load has fewer, so every thread
-    reads them all from the cache. Offsets are constants: the loop contains only loads and arithmetic.
+    Warp s takes coordinates s, s + split, …; each of its threads holds rows × T/32 pairs and reads all
+    queries from the cache. Offsets are constants: the loop contains only loads and arithmetic.
     """
     part = tl.arange(0, split)[:, None, None]
     q_at = tl.arange(0, rows)[None, :, None] * dim + part  # (split, rows, 1)

@@ -1,9 +1,9 @@
 # ruff: noqa: N803  (constants of a kernel are upper case)
 """Prioritized draws and updates on a GPU in few launches; `voidrl.replay.priorities` has the reference.
 
-The time of small kernels is that of their launches. Priorities are whole numbers whose sums float64 holds
-exactly, so whatever the order of summation, the slots are those which the reference draws. Powers come from
-logarithms; rounding, to whole units or to float32, absorbs the difference but for the largest priorities.
+Priorities are whole numbers whose sums float64 holds exactly, so the slots are those that the reference
+draws, whatever the order of summation. Powers come from logarithms; rounding, to whole units or to float32,
+absorbs the difference but for the largest priorities.
 """
 
 from __future__ import annotations
@@ -28,13 +28,8 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """(B,) slots and importance weights, for (B,) random numbers; what is new gets the highest priority.
 
-    Args:
-        values: (slots,) float64 priorities, a multiple of `block`, a power of two.
-        highest: (1,) float64 priority.
-        importance: (1,) float64, β.
-        uniform: (B,) float64.
-        stratum: the share of the total from which each is drawn.
-        block: slots that are summed by one program.
+    All numbers are float64. There are a multiple of `block` priorities, a power of two, which one program
+    sums; `highest` and `importance` have one element; each slot is drawn from a `stratum` of the total.
     """
     batch, blocks = len(uniform), len(values) // block
     sums, drawn = values.new_empty(blocks), values.new_empty(batch)
@@ -108,9 +103,8 @@ def _find(
     drawn: tl.tensor,  # (B,) float64
     blocks: tl.tensor,
     STRATUM: tl.constexpr,  # as an argument it would be rounded to float32
-    BLOCK: tl.constexpr,
-    PADDED: tl.constexpr,
-) -> None:
+    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+) -> None:  # fmt: skip
     sample = tl.program_id(0)
     at = tl.arange(0, PADDED)
     block_sums = tl.load(sums + at, mask=at < blocks, other=0.0)

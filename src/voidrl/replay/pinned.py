@@ -35,13 +35,8 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
             f"kernels may not read it: set replay.device to 'cuda' and lower replay.capacity_steps"
         )
     size = math.prod(shape) * dtype.itemsize
-    try:
-        # Zeros, on pages of their own.
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise ReplayMemoryError(
-            f"{size / GIB:.2f} GiB of main memory could not be taken ({error}): lower replay.capacity_steps"
-        ) from None
+    # Zeros, on pages of their own.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # A fork would copy what is pinned, and either side could then lose what the device writes.
     memory.madvise(mmap.MADV_DONTFORK)
     with suppress(OSError):  # a kernel without huge pages

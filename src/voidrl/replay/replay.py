@@ -1,4 +1,4 @@
-"""The transitions that can be read from a ring of frames.
+"""Transitions read from a ring of frames.
 
 Observations are stacked and n-step returns are summed when a batch is gathered. `sample` is uniform over
 exactly those slots that have a transition; `draw` may prefer those with a high priority. Everything that
@@ -53,7 +53,7 @@ class Replay(Ring):
     def restricted(self, slots: Tensor) -> Replay:
         """The same data, not copied, from which only the transitions in (n,) `slots` are sampled uniformly.
 
-        It is for reading only.
+        The copy is for reading only.
         """
         part = copy(self)
         part.starts, part.priorities = torch.zeros_like(self.starts), None
@@ -130,7 +130,7 @@ class Replay(Ring):
     def options(self, slots: Tensor, longest: int) -> OptionSlots:
         """The option that each transition belongs to, searched over `longest` steps in both directions.
 
-        An option is what one skill does without interruption: it begins with the skill, the episode or a new
+        An option is an uninterrupted use of one skill: it begins with the skill, the episode or a new
         life, and ends with the first of these that ends.
         """
         return self._options(slots, self._time_and_powers(longest, 1.0)[0])

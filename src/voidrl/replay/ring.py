@@ -1,4 +1,4 @@
-"""What is stored of N environments: a ring of frames, each once, with actions, rewards and endings.
+"""A ring that stores the frames of N environments, each once, with actions, rewards and endings.
 
 Rows are time steps, columns are environments: slot = row · N + column. A slot holds a frame, the action taken
 on it and its outcome. The last frame of an episode has a slot but no action, so it is never a start: `starts`
@@ -30,7 +30,7 @@ COLUMNS = ("frames", "action", "reward", "ending", "age")
 
 
 class Ring:
-    """Experience of N environments: written step by step, saved in chunks."""
+    """Experience of N environments, written step by step and saved in chunks."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class Ring:
         self._tags[row // self._chunk_rows] = f"{self._session}-{self._writes}"
 
     def _stored(self, first: int, last: int) -> dict[str, Tensor]:
-        """What is stored in some rows, to be read or written in bulk.
+        """Everything stored in some rows, to be read or written in bulk.
 
         Frames in main memory are the host's tensor, so that they do not pass through the device.
         """
