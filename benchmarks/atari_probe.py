@@ -163,7 +163,7 @@ def store(game: str, options: argparse.Namespace, device: torch.device) -> Store
     replay = play.replay
     if device.type != "cpu":
         replay = Replay(play.spec, ENVS, (replay.rows - play.spec.frame_stack) * ENVS, 0, device, device)
-        replay.load(play.replay.state(), ((name, part()) for name, _, part in play.replay.chunks()))
+        replay.load(play.replay.state(), ((name, tag, part()) for name, tag, part in play.replay.chunks()))
     slots, index = np.unique(np.concatenate([play.slots, play.next_slots]), return_inverse=True)
     states = (torch.from_numpy(part).to(device) for part in (slots, *np.split(index, 2)))
     order = np.argsort(play.episode, kind="stable")

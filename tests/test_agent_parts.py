@@ -224,7 +224,7 @@ def test_an_annealed_segment_is_the_segment_of_the_same_n(n):
     replay = fill_replay(end_every=4)  # also across ends of episodes and of the data
     slots, longest, discount = replay.newest(100), 5, 0.9
     expected = replay.segment(slots, n, discount)
-    found = replay.annealed_segment(slots, longest, torch.tensor(n), torch.tensor(discount))
+    found = replay.segment(slots, torch.tensor(n), torch.tensor(discount), longest)
     assert torch.equal(found.slots[:, :n], expected.slots)
     assert torch.equal(found.states[:, : n + 1], expected.states)
     torch.testing.assert_close(found.weights[:, :n], expected.weights)

@@ -6,7 +6,6 @@ Without a GPU they run in Triton's interpreter, so sizes are tiny here; small ti
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -26,13 +25,13 @@ DEVICES = [
         marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")],
     ),
 ]
-WAYS = {
-    "rows": partial(knn.by_rows, tile=16),
-    "matrix": partial(knn.by_matrix, tile=16),
-    "matrix-in-parts": partial(knn.by_matrix, tile=16, max_elements=500),
-    "tiles": partial(knn.by_tiles, tile=4),
-    "tiles-in-parts": partial(knn.by_tiles, tile=4, max_tiles=5, max_elements=50),
-    "chosen": knn.knn_distances,
+WAYS = {  # with small tiles
+    "rows": (knn.by_rows, {"TILE": 16}),
+    "matrix": (knn.by_matrix, {"MATRIX_TILE": 16}),
+    "matrix-in-parts": (knn.by_matrix, {"MATRIX_TILE": 16, "MAX_ELEMENTS": 100}),
+    "tiles": (knn.by_tiles, {"TILE": 4}),
+    "tiles-in-parts": (knn.by_tiles, {"TILE": 4, "MAX_TILES": 3, "MAX_ELEMENTS": 20}),
+    "chosen": (knn.knn_distances, {}),
 }
 
 
@@ -41,9 +40,16 @@ def device(request):
     return request.param
 
 
+def way_of(name, monkeypatch):
+    search, sizes = WAYS[name]
+    for size, value in sizes.items():
+        monkeypatch.setattr(knn, size, value)
+    return search
+
+
 @pytest.fixture(params=["rows", "matrix", "tiles-in-parts"])
-def way(request):
-    return WAYS[request.param]
+def way(request, monkeypatch):
+    return way_of(request.param, monkeypatch)
 
 
 def assert_exact(found, expected):
@@ -54,62 +60,64 @@ def assert_exact(found, expected):
 # --- values -------------------------------------------------------------------------------------------------
 
 
+SIZES = {  # queries, particles, dimension, neighbors, without themselves
+    "one": (1, 5, 1, 1, False),
+    "all": (5, 6, 7, 5, True),
+    "odd": (9, 33, 17, 3, True),
+    "wide": (3, 12, 200, 4, True),
+}
+
+
 @pytest.mark.parametrize(
-    ("n", "m", "d", "k", "exclude_self"),
+    ("name", "sizes"),
     [
-        (1, 5, 1, 1, True),
-        (5, 6, 7, 5, True),
-        (9, 33, 17, 3, True),
-        pytest.param(1, 5, 1, 1, False, marks=pytest.mark.slow),
-        pytest.param(7, 40, 5, 4, True, marks=pytest.mark.slow),
-        pytest.param(8, 32, 15, 9, False, marks=pytest.mark.slow),
-        pytest.param(3, 18, 64, 2, False, marks=pytest.mark.slow),
+        *((name, "odd") for name in WAYS),
+        *((name, "wide") for name in ("rows", "matrix", "tiles")),
+        *((name, sizes) for name in ("matrix-in-parts", "tiles-in-parts") for sizes in ("one", "all")),
     ],
 )
-@pytest.mark.parametrize("name", WAYS)
-def test_equal_to_brute_force(device, name, n, m, d, k, exclude_self):
+def test_equal_to_brute_force(device, name, sizes, monkeypatch):
+    n, m, d, k, exclude_self = SIZES[sizes]
     pool = points(m, d).to(device)
-    found = WAYS[name](pool[:n], pool, k, exclude_self)
+    found = way_of(name, monkeypatch)(pool[:n], pool, k, exclude_self)
     assert found.shape == (n, k)
     assert found.device == pool.device
     assert_exact(found, brute_force(pool[:n].cpu(), pool.cpu(), k, exclude_self))
 
 
-@pytest.mark.parametrize("name", ["rows", "matrix", "tiles"])
-def test_wide(device, name):
-    pool = points(12, 200).to(device)
-    assert_exact(WAYS[name](pool[:3], pool, 4, True), brute_force(pool[:3].cpu(), pool.cpu(), 4, True))
-
-
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (23, 3), (16, 70)])
-def test_half_of_a_symmetric_matrix_is_enough(device, n, d):
+def test_half_of_a_symmetric_matrix_is_enough(device, n, d, monkeypatch):
+    monkeypatch.setattr(knn, "MATRIX_TILE", 16)
     z = points(n, d).to(device)
     packed = knn.pack(z, 16)
-    whole, mirrored = (knn.squared_matrix(z, packed, n, symmetric, rows=4) for symmetric in (False, True))
+    whole, mirrored = (knn.squared_matrix(z, packed, n, symmetric) for symmetric in (False, True))
     assert torch.equal(whole, mirrored)
     assert torch.equal(mirrored, mirrored.T)
     if n > 2:
-        found, expected = (knn.by_matrix(z, pool, 2, True, tile=16) for pool in (z, z.clone()))
+        found, expected = (knn.by_matrix(z, pool, 2, True) for pool in (z, z.clone()))
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("split", "d"),
-    [
-        pytest.param(split, d, marks=() if (split, d) in {(1, 3), (2, 13), (4, 1)} else pytest.mark.slow)
-        for split in (1, 2, 4)
-        for d in (1, 3, 8, 13)
-    ],
-)
-def test_coordinates_may_be_shared_by_any_number_of_warps(device, split, d):
+@pytest.mark.parametrize(("split", "d"), [(1, 3), (2, 13), (4, 1), (4, 8)])
+def test_coordinates_may_be_shared_by_any_number_of_warps(device, split, d, monkeypatch):
+    changes = {
+        "SPLIT": split,
+        "SPLIT_DIM": 0,
+        "MATRIX_ROWS": 4,
+        "QUERY_ROWS": 4,
+        "UNROLL": 2,
+        "MATRIX_UNROLL": 2,
+    }
+    for name, value in changes.items():
+        monkeypatch.setattr(knn, name, value)
     q, p = points(6, d).to(device), points(9, d, seed=1).to(device)
     packed = knn.pack(p, 4)
     squares = (q.double()[:, None] - p.double()).square().sum(-1).cpu()
-    options = {"rows": 4, "split": split, "unroll": 2}
-    assert_exact(knn.squared_matrix(q, packed, 9, **options), squares)
+    assert_exact(knn.squared_matrix(q, packed, 9), squares)
     minima = torch.stack([part.min(dim=1).values for part in squares.split(4, dim=1)], dim=1)
-    for loops in (1, 2, 3):
-        assert_exact(knn.tile_minima(q, packed, **options, loops=loops), minima)
+    for loops in (1, 3):
+        monkeypatch.setattr(knn, "QUERY_LOOPS", loops)
+        assert_exact(knn.tile_minima(q, packed), minima)
 
 
 def test_packed(device):
@@ -163,10 +171,7 @@ def test_not_a_number_and_infinity(device, way):
             assert found[0].isfinite().all(), "particles that are NaN"
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.bfloat16, *(pytest.param(t, marks=pytest.mark.slow) for t in (torch.float16, torch.int64))],
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64])
 def test_narrow_and_whole_numbers(device, way, dtype):
     z = (3 * points(18, 4)).to(dtype).to(device)
     for pool in (z, z.float()):
@@ -180,10 +185,10 @@ def test_any_strides(device, way):
 
 
 @pytest.mark.parametrize("name", ["matrix-in-parts", "tiles-in-parts"])
-def test_self_is_left_out_of_every_part(device, name):
-    parts = {"max_elements": 100} if name == "matrix-in-parts" else {"max_elements": 10, "max_tiles": 2}
+def test_self_is_left_out_of_every_part(device, name, monkeypatch):
     z = points(20, 1).to(device)
-    assert_exact(WAYS[name](z, z, 2, True, **parts), brute_force(z.cpu(), z.cpu(), 2, exclude_self=True))
+    found = way_of(name, monkeypatch)(z, z, 2, True)
+    assert_exact(found, brute_force(z.cpu(), z.cpu(), 2, exclude_self=True))
 
 
 def test_nothing_in_nothing_out(device):
@@ -192,7 +197,7 @@ def test_nothing_in_nothing_out(device):
     assert torch.equal(knn.knn_distances(z[:, :0], z[:, :0], 2, True), z.new_zeros(9, 2))
 
 
-@pytest.mark.parametrize(("rows", "dim", "matrix"), [(99, 9, 0), (9, 9, 0), (0, 2, 99), (0, 2, 9)])
+@pytest.mark.parametrize(("rows", "dim", "matrix"), [(99, 9, 0), (9, 9, 0), (0, 2, 99)])
 def test_every_choice_is_right(device, monkeypatch, rows, dim, matrix):
     monkeypatch.setattr(knn, "MAX_ROWS_PARTICLES", rows)
     monkeypatch.setattr(knn, "MAX_ROWS_DIM", dim)
@@ -213,8 +218,8 @@ def test_a_proper_operator(device):
 
 def test_the_estimators_use_it(device, monkeypatch):
     monkeypatch.setattr(entropy, "usable", lambda tensor: True)  # also where it is interpreted
-    seen = []
-    monkeypatch.setattr(knn, "by_rows", lambda *args: seen.append(args) or WAYS["rows"](*args))
+    seen, search = [], knn.by_rows
+    monkeypatch.setattr(knn, "by_rows", lambda *args: seen.append(args) or search(*args))
     z = points(12, 4)
     reward = entropy.particle_reward(z.to(device), k=5)
     nats = entropy.particle_entropy(z.to(device))

@@ -180,7 +180,7 @@ def written(request, monkeypatch):
     if request.param == "upload":
         made = {}
         monkeypatch.setattr(
-            "voidrl.replay.replay.write_directly",
+            "voidrl.replay.ring.write_directly",
             lambda stored, writes: made.setdefault(id(stored), Upload(stored))(writes),
         )
 
@@ -241,7 +241,7 @@ def test_a_loaded_replay_draws_as_the_saved_one():
         oracle.step()
         saved.priorities.update(saved.draw(4).slots, torch.rand(4) * 4)
     oracle.step()  # new ones among what is saved
-    chunks = [(name, make()) for name, _, make in saved.chunks()]
+    chunks = [(name, tag, make()) for name, tag, make in saved.chunks()]
     loaded.load(snapshot(saved.state()), iter(chunks))
     for seed in range(20):
         found = []

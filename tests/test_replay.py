@@ -1,9 +1,9 @@
-"""What is read from the replay, against a list of episodes: stacks, n-step returns, borders, graphs."""
+"""Reads of the replay, against a list of episodes: stacks, n-step returns, borders, graphs."""
 
 import numpy as np
 import pytest
 import torch
-from tiny_replays import Oracle, line, numbers, vector_spec
+from tiny_replays import Oracle, line, numbers, steps_of, vector_spec
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl.replay import Replay
@@ -78,7 +78,7 @@ def test_n_step_targets_stop_at_an_episodes_end(ending, discount):
 
 def test_a_lost_life_is_terminal_and_the_step_after_it_is_real():
     """Nothing is bootstrapped across it, no step is left out, and stacks reach back over it."""
-    # frames 0 1 2 3 4 5: with step 2 a life is lost; step 3 goes on from frame 3
+    # frames 0 1 2 3 4 5: with step 2 a life is lost; step 3 continues from frame 3
     replay = line([1, 2, 4, 64, 8], {2: "lost"}, stack=2)
     assert len(replay) == 5
     batch = replay.batch(torch.tensor([0, 1, 2, 3, 4]), 3, 0.5)
@@ -101,7 +101,7 @@ def test_a_segment_is_its_steps():
     assert segment.weights.tolist() == [[1, 0.5, 0.25], [1, 0.5, 0], [1, 0, 0]]
     assert segment.slots.tolist() == [[0, 1, 2], [1, 2, 2], [4, 4, 4]]
     assert segment.states[:, -1].tolist() == [3, 3, 5]
-    batches, weights = zip(*replay.steps(segment), strict=True)
+    batches, weights = zip(*steps_of(replay, segment), strict=True)
     assert torch.stack(weights, 1).tolist() == segment.weights.tolist()
     assert [b.reward.tolist() for b in batches] == [[1, 2, 8], [2, 4, 8], [4, 4, 8]]
     assert [b.discount.tolist() for b in batches] == [[1, 1, 1], [1, 0, 1], [0, 0, 1]]
@@ -138,12 +138,14 @@ def test_a_reset_before_any_step_writes_only_its_own_frames():
 
 def test_one_step_is_a_run_of_one():
     replay = line([1, 2, 4, 64, 8], {1: "truncated", 2: "terminated"}, capacity=4)
-    slots, time = torch.arange(len(replay.starts)), torch.arange(2)
+    slots = torch.arange(len(replay.starts))
     slots = slots[slots != replay.head]  # those in which a step was taken
-    short, general = replay.segment(slots, 1, 0.5), replay._run(slots, time, 0.5**time, time[-1])
+    short, general = replay.segment(slots, 1, 0.5), replay.segment(slots, torch.tensor(1), 0.5, longest=2)
     for name, value in short._asdict().items():
-        assert torch.equal(value, getattr(general, name)), name
-        assert value.dtype == getattr(general, name).dtype
+        wanted = getattr(general, name)
+        wanted = wanted if name == "discount" else wanted[:, : value.shape[1]]
+        assert torch.equal(value, wanted), name
+        assert value.dtype == wanted.dtype
 
 
 # --- frames -----------------------------------------------------------------------------------------------
@@ -174,15 +176,12 @@ def test_without_a_stack_a_slot_is_its_frame():
 def test_observations_that_are_given_are_not_gathered(monkeypatch):
     replay = line([1, 2, 4, 64, 8], {2: "terminated"})
     segment = replay.segment(torch.tensor([0, 1, 4]), 3, 0.5)
-    want, steps = replay.n_step_batch(segment), list(replay.steps(segment))
-    states = replay.observations(segment.states.T.flatten()).unflatten(0, (4, 3))
+    want = replay.n_step_batch(segment)
     monkeypatch.setattr(replay, "observations", None)
     given = replay.n_step_batch(segment, want.obs + 100, want.next_obs + 200)
     assert torch.equal(given.obs, want.obs + 100)
     assert torch.equal(given.next_obs, want.next_obs + 200)
     assert all(map(torch.equal, given[1:4], want[1:4]))
-    for (batch, weights), (same, same_weights) in zip(replay.steps(segment, states), steps, strict=True):
-        assert all(map(torch.equal, (*batch, weights), (*same, same_weights)))
 
 
 # --- what a CUDA graph needs ------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ def read(replay):
     """Everything that an update calls."""
     slots = replay.sample(6)
     segment = replay.segment(slots, 3, 0.9)
-    steps = [(*batch, weights) for batch, weights in replay.steps(segment)]
+    steps = [(*batch, weights) for batch, weights in steps_of(replay, segment)]
     return [*replay.batch(slots, 3, 0.9), replay.observations(slots), replay.latest(), *sum(steps, ())]
 
 
@@ -236,10 +235,10 @@ def test_what_is_sampled_is_decided_on_the_device():
 
 
 def test_compiled_methods_follow_the_data():
-    """What they read that changes lies in tensors; a Python number would be frozen at its first value."""
+    """All that changes lies in tensors; a Python number would be frozen at its first value."""
     oracle = Oracle(2, 12, 3)
     oracle.reset()
-    replay, names = oracle.replay, ("_draw", "_step", "_run", "_stack")
+    replay, names = oracle.replay, ("_draw", "_segment", "_stack")
     assert all(getattr(Replay, name).fusable for name in names)
     compiled = {
         name: torch.compile(getattr(replay, name), backend="aot_eager", fullgraph=True, dynamic=False)
@@ -266,7 +265,7 @@ def test_a_graph_may_hold_on_to_the_tensors():
     oracle.reset()
     for _ in range(30):
         oracle.step()
-    oracle.replay.load(oracle.replay.state(), ((n, make()) for n, _, make in oracle.replay.chunks()))
+    oracle.replay.load(oracle.replay.state(), ((n, tag, make()) for n, tag, make in oracle.replay.chunks()))
     assert held == {k: getattr(oracle.replay, k).data_ptr() for k in held}
 
 
@@ -345,7 +344,7 @@ def test_notes_and_endings_are_those_of_the_step_into_the_next_state():
     joined = replay.batch(slots, 3, 1.0)
     assert joined.note[:, 0].tolist() == [2, 3, 3, 3, 6, 7, 7, 7, 10, 10, 10]
     assert joined.ended.tolist() == [0, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0]
-    for i, (step, weights) in enumerate(replay.steps(replay.segment(slots[:4], 3, 1.0))):
+    for i, (step, weights) in enumerate(steps_of(replay, replay.segment(slots[:4], 3, 1.0))):
         valid = weights > 0
         assert step.note[valid, 0].tolist() == [0 + i, 1 + i, 2 + i, 3 + i][: valid.sum()]
         assert step.ended[valid].tolist() == [float(t + i == 3) for t in range(4)][: valid.sum()]
@@ -354,7 +353,7 @@ def test_notes_and_endings_are_those_of_the_step_into_the_next_state():
 def test_notes_are_saved_and_only_where_there_are_any():
     replay = skilled_line(11, 4)
     again = Replay(vector_spec(), 1, 20, 1, CPU, CPU, note_dim=1)
-    again.load(replay.state(), ((name, tensors()) for name, _, tensors in replay.chunks()))
+    again.load(replay.state(), ((name, tag, tensors()) for name, tag, tensors in replay.chunks()))
     assert torch.equal(again.note, replay.note)
     (_, _, plain) = next(line([0.0], {}).chunks())
     assert "note" not in plain()

@@ -28,6 +28,12 @@ def numbers(obs):
     return obs.flatten(2).numpy().copy().view("<u4").squeeze(-1)
 
 
+def steps_of(replay, segment):
+    """The one-step transitions of a segment, with the stored observations."""
+    states = segment.states.T
+    return replay.steps(segment, replay.observations(states.flatten()).unflatten(0, states.shape))
+
+
 class Oracle:
     """Fills a replay as environments would, and keeps every episode as a plain list.
 

@@ -12,7 +12,7 @@ from voidrl.replay import Replay, Segment
 
 
 class Horizon(nn.Module):
-    """How far returns look ahead: fixed, or annealed from the start and from each reset."""
+    """The n and γ of returns: fixed, or annealed from the start and from each reset."""
 
     updates: Tensor
 
@@ -26,11 +26,8 @@ class Horizon(nn.Module):
     def segment(self, replay: Replay, slots: Tensor) -> Segment:
         """The next n steps from each slot."""
         c = self.config
-        if not self.is_annealed:
-            return replay.segment(slots, c.n_step, c.discount)
-        n, discount = self.now()
-        to = slots.device
-        return replay.annealed_segment(slots, c.longest_n_step, n.to(to), discount.to(to))
+        n, discount = self.now() if self.is_annealed else (c.n_step, c.discount)
+        return replay.segment(slots, n, discount, c.longest_n_step)
 
     def now(self) -> tuple[Tensor, Tensor]:
         """n, rounded, and γ: log-linear in n and in 1 − γ."""

@@ -31,9 +31,8 @@ def check(device: torch.device, say: Callable[[str], None]) -> None:
 
         pixel = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device)
         images(pixel, None, None, None, 0.0, 1, 1, torch.float32)
-        row, sums, finite = torch.tensor(
-            [[2.0, math.inf], [1, 1], [3, 3]], dtype=torch.float64, device=device
-        )
+        numbers = [[2.0, math.inf], [1, 1], [3, 3]]
+        row, sums, finite = torch.tensor(numbers, dtype=torch.float64, device=device)
         accumulate(row, sums, finite)
         if [*sums.tolist(), *finite.tolist()] != [3.0, math.inf, 4.0, 3.0]:  # host synchronization, once
             raise RuntimeError(f"sums of {sums.tolist()} and counts of {finite.tolist()}")

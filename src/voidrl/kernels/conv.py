@@ -8,8 +8,8 @@ neighbors: a quarter of the weights is zero, but a third less is read. In the ba
 `stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read.
 
 A sweep walks down the columns of groups. Each row of the images is copied once, ahead of its products, and
-multiplied for all windows on it, whose sums are carried from row to row. That is three times less to load
-than window by window, which remains for images of a few rows: there, the first rows of a strip cost too much.
+multiplied for all windows on it, whose sums are carried from row to row. Images of a few rows, where the
+first rows of a strip would cost too much, are read window by window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
@@ -42,7 +41,6 @@ WALK_SUMS = 192  # of a column, at most: 96 registers of a thread's 255
 WALK_BYTES = 113_000  # of shared memory, at most: two programs on a multiprocessor
 PROGRAMS = 264  # that run at once: two on each multiprocessor of an H200, or four with half the sums
 CHUNKS = (128, 64, 32)  # elements of a window's row per product: the least waste, then the largest
-PAIRS = True  # pairs of pixels as groups where possible
 KEPT_BYTES = 100_000  # more weights than this are not kept in shared memory but read for each product
 
 GRADIENT_BLOCK, GRADIENT_WARPS, GRADIENT_STAGES = 64, 8, 3  # of weight gradients
@@ -72,13 +70,8 @@ class Sweep(NamedTuple):
     group_y: int  # pixels written per window; each row of a group is a program's axis
     group_x: int
 
-    def groups(self, batch: int) -> int:
-        """How many windows there are."""
-        across, down = -(-self.out_width // self.group_x), -(-self.out_height // self.group_y)
-        return batch * across * down
-
     def constants(self, chunks: tuple[int, ...]) -> dict[str, int]:
-        """What the kernels are compiled for. A window's row is read in equal chunks, a power of two each."""
+        """Constants of the kernels. A window's row is read in equal chunks, a power of two each."""
         line = self.span * self.channels
         chunk = min(chunks, key=lambda size: (triton.cdiv(line, size) * size, -size))
         end_y = (triton.cdiv(self.out_height, self.group_y) - 1) * self.step_y - self.pad_y + self.rows
@@ -109,7 +102,7 @@ class Layer(NamedTuple):
     def forward(self) -> Sweep:
         """The layer itself."""
         pair = (self.kernel_x + self.stride) * self.channels in (32, 64, 128) and self.out_channels <= 32
-        group = 2 if PAIRS and pair else 1
+        group = 2 if pair else 1
         span = self.kernel_x + (group - 1) * self.stride
         step = self.stride
         return Sweep(*self[:3], *self[4:7], step, step * group, 0, 0, self.kernel_y, span, 1, group)
@@ -118,7 +111,7 @@ class Layer(NamedTuple):
         """Its gradient with respect to its input."""
         pad_y, pad_x = (self.kernel_y - 1) // self.stride, (self.kernel_x - 1) // self.stride
         pair = (pad_x + 2) * self.out_channels in (32, 64, 128) and self.stride * self.channels <= 32
-        group = 2 if PAIRS and pair else 1
+        group = 2 if pair else 1
         sizes = (pad_y, pad_x, pad_y + 1, pad_x + group, self.stride, self.stride * group)
         return Sweep(*self[4:7], *self[:3], 1, group, *sizes)
 
@@ -151,16 +144,6 @@ def suits(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) ->
         and x.shape[0] * layer.height * layer.width * max(layer.channels, layer.out_channels) < 2**31
         for i, layer in enumerate(layers)
     )
-
-
-def conv_stack_reference(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], activation: str
-) -> Tensor:
-    """The same in plain PyTorch, in the precision of x or of autocast."""
-    for weight, bias, stride in zip(weights, biases, strides, strict=True):
-        x = F.conv2d(x[:, : weight.shape[1]], weight.to(x.dtype), bias.to(x.dtype), stride)
-        x = F.elu(x) if activation == "elu" else F.relu(x)
-    return x
 
 
 def _pack(weights: Sequence[Tensor], layers: Sequence[Layer], back: bool) -> list[Tensor]:
@@ -220,7 +203,7 @@ def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor, ones: Tenso
     fits = [n for n in range(1, steps + 1) if steps % n == 0 and (n == 1 or n * sums <= GRADIENT_SUMS)]
     taken = fits[-1]  # steps per program; other programs do the rest
     most = GRADIENT_PROGRAMS * (2 if 4 * taken * sums <= GRADIENT_SUMS else 1) * taken // steps
-    groups = sweep.groups(source.shape[0])
+    groups = source.shape[0] * sweep.out_height * triton.cdiv(sweep.out_width, sweep.group_x)
     rounds = triton.cdiv(triton.cdiv(groups, GRADIENT_BLOCK), max(1, most))
     programs = triton.cdiv(groups, GRADIENT_BLOCK * rounds)
     shape = (programs, steps * constants["CHUNK"] + 1, constants["TILE"])
@@ -273,7 +256,7 @@ def _parameters(layer: Layer) -> int:
 def _forward(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
 ) -> list[Tensor]:
-    """The results of all layers, or of the last one alone."""
+    """The results of all layers, or of only the last one."""
     x = x.contiguous(memory_format=torch.channels_last)
     layers = _layers(x, [weight.shape for weight in weights], strides)
     results: list[Tensor] = []
@@ -285,9 +268,8 @@ def _forward(
 
 
 @_forward.register_fake
-def _(
-    x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
-) -> list[Tensor]:
+def _(x: Tensor, weights: list[Tensor], *rest: Any) -> list[Tensor]:
+    _, strides, _, keep = rest
     layers = _layers(x, [weight.shape for weight in weights], strides)
     shapes = [(x.shape[0], layer.out_channels, layer.out_height, layer.out_width) for layer in layers]
     return [_images(x, *shape) for shape in (shapes if keep else shapes[-1:])]
@@ -295,14 +277,9 @@ def _(
 
 @torch.library.custom_op("voidrl::conv_stack_backward", mutates_args=())
 def _backward(
-    gradient: Tensor,
-    x: Tensor,
-    results: list[Tensor],
-    weights: list[Tensor],
-    strides: list[int],
-    elu: bool,
-    to_input: bool,
-) -> list[Tensor]:
+    gradient: Tensor, x: Tensor, results: list[Tensor], weights: list[Tensor], strides: list[int],
+    elu: bool, to_input: bool,
+) -> list[Tensor]:  # fmt: skip
     """The gradients of weights and biases, flat as `_gather` leaves them; and of x if asked for."""
     inputs = [x.contiguous(memory_format=torch.channels_last), *results[:-1]]
     layers = _layers(x, [weight.shape for weight in weights], strides)
@@ -323,15 +300,8 @@ def _backward(
 
 
 @_backward.register_fake
-def _(
-    gradient: Tensor,
-    x: Tensor,
-    results: list[Tensor],
-    weights: list[Tensor],
-    strides: list[int],
-    elu: bool,
-    to_input: bool,
-) -> list[Tensor]:
+def _(gradient: Tensor, x: Tensor, results: list[Tensor], weights: list[Tensor], *rest: Any) -> list[Tensor]:
+    strides, _, to_input = rest
     size = sum(map(_parameters, _layers(x, [weight.shape for weight in weights], strides)))
     flat = torch.empty(size, dtype=torch.float32, device=x.device)
     return [flat, _images(x, *x.shape)] if to_input else [flat]

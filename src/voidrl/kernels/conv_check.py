@@ -1,7 +1,7 @@
 """Compares our convolutions with PyTorch's on the machine where they are going to run.
 
-What a kernel computes depends on the version of Triton that compiles it: one pipelined the copies of a kernel
-over what its products still read, and gradients were wrong by several percent without any error.
+The results of a kernel depend on the version of Triton that compiles it: one pipelined copies over what
+products still read, and gradients were wrong by several percent without any error.
 
 The reference is in float32 and rounds to bfloat16 where the kernels do. Without that, the two would differ by
 5 to 10 % with ReLU: rounding switches some 0.2 % of the units on or off, in any implementation.
@@ -10,7 +10,6 @@ The reference is in float32 and rounds to bfloat16 where the kernels do. Without
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,18 +22,6 @@ RUNS = 3  # which have the same bits, unless something is overwritten too early
 TOLERANCE = 0.03  # relative to the norm; four layers differ by some 0.005 in rounding
 
 
-class _Rounded(torch.autograd.Function):
-    """x as bfloat16 holds it, and its gradient too."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.bfloat16().float()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.bfloat16().float()
-
-
 def reference(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], activation: str
 ) -> Tensor:
@@ -42,12 +29,13 @@ def reference(
     for weight, bias, stride in zip(weights, biases, strides, strict=True):
         kept = weight + (weight.bfloat16() - weight).detach()  # rounded, its gradient not
         x = F.conv2d(x[:, : weight.shape[1]].float(), kept, bias, stride)
-        x = _Rounded.apply(F.elu(x) if activation == "elu" else F.relu(x))
+        x = F.elu(x) if activation == "elu" else F.relu(x)
+        x = x.bfloat16().float()  # and so is its gradient
     return x
 
 
 def mismatch(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int], activation: str) -> str:
-    """What differs for images like x and random weights of these shapes, in words; empty if nothing does."""
+    """The first difference for images like x and random weights of these shapes, in words; empty if none."""
     random = torch.Generator(x.device).manual_seed(0)  # a run's own random numbers stay as they are
 
     def normal(shape: Sequence[int], scale: float = 1.0) -> Tensor:

@@ -23,13 +23,9 @@ def pack(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _pack(
-    weight: tl.tensor,
-    packed: tl.tensor,
-    SIZES: tl.constexpr,
-    AT: tl.constexpr,
-    BACK: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    weight: tl.tensor, packed: tl.tensor,
+    SIZES: tl.constexpr, AT: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     kernel_y: tl.constexpr = SIZES[AT]
     kernel_x: tl.constexpr = SIZES[AT + 1]
     inputs: tl.constexpr = SIZES[AT + 2]
@@ -235,9 +231,8 @@ def weight_gradient(
     partial += tl.program_id(0) * ((lines + 1) * TILE)
     for step in tl.static_range(STEPS):
         # With pairs, the products of a pixel with pixels outside its window contribute no gradient.
-        tap = ((first + step) % CHUNKS * CHUNK + k)[:, None] // CHANNELS - (n // OUT_CHANNELS * stride)[
-            None, :
-        ]
+        pixel = ((first + step) % CHUNKS * CHUNK + k)[:, None] // CHANNELS
+        tap = pixel - (n // OUT_CHANNELS * stride)[None, :]
         to = partial + ((first + step) * CHUNK + k)[:, None] * TILE + n[None, :]
         tl.store(to, sums[step], mask=(tap >= 0) & (tap < SPAN - (GROUP_X - 1) * stride))
     if tl.program_id(1) == 0:
@@ -292,9 +287,7 @@ def _gather(
     programs: tl.constexpr = SIZES[AT + 9]
     offset: tl.constexpr = SIZES[AT + 10]
     count: tl.constexpr = kernel_y * kernel_x * inputs * out_channels
-    e = tl.program_id(0) * BLOCK + tl.arange(
-        0, BLOCK
-    )  # (kernel_y, kernel_x, in, out), as the partial sums lie
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (kernel_y, kernel_x, in, out), as the sums lie
     co, ci, tap = e % out_channels, e // out_channels % inputs, e // (out_channels * inputs)
     ky, kx = tap // kernel_x, tap % kernel_x
     is_weight, real = e < count, e < count + out_channels

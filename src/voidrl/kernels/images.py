@@ -1,10 +1,9 @@
+# ruff: noqa: N803  (constants of a kernel are upper case)
 """Stored frames → network input in one pass: gathered, stacked, shifted, cropped, jittered, scaled and cast.
 
-A program makes a block of one observation's pixels with all their channels. Neighboring threads read
-neighboring pixels of one channel's plane and write neighboring pixels of the result, in which the channels
-are innermost. Memory traffic is minimal: every frame is read once and every value written once. Without
-folding, channels are read one by one, at offsets computed once, and joined in registers: padding channels
-cost no reads.
+A program makes a block of one observation's pixels with all their channels, which are innermost in the
+result. Every frame is read once and every value written once. Without folding, channels are read one by one,
+at offsets computed once, and joined in registers: padding channels cost no reads.
 """
 
 from __future__ import annotations
@@ -31,22 +30,14 @@ def _images(
     scale: tl.tensor,
     out: tl.tensor,  # (B, HEIGHT / FOLD, WIDTH / FOLD, PADDED)
     batch: tl.tensor,
-    STACK: tl.constexpr,  # noqa: N803
-    CHANNELS: tl.constexpr,  # noqa: N803
-    SOURCE_HEIGHT: tl.constexpr,  # noqa: N803
-    SOURCE_WIDTH: tl.constexpr,  # noqa: N803
-    INNER_HEIGHT: tl.constexpr,  # noqa: N803
-    INNER_WIDTH: tl.constexpr,  # noqa: N803
-    HEIGHT: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
-    FOLD: tl.constexpr,  # noqa: N803
-    PADDED: tl.constexpr,  # noqa: N803
-    TILE: tl.constexpr,  # noqa: N803 (PADDED or the next power of two, as a tile must be)
-    BLOCK: tl.constexpr,  # noqa: N803
-    EXACT: tl.constexpr,  # noqa: N803
-    JOINED: tl.constexpr,  # noqa: N803 (needs FOLD = 1)
-    LEVELS: tl.constexpr,  # noqa: N803 (log₂ of TILE)
-) -> None:
+    STACK: tl.constexpr, CHANNELS: tl.constexpr, SOURCE_HEIGHT: tl.constexpr, SOURCE_WIDTH: tl.constexpr,
+    INNER_HEIGHT: tl.constexpr, INNER_WIDTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    FOLD: tl.constexpr, PADDED: tl.constexpr,
+    TILE: tl.constexpr,  # PADDED or the next power of two, as a tile must be
+    BLOCK: tl.constexpr, EXACT: tl.constexpr,
+    JOINED: tl.constexpr,  # needs FOLD = 1
+    LEVELS: tl.constexpr,  # log₂ of TILE
+) -> None:  # fmt: skip
     width: tl.constexpr = WIDTH // FOLD
     pixels: tl.constexpr = HEIGHT // FOLD * width  # of the result
     blocks: tl.constexpr = (pixels + BLOCK - 1) // BLOCK
@@ -104,12 +95,12 @@ def _images(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _clamped(at: tl.tensor, SIZE: tl.constexpr) -> tl.tensor:  # noqa: N803
+def _clamped(at: tl.tensor, SIZE: tl.constexpr) -> tl.tensor:
     return tl.minimum(tl.maximum(at, 0), SIZE - 1)  # outside the image, repeat the edge
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _scaled(byte: tl.tensor, gain: tl.tensor, EXACT: tl.constexpr) -> tl.tensor:  # noqa: N803
+def _scaled(byte: tl.tensor, gain: tl.tensor, EXACT: tl.constexpr) -> tl.tensor:
     value = byte.to(tl.float32)
     if EXACT:  # noqa: SIM108
         value = value / 255 * gain - 0.5
@@ -155,51 +146,23 @@ def images(
     block = max(16, BLOCK_VALUES // tile)
     with torch.cuda.device_of(source):
         _images[(len(out) * triton.cdiv(height * width // fold**2, block),)](
-            source,
-            index,
-            *((0, 0) if index is None else index.stride()),
-            None if shift is None else shift.contiguous(),
-            None if low is None else low.contiguous(),
-            None if noise is None else noise.contiguous(),
-            scale,
-            out,
-            len(out),
-            STACK=stack,
-            CHANNELS=c,
-            SOURCE_HEIGHT=h,
-            SOURCE_WIDTH=w,
-            INNER_HEIGHT=h if low is None else inner,
-            INNER_WIDTH=w if low is None else inner,
-            HEIGHT=height,
-            WIDTH=width,
-            FOLD=fold,
-            PADDED=out.shape[1],
-            TILE=tile,
-            BLOCK=block,
-            EXACT=dtype == torch.float32,
-            JOINED=fold == 1 and tile <= MAX_JOINED,
-            LEVELS=tile.bit_length() - 1,
-            num_warps=NUM_WARPS,
-        )
+            source, index, *((0, 0) if index is None else index.stride()),
+            *(None if given is None else given.contiguous() for given in (shift, low, noise)),
+            scale, out, len(out),
+            STACK=stack, CHANNELS=c, SOURCE_HEIGHT=h, SOURCE_WIDTH=w,
+            INNER_HEIGHT=h if low is None else inner, INNER_WIDTH=w if low is None else inner,
+            HEIGHT=height, WIDTH=width, FOLD=fold, PADDED=out.shape[1], TILE=tile, BLOCK=block,
+            EXACT=dtype == torch.float32, JOINED=fold == 1 and tile <= MAX_JOINED,
+            LEVELS=tile.bit_length() - 1, num_warps=NUM_WARPS,
+        )  # fmt: skip
     return out
 
 
-@images.register_fake
-def _(
-    source: Tensor,
-    index: Tensor | None,
-    shift: Tensor | None,
-    noise: Tensor | None,
-    scale: float,
-    fold: int,
-    multiple: int,
-    dtype: torch.dtype,
-    low: Tensor | None = None,
-    inner: int = 0,
-    height: int = 0,
-    width: int = 0,
-) -> Tensor:
-    return _empty(source, index, fold, multiple, dtype, height, width)
+images.register_fake(
+    lambda source, index, shift, noise, scale, fold, multiple, dtype, low=None, inner=0, height=0, width=0: (
+        _empty(source, index, fold, multiple, dtype, height, width)
+    )
+)
 
 
 def _empty(

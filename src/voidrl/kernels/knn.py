@@ -1,20 +1,16 @@
 """Nearest-neighbor distances on a GPU; the reference is the plain path of `voidrl.entropy.knn_distances`.
 
-A distance is a sum of squared differences in float32: two instructions per coordinate of a pair, and the
-kernels below do little else. Particles are packed once into tiles (tiles, d, T): T particles side by side,
-coordinate by coordinate. A warp reads T values of a coordinate with one wide load, and coordinates of queries
-at fixed offsets from one address; each thread keeps a block of pairs in registers. There are three ways to
-find the k nearest:
+A distance is a sum of squared differences in float32. Particles are packed once into tiles (tiles, d, T): T
+side by side, coordinate by coordinate, so that a warp reads a coordinate of all with one wide load. Each
+thread keeps a block of pairs in registers. There are three ways to find the k nearest:
 
-- `by_rows`, for few low-dimensional particles: one program computes a query's distances and selects in
-  registers;
-- `by_matrix`, for few high-dimensional ones: distances are expensive, so programs compute blocks of a matrix,
-  only half of it if the queries are the particles; then each row is selected from;
+- `by_rows`, for few low-dimensional particles: one program computes a query's distances and selects;
+- `by_matrix`, for few high-dimensional ones: programs compute blocks of a matrix of distances, only half of
+  it if the queries are the particles; then each row is selected from;
 - `by_tiles`, for large pools: only the smallest distance of each tile is kept, and the tiles that may contain
   a neighbor are searched again. Memory stays linear in queries and particles.
 
-Selection compares bits: non-negative floats have the order of their bit patterns, and NaN comes last, as in
-`torch.topk`.
+Selection compares bits, which have the order of non-negative floats; NaN comes last, as in `torch.topk`.
 """
 
 from __future__ import annotations
@@ -47,24 +43,17 @@ _NAN = tl.constexpr(0x7FC00000)  # a NaN, larger than the bits of all numbers
 _TAKEN = tl.constexpr(0x7FFFFFFF)  # a larger NaN, which marks what is not a candidate
 
 
-def by_rows(queries: Tensor, particles: Tensor, k: int, exclude_self: bool, *, tile: int = TILE) -> Tensor:
+def by_rows(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
     """One program per query computes all distances and selects from them in registers."""
-    return nearest(_rows(queries), pack(particles, tile), None, k, 0 if exclude_self else None)
+    return nearest(_rows(queries), pack(particles, TILE), None, k, 0 if exclude_self else None)
 
 
-def by_matrix(
-    queries: Tensor,
-    particles: Tensor,
-    k: int,
-    exclude_self: bool,
-    *,
-    tile: int = MATRIX_TILE,
-    max_elements: int = MAX_ELEMENTS,
-) -> Tensor:
+def by_matrix(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
     """Compute a matrix of distances, some queries at a time; only half of a symmetric one."""
-    rows, packed, m = _rows(queries), pack(particles, tile), len(particles)  # (n, d), (tiles, d, T)
-    chunk = max(1, max_elements // m)
-    symmetric = _same(queries, particles) and chunk >= m
+    rows, packed, m = _rows(queries), pack(particles, MATRIX_TILE), len(particles)  # (n, d), (tiles, d, T)
+    chunk = max(1, MAX_ELEMENTS // m)
+    here, there = ((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (queries, particles))
+    symmetric = here == there and chunk >= m
     found = []
     for i, block in enumerate(rows.split(chunk)):
         squares = squared_matrix(block, packed, m, symmetric)  # (q, m)
@@ -72,33 +61,23 @@ def by_matrix(
     return _cat(found)
 
 
-def by_tiles(
-    queries: Tensor,
-    particles: Tensor,
-    k: int,
-    exclude_self: bool,
-    *,
-    tile: int = TILE,
-    max_elements: int = MAX_ELEMENTS,
-    max_tiles: int = MAX_TILES,
-    max_packed: int = MAX_PACKED,
-) -> Tensor:
+def by_tiles(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
     """Find the smallest distance in each tile, then the k nearest in the k tiles where it is smallest.
 
     This is exact: for a particle outside these tiles, each of the k tiles has one at least as near.
     """
     rows = _rows(queries)  # (n, d)
-    segment = tile * max(1, min(max_tiles, max_packed // (tile * rows.shape[1])))
+    segment = TILE * max(1, min(MAX_TILES, MAX_PACKED // (TILE * rows.shape[1])))
     for j, part in enumerate(particles.split(segment)):
-        packed = pack(part, tile)  # (tiles, d, T)
+        packed = pack(part, TILE)  # (tiles, d, T)
         tiles = len(packed)
-        chunk = max(1, max_elements // tiles)
+        chunk = max(1, MAX_ELEMENTS // tiles)
         found = []
         for i, block in enumerate(rows.split(chunk)):
             own = i * chunk - j * segment if exclude_self else None
             minima = tile_minima(block, packed, own)  # (q, tiles)
             where = smallest(minima, min(k, tiles), indices=True)  # (q, ≤ k)
-            found.append(nearest(block, packed, where, min(k, tile * where.shape[1]), own))
+            found.append(nearest(block, packed, where, min(k, TILE * where.shape[1]), own))
         if j == 0:
             best = _cat(found)  # (n, ≤ k)
         else:
@@ -135,15 +114,15 @@ def knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool
         return way(queries, particles, k, exclude_self)
 
 
-@knn_distances.register_fake
-def _(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
-    return queries.new_empty(len(queries), k, dtype=torch.float32)
+knn_distances.register_fake(
+    lambda queries, particles, k, exclude_self: queries.new_empty(len(queries), k, dtype=torch.float32)
+)
 
 
 # --- launches -----------------------------------------------------------------------------------------------
 
 
-def pack(points: Tensor, tile: int = TILE) -> Tensor:
+def pack(points: Tensor, tile: int) -> Tensor:
     """Pack points (m, d) of any strides into (tiles, d, T) float32; the last tile is padded with NaN."""
     m, d = points.shape
     packed = points.new_empty(triton.cdiv(m, tile), d, tile, dtype=torch.float32)
@@ -153,53 +132,33 @@ def pack(points: Tensor, tile: int = TILE) -> Tensor:
     return packed
 
 
-def squared_matrix(
-    queries: Tensor,
-    packed: Tensor,
-    m: int,
-    symmetric: bool = False,
-    *,
-    rows: int = MATRIX_ROWS,
-    split: int | None = None,
-    unroll: int = MATRIX_UNROLL,
-) -> Tensor:
+def squared_matrix(queries: Tensor, packed: Tensor, m: int, symmetric: bool = False) -> Tensor:
     """Squared distances (n, m); `symmetric` if the queries are the particles, which halves the work."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
-    rows, split = _at_most(rows, n), split or _split(d)
+    rows, split = _at_most(MATRIX_ROWS, n), _split(d)
     squares = queries.new_empty(n, m)
     grid = (triton.cdiv(n, rows), tiles)
     _knn_matrix[grid](
-        queries, packed, squares, n, m, d, rows, tile, split, unroll, symmetric, num_warps=split
+        queries, packed, squares, n, m, d, rows, tile, split, MATRIX_UNROLL, symmetric, num_warps=split
     )
     return squares
 
 
-def tile_minima(
-    queries: Tensor,
-    packed: Tensor,
-    own: int | None = None,
-    *,
-    rows: int = QUERY_ROWS,
-    loops: int = QUERY_LOOPS,
-    split: int | None = None,
-    unroll: int = UNROLL,
-) -> Tensor:
+def tile_minima(queries: Tensor, packed: Tensor, own: int | None = None) -> Tensor:
     """Smallest squared distance of each query in each tile (n, tiles); row i skips particle i + own."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
-    rows, split = _at_most(rows, n), split or _split(d)
-    loops = min(loops, triton.cdiv(n, rows))
+    rows, split = _at_most(QUERY_ROWS, n), _split(d)
+    loops = min(QUERY_LOOPS, triton.cdiv(n, rows))
     minima = queries.new_empty(n, tiles)
     grid = (triton.cdiv(n, rows * loops), tiles)  # neighboring programs share a tile: one read from memory
     _knn_minima[grid](
-        queries, packed, minima, n, tiles, own or 0, d, rows, tile, split, unroll, loops, own is not None,
+        queries, packed, minima, n, tiles, own or 0, d, rows, tile, split, UNROLL, loops, own is not None,
         num_warps=split,
     )  # fmt: skip
     return minima
 
 
-def smallest(
-    squares: Tensor, k: int, *, indices: bool = False, own: int | None = None, warps: int | None = None
-) -> Tensor:
+def smallest(squares: Tensor, k: int, *, indices: bool = False, own: int | None = None) -> Tensor:
     """Square roots of the k smallest values of each row, ascending (n, k), or their int32 indices.
 
     Values are non-negative or NaN. Row i skips column i + own.
@@ -208,20 +167,12 @@ def smallest(
     out = squares.new_empty(n, k, dtype=torch.int32 if indices else torch.float32)
     block = triton.next_power_of_2(width)
     _knn_smallest[(n,)](
-        squares, out, width, own or 0, k, block, indices, own is not None, num_warps=warps or _warps(block)
+        squares, out, width, own or 0, k, block, indices, own is not None, num_warps=_warps(block)
     )
     return out
 
 
-def nearest(
-    queries: Tensor,
-    packed: Tensor,
-    where: Tensor | None,
-    k: int,
-    own: int | None,
-    *,
-    warps: int | None = None,
-) -> Tensor:
+def nearest(queries: Tensor, packed: Tensor, where: Tensor | None, k: int, own: int | None) -> Tensor:
     """The k smallest distances (n, k) in the tiles `where` (n, t) of each query, or in all tiles."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
     count = tiles if where is None else where.shape[1]
@@ -230,18 +181,13 @@ def nearest(
     gather = where is not None
     _knn_nearest[(n,)](
         queries, packed, where if gather else out, out, count, own or 0, k, d, tile, block, UNROLL, gather,
-        own is not None, num_warps=warps or _warps(block),
+        own is not None, num_warps=_warps(block),
     )  # fmt: skip
     return out
 
 
 def _rows(queries: Tensor) -> Tensor:
     return queries.to(torch.float32).contiguous()
-
-
-def _same(queries: Tensor, particles: Tensor) -> bool:
-    here, there = ((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (queries, particles))
-    return here == there
 
 
 def _cat(found: list[Tensor]) -> Tensor:
@@ -265,15 +211,9 @@ def _warps(block: int) -> int:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _knn_pack(
-    x_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    m: tl.tensor,
-    stride_m: tl.tensor,
-    stride_d: tl.tensor,
-    dim: tl.constexpr,
-    tile: tl.constexpr,
-    block: tl.constexpr,
-) -> None:
+    x_ptr: tl.tensor, out_ptr: tl.tensor, m: tl.tensor, stride_m: tl.tensor, stride_d: tl.tensor,
+    dim: tl.constexpr, tile: tl.constexpr, block: tl.constexpr,
+) -> None:  # fmt: skip
     number = tl.program_id(0).to(tl.int64)
     inside = tl.arange(0, tile)[:, None]
     row = number * tile + inside  # (T, 1)
@@ -285,19 +225,13 @@ def _knn_pack(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _squared(
-    q_ptr: tl.tensor,
-    p_ptr: tl.tensor,
-    dim: tl.constexpr,
-    rows: tl.constexpr,
-    tile: tl.constexpr,
-    split: tl.constexpr,
-    unroll: tl.constexpr,
-) -> tl.tensor:
+    q_ptr: tl.tensor, p_ptr: tl.tensor,
+    dim: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr, split: tl.constexpr, unroll: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Squared distances (rows, T) of the queries at q_ptr, row after row, to the packed tile at p_ptr.
 
-    Warp s takes coordinates s, s + split, …; each of its threads holds rows × T/32 pairs. This is the layout
-    of the tile's load, which has at least one value per thread. The queries' load has fewer, so every thread
-    reads them all from the cache. Offsets are constants: the loop contains only loads and arithmetic.
+    Warp s takes coordinates s, s + split, …; each of its threads holds rows × T/32 pairs and reads all
+    queries from the cache. Offsets are constants: the loop contains only loads and arithmetic.
     """
     part = tl.arange(0, split)[:, None, None]
     q_at = tl.arange(0, rows)[None, :, None] * dim + part  # (split, rows, 1)
@@ -326,13 +260,7 @@ def _bits(squares: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _take(
-    bits: tl.tensor,
-    at: tl.tensor,
-    out_ptr: tl.tensor,
-    k: tl.tensor,
-    indices: tl.constexpr,
-) -> None:
+def _take(bits: tl.tensor, at: tl.tensor, out_ptr: tl.tensor, k: tl.tensor, indices: tl.constexpr) -> None:
     """Write the k smallest of a row one by one: the square root of the value, or its index."""
     for j in range(k):
         low = tl.min(bits, axis=0)
@@ -346,18 +274,10 @@ def _take(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _knn_matrix(
-    q_ptr: tl.tensor,
-    p_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    n: tl.tensor,
-    m: tl.tensor,
-    dim: tl.constexpr,
-    rows: tl.constexpr,
-    tile: tl.constexpr,
-    split: tl.constexpr,
-    unroll: tl.constexpr,
+    q_ptr: tl.tensor, p_ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor, m: tl.tensor,
+    dim: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr, split: tl.constexpr, unroll: tl.constexpr,
     symmetric: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     block, number = tl.program_id(0), tl.program_id(1)
     # A tile below the diagonal mirrors parts of other tiles.
     if not symmetric or (number + 1) * tile > block * rows:
@@ -372,20 +292,10 @@ def _knn_matrix(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _knn_minima(
-    q_ptr: tl.tensor,
-    p_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    n: tl.tensor,
-    tiles: tl.tensor,
-    own: tl.tensor,
-    dim: tl.constexpr,
-    rows: tl.constexpr,
-    tile: tl.constexpr,
-    split: tl.constexpr,
-    unroll: tl.constexpr,
-    loops: tl.constexpr,
-    exclude: tl.constexpr,
-) -> None:
+    q_ptr: tl.tensor, p_ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor, tiles: tl.tensor, own: tl.tensor,
+    dim: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr, split: tl.constexpr, unroll: tl.constexpr,
+    loops: tl.constexpr, exclude: tl.constexpr,
+) -> None:  # fmt: skip
     number = tl.program_id(1)
     p_ptr += number * (dim * tile)
     row, col = tl.arange(0, rows), tl.arange(0, tile)
@@ -402,15 +312,9 @@ def _knn_minima(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _knn_smallest(
-    x_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    width: tl.tensor,
-    own: tl.tensor,
-    k: tl.tensor,
-    block: tl.constexpr,
-    indices: tl.constexpr,
-    exclude: tl.constexpr,
-) -> None:
+    x_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor, own: tl.tensor, k: tl.tensor,
+    block: tl.constexpr, indices: tl.constexpr, exclude: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0)
     at = tl.arange(0, block)
     bits = _bits(tl.load(x_ptr + row * width + at, mask=at < width, other=0.0))
@@ -422,20 +326,11 @@ def _knn_smallest(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _knn_nearest(
-    q_ptr: tl.tensor,
-    p_ptr: tl.tensor,
-    where_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    count: tl.tensor,
-    own: tl.tensor,
-    k: tl.tensor,
-    dim: tl.constexpr,
-    tile: tl.constexpr,
-    block: tl.constexpr,
-    unroll: tl.constexpr,
-    gather: tl.constexpr,
-    exclude: tl.constexpr,
-) -> None:
+    q_ptr: tl.tensor, p_ptr: tl.tensor, where_ptr: tl.tensor, out_ptr: tl.tensor,
+    count: tl.tensor, own: tl.tensor, k: tl.tensor,
+    dim: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, unroll: tl.constexpr,
+    gather: tl.constexpr, exclude: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     inside = at < count * tile

@@ -1,8 +1,9 @@
+# ruff: noqa: N803  (constants of a kernel are upper case)
 """Prioritized draws and updates on a GPU in few launches; `voidrl.replay.priorities` has the reference.
 
-The time of small kernels is that of their launches. Priorities are whole numbers whose sums float64 holds
-exactly, so whatever the order of summation, the slots are those which the reference draws. Powers come from
-logarithms; rounding, to whole units or to float32, absorbs the difference but for the largest priorities.
+Priorities are whole numbers whose sums float64 holds exactly, so the slots are those that the reference
+draws, whatever the order of summation. Powers come from logarithms; rounding, to whole units or to float32,
+absorbs the difference but for the largest priorities.
 """
 
 from __future__ import annotations
@@ -27,13 +28,8 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """(B,) slots and importance weights, for (B,) random numbers; what is new gets the highest priority.
 
-    Args:
-        values: (slots,) float64 priorities, a multiple of `block`, a power of two.
-        highest: (1,) float64 priority.
-        importance: (1,) float64, β.
-        uniform: (B,) float64.
-        stratum: the share of the total from which each is drawn.
-        block: slots that are summed by one program.
+    All numbers are float64. There are a multiple of `block` priorities, a power of two, which one program
+    sums; `highest` and `importance` have one element; each slot is drawn from a `stratum` of the total.
     """
     batch, blocks = len(uniform), len(values) // block
     sums, drawn = values.new_empty(blocks), values.new_empty(batch)
@@ -51,11 +47,7 @@ def draw(
     return slots, weight
 
 
-@draw.register_fake
-def _(
-    values: Tensor, highest: Tensor, importance: Tensor, uniform: Tensor, stratum: float, block: int
-) -> tuple[Tensor, Tensor]:
-    return _drawn_like(uniform)
+draw.register_fake(lambda values, highest, importance, uniform, stratum, block: _drawn_like(uniform))
 
 
 def _drawn_like(uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,11 +72,7 @@ def update(
         )  # fmt: skip
 
 
-@update.register_fake
-def _(
-    values: Tensor, highest: Tensor, slots: Tensor, error: Tensor, exponent: float, unit: float, limit: float
-) -> None:
-    return None
+update.register_fake(lambda *arguments: None)
 
 
 def _warps(batch: int) -> int:
@@ -96,7 +84,7 @@ def _sum_blocks(
     values: tl.tensor,  # (blocks · BLOCK,) float64
     highest: tl.tensor,  # (1,) float64
     sums: tl.tensor,  # (blocks,) float64
-    BLOCK: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,
 ) -> None:
     block = tl.program_id(0)
     at = block * BLOCK + tl.arange(0, BLOCK)
@@ -114,10 +102,9 @@ def _find(
     slots: tl.tensor,  # (B,) int64
     drawn: tl.tensor,  # (B,) float64
     blocks: tl.tensor,
-    STRATUM: tl.constexpr,  # noqa: N803 (as an argument it would be rounded to float32)
-    BLOCK: tl.constexpr,  # noqa: N803
-    PADDED: tl.constexpr,  # noqa: N803
-) -> None:
+    STRATUM: tl.constexpr,  # as an argument it would be rounded to float32
+    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+) -> None:  # fmt: skip
     sample = tl.program_id(0)
     at = tl.arange(0, PADDED)
     block_sums = tl.load(sums + at, mask=at < blocks, other=0.0)
@@ -147,7 +134,7 @@ def _weigh(
     importance: tl.tensor,  # (1,) float64
     weight: tl.tensor,  # (B,) float32
     batch: tl.tensor,
-    PADDED: tl.constexpr,  # noqa: N803
+    PADDED: tl.constexpr,
 ) -> None:
     at = tl.arange(0, PADDED)
     inside = at < batch
@@ -163,11 +150,8 @@ def _update(
     slots: tl.tensor,  # (B,) int64
     error: tl.tensor,  # (B,)
     batch: tl.tensor,
-    EXPONENT: tl.constexpr,  # noqa: N803
-    UNIT: tl.constexpr,  # noqa: N803
-    LIMIT: tl.constexpr,  # noqa: N803
-    PADDED: tl.constexpr,  # noqa: N803
-) -> None:
+    EXPONENT: tl.constexpr, UNIT: tl.constexpr, LIMIT: tl.constexpr, PADDED: tl.constexpr,
+) -> None:  # fmt: skip
     at = tl.arange(0, PADDED)
     inside = at < batch
     slot = tl.load(slots + at, mask=inside, other=0)

@@ -193,7 +193,7 @@ class Play:
                     _, chunk, key = name.split("/")
                     chunks.setdefault(chunk, {})[key] = tensor
             state = {k.removeprefix("replay/"): v for k, v in tensors.items() if k.startswith("replay/")}
-            replay.load(state, iter(chunks.items()))
+            replay.load(state, ((name, "", part) for name, part in chunks.items()))
             return cls(
                 env=meta["env"],
                 variables=tuple(Variable(*variable) for variable in meta["variables"]),

@@ -1,4 +1,4 @@
-"""A replay where there is room for it."""
+"""A replay placed where there is room for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from voidrl import dist
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.replay.replay import CPU, Replay
+from voidrl.replay.replay import Replay
+from voidrl.replay.ring import CPU
 from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
 from voidrl.system.machine import memory
 from voidrl.system.units import GIB

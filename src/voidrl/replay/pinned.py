@@ -35,13 +35,8 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
             f"kernels may not read it: set replay.device to 'cuda' and lower replay.capacity_steps"
         )
     size = math.prod(shape) * dtype.itemsize
-    try:
-        # Zeros, on pages of their own.
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise ReplayMemoryError(
-            f"{size / GIB:.2f} GiB of main memory could not be taken ({error}): lower replay.capacity_steps"
-        ) from None
+    # Zeros, on pages of their own.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # A fork would copy what is pinned, and either side could then lose what the device writes.
     memory.madvise(mmap.MADV_DONTFORK)
     with suppress(OSError):  # a kernel without huge pages
@@ -58,7 +53,7 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
 
 
 class _Registered:
-    """An array that is pinned until no tensor of the device refers to it any more."""
+    """An array that stays pinned while a tensor of the device refers to it."""
 
     def __init__(self, array: np.ndarray, device: torch.device) -> None:
         self._array = array
@@ -67,7 +62,7 @@ class _Registered:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What torch makes a tensor of, which keeps this object."""
+        """The memory as torch reads it; the tensor keeps this object."""
         array = self._array
         data = _address(array), False  # not read-only
         return {"shape": array.shape, "typestr": array.dtype.str, "data": data, "version": 3}

@@ -45,7 +45,7 @@ class Priorities:
         importance_end: float,
         storage: torch.device,
     ) -> None:
-        """No slot has a transition yet. α is `exponent`; β is the importance, which changes linearly."""
+        """Priorities of empty slots. α is `exponent`; β is the importance, which changes linearly."""
         self.exponent = exponent
         self.importance_start, self.importance_end = importance_start, importance_end
 
@@ -134,10 +134,5 @@ class Priorities:
         self.importance.fill_(start + (end - start) * min(fraction, 1.0))
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint holds. β is not part of it: it follows from the progress of the run."""
+        """The tensors of a checkpoint, without β, which follows from the progress of the run."""
         return {"priority": self.values, "highest_priority": self.highest}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`, in place."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])

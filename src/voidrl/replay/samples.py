@@ -1,4 +1,4 @@
-"""What is read from a replay: which transitions, and how they belong together."""
+"""Samples of a replay: single transitions, and several that belong together."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ class Segment(NamedTuple):
     slots: Tensor  # (B, n) the step's slot; after the last valid step, that step's again
     weights: Tensor  # (B, n) γ^i, 0 after the last valid step
     states: Tensor  # (B, n + 1) slot of each state passed through; after the last one, that one again
-    discount: Tensor  # (B,) what that state's value is worth: γ^m, 0 where the episode terminated
+    discount: Tensor  # (B,) factor of that state's value: γ^m, 0 where the episode terminated
 
 
 class OptionSlots(NamedTuple):
-    """Where the options that B transitions belong to begin and end: from one ending up to the next."""
+    """The options that B transitions belong to: from one ending up to the next."""
 
     first: Tensor  # (B,) slot of the first state
     last: Tensor  # (B,) slot of the state after the last step
     steps: Tensor  # (B,) length of the option
-    complete: (
-        Tensor  # (B,) bool: it has ended, both states are stored, and it is not longer than was searched
-    )
+    complete: Tensor  # (B,) bool: it has ended within the steps searched, and both states are stored
 
 
 class Rollout(NamedTuple):

@@ -1,4 +1,4 @@
-"""How many rows a replay has, and how much memory it takes."""
+"""The number of rows of a replay, and the memory it takes."""
 
 from __future__ import annotations
 

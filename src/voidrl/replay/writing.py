@@ -31,43 +31,35 @@ class Upload:
 
     def __init__(self, stored: dict[str, Tensor]) -> None:
         self._tensors = stored
-        self._stored = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
+        self._bytes = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
         self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
         self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
         self._device = stored["positions"].device
-        self._on_cuda = self._device.type == "cuda"
         self._packed = self._arrived = torch.empty(0, dtype=torch.uint8)
-        self._copied = torch.cuda.Event() if self._on_cuda else None
+        self._copied = torch.cuda.Event() if self._device.type == "cuda" else None
 
     def __call__(self, writes: list[Write]) -> None:
         """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
-        targets, contents, begins, length = [], [], [], 0
+        targets, contents, length = [], [], 0
         for name, first, entries in writes:
             if isinstance(entries, Tensor):
                 self._tensors[name][first : first + len(entries)].copy_(entries)
             elif len(entries):
                 content = np.ascontiguousarray(entries, self._dtypes[name]).reshape(-1).view(np.uint8)
                 begin = first * self._entry_bytes[name]
-                targets.append(self._stored[name][begin : begin + len(content)])
-                contents.append(content)
-                begins.append(length)
+                targets.append(self._bytes[name][begin : begin + len(content)])
+                contents.append((length, content))
                 length += -(-len(content) // 16) * 16  # aligned for vectorized copies
-        self._reserve(length)
+        if self._copied is not None:
+            self._copied.synchronize()  # host synchronization: the last copy has usually already finished
+        if len(self._packed) < length:
+            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._copied is not None)
+            self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)
         packed = self._packed.numpy()
-        for begin, content in zip(begins, contents, strict=True):
+        for begin, content in contents:
             packed[begin : begin + len(content)] = content
         self._arrived[:length].copy_(self._packed[:length], non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._device))
-        sources = [
-            self._arrived[begin : begin + len(content)]
-            for begin, content in zip(begins, contents, strict=True)
-        ]
+        sources = [self._arrived[begin : begin + len(content)] for begin, content in contents]
         torch._foreach_copy_(targets, sources)
-
-    def _reserve(self, length: int) -> None:
-        if self._copied is not None:
-            self._copied.synchronize()  # host synchronization: the last copy has usually already finished
-        if len(self._packed) < length:
-            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._on_cuda)
-            self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)

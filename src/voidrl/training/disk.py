@@ -1,4 +1,4 @@
-"""The disk space that the checkpoints of a run need, compared with what is free before it begins."""
+"""The disk space that the checkpoints of a run need, compared with the free space before it begins."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from voidrl.system.units import human_bytes
 from voidrl.types import EnvSpec
 
 ADAM_MOMENTS = 2
-OVERHEAD_BYTES = 10_000  # of a checkpoint: random states, headers, manifest
+OVERHEAD_BYTES = 10_000  # random states, headers and manifest of a checkpoint
 FEWEST = 2  # checkpoints that must fit: the newest is kept until its successor is complete
 
 
 def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) -> int:
-    """Size of an agent in a checkpoint: its weights and buffers, and Adam's moments of what it trains."""
+    """Size of an agent in a checkpoint: its weights and buffers, and Adam's moments."""
     return sum(t.nbytes for t in tensors) + ADAM_MOMENTS * sum(p.nbytes for p in optimized)
 
 
@@ -36,9 +36,9 @@ def checkpoint_bytes(
 
     Args:
         config: The config of the run.
-        spec: Of its environment.
-        skill_dim: Of its method.
-        note_dim: Of its method.
+        spec: The spaces of its environment.
+        skill_dim: The width of its method's skills.
+        note_dim: The width of its method's notes.
         agent: `saved_bytes` of the agent.
         count: How many checkpoints; fewer if the run writes fewer.
     """
@@ -52,13 +52,11 @@ def checkpoint_bytes(
         positions += 8 * rows * num_envs
 
     every = log.checkpoint_every_steps
-    # The numbers of the last checkpoints before the one at the end.
-    numbers = range(max(1, config.steps // every - count), -(-config.steps // every))
-    saves = [(number, number * every) for number in numbers] + [(numbers.stop, config.steps)]
-    if config.phase == "finetune" and numbers.start == 1:
-        saves.insert(0, (0, 0))  # the pre-trained agent
+    saves = [*range(every, config.steps, every), config.steps]
+    if config.phase == "finetune":
+        saves.insert(0, 0)  # the pre-trained agent
     # Rows written by then: one for each step of all environments, and one for each reset after a checkpoint.
-    written = [-(-steps // num_envs) + number for number, steps in saves][-count:]
+    written = [-(-steps // num_envs) + -(-steps // every) for steps in saves[-count:]]
 
     def chunk(index: int, rows_by_then: int) -> int:
         return row_size * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))

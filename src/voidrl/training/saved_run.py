@@ -253,10 +253,11 @@ def begin_stream(agent: Agent) -> None:
 def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
     """Fill a replay from a checkpoint or from the part of a rank, which must have one."""
 
-    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for name in saved.files:
+    def chunks() -> Iterator[tuple[str, str, dict[str, Tensor]]]:
+        for name, file in saved.files.items():
             if name.startswith("replay_"):
-                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
+                chunk = name.removeprefix("replay_").removesuffix(".safetensors")
+                yield chunk, file["tag"] or "", saved.tensors(name)
 
     positions = saved.tensors(REPLAY, *replay.state())
     if positions["starts"].shape != replay.starts.shape:
