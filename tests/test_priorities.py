@@ -354,7 +354,7 @@ def test_an_update_that_is_undone_leaves_priorities_alone():
     agent, replay = make_agent(replay__priority_exponent=0.5, engine="eager"), fill_replay(config=ROOTS)
     engine, before = Engine(agent, replay, print), snapshot(replay.state())
     with engine._undone():
-        engine._step(0)
+        engine._run(0)
         assert moved(before, replay.state()) >= {"priority"}
     assert not moved(before, replay.state())
 
