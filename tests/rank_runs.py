@@ -68,9 +68,7 @@ def make_walk():
 
 
 class Drifting(Method):
-    """A method that counts what its own process has seen, and says that it may run on ranks."""
-
-    splits_over_ranks = True
+    """A method that counts what its own process has seen."""
 
     def __init__(self, *args):
         super().__init__(*args)

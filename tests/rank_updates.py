@@ -29,7 +29,7 @@ UPDATES = 4
 NORMALIZED = {"intrinsic_normalization": "standardize"}
 QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0}
 BARE = {"stddev_start": 0.0, "stddev_end": 0.0}
-ON_VECTORS = {"method__pool": "all_ranks", "method__k": 3, **NORMALIZED}
+ON_VECTORS = {"method__k": 3, **NORMALIZED}
 REPRESENTATIONS = {
     "curl": {},
     "atc": {},
@@ -49,8 +49,16 @@ CASES = {
 }
 DEFAULT = tuple(CASES)
 for name in registry.names("method"):
-    if registry.find("method", name).splits_over_ranks and name not in ("apt", "random"):
-        options = {"disagreement": {"data_fraction": 1.0}, "dads": {"skills": "discrete"}}.get(name, {})
+    if name not in (
+        "apt",
+        "random",
+        "disagreement",
+        "cbb",
+        "maxent",
+        "ngu",
+        "mepol",
+    ):  # draws or counts of their own
+        options = {"dads": {"skills": "discrete"}}.get(name, {})
         method = small_method(name, **options)
         CASES[f"method {name}"] = (DISCRETE, {"method": method, "learner__n_step": 1 + (name == "cic")})
 for name, options in REPRESENTATIONS.items():
@@ -134,7 +142,7 @@ def _moments():
 
 
 def _rewards():
-    """Of this rank's states: APT's and RE3's among the particles of all ranks, or of its own part."""
+    """Rewards of this rank's states by APT and RE3, among the particles of all ranks."""
     z = points(16, 5)
     found = {}
     for name, options in KNN.items():
@@ -174,10 +182,9 @@ def _engine():
 
 
 KNN = {
-    "apt": {"name": "apt", "pool": "all_ranks", "k": 3},
-    "itself counts": {"name": "apt", "pool": "all_ranks", "k": 3, "include_self": True},
-    "re3": {"name": "re3", "pool": "all_ranks", "k": 3},
-    "own part": {"name": "apt", "pool": 0, "k": 3, "normalize": "none"},
+    "apt": {"name": "apt", "k": 3},
+    "itself counts": {"name": "apt", "k": 3, "include_self": True},
+    "re3": {"name": "re3", "pool": 0, "k": 3},
 }
 CHECKS = {
     "moments": _moments,

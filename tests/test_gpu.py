@@ -766,7 +766,7 @@ EXCHANGED = [
     ("dqn", {"phase": "train", **PRIORITIZED}),
     ("ddpg", {"method": "cic"}),
     ("dqn", {"method": "proto"}),
-    ("dqn", {"method__pool": "all_ranks", "intrinsic_normalization": "standardize"}),
+    ("dqn", {"intrinsic_normalization": "standardize"}),
     ("dqn", {"representation": {"name": "spr", "batch_norm": True}}),
     ("sac", {"representation": "curl", "phase": "train"}),
 ]

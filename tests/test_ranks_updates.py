@@ -13,7 +13,6 @@ from voidrl.config import registry
 from voidrl.engine.engine import Engine
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import ConfigError
-from voidrl.methods.base import Method
 from voidrl.representations.simclr import nt_xent
 from voidrl.training.build import build_config, require_fitting
 
@@ -72,9 +71,8 @@ def test_moments_are_those_of_all_parts_also_where_one_is_empty(two_ranks):
 def test_rewards_among_the_particles_of_all_ranks_are_exactly_those_of_one_process(two_ranks):
     one = CHECKS["rewards"]()
     together = {name: torch.cat([found["rewards"][name] for found in two_ranks]) for name in one}
-    for name in ("apt", "itself counts", "re3"):
+    for name in one:
         torch.testing.assert_close(together[name], one[name], rtol=1e-6, atol=0)
-    assert not torch.allclose(together["own part"], one["own part"])  # half as many are farther apart
 
 
 def test_importance_weights_follow_the_probabilities_of_all_ranks(two_ranks):
@@ -138,21 +136,10 @@ def test_without_a_group_nothing_is_exchanged_or_copied():
     assert ranks.sum_(x) is x
     assert ranks.average(x) is x
     assert ranks.current().share_of(7) == 7
-    rewards = [
-        make_agent(method__pool=pool).step(fill_replay(seed=3))["reward_mean"].isfinite()
-        for pool in (0, "all_ranks")
-    ]
-    assert all(rewards)
+    assert make_agent().step(fill_replay(seed=3))["reward_mean"].isfinite()
 
 
 # What is refused
-
-
-class Own(Method):
-    """A custom method that says nothing about ranks."""
-
-    def reward(self, batch, latents):
-        return batch.reward
 
 
 def refusal(size, spec=DISCRETE, **changes):
@@ -166,15 +153,6 @@ def refusal(size, spec=DISCRETE, **changes):
     return str(error.value)
 
 
-@pytest.mark.parametrize("method", ["cbb", "maxent", "ngu", "mepol", Own])
-def test_a_method_whose_state_would_differ_between_ranks_is_refused(method):
-    said = refusal(4, method=method)
-    name = method if isinstance(method, str) else registry.name_of("method", method)
-    assert said.startswith(f"method {name!r} cannot be used on 4 ranks: ")
-    assert "use 1 rank, or a method such as apt or rnd" in said
-    assert ("set splits_over_ranks = True" in said) == (method is Own)
-
-
 REFUSED = {
     "batch": (
         {"learner__batch_size": 32},
@@ -184,11 +162,6 @@ REFUSED = {
     "representation": (
         {"learner__batch_size": 30, "method": "icm", "representation__batch_size": 64},
         "representation.batch_size = 64 cannot be used on 3 ranks",
-    ),
-    "neighbors": (
-        {"learner__batch_size": 9, "method__k": 3},
-        "method.k = 3 cannot be used with learner.batch_size = 9 on 3 ranks and method.pool = 0: a state has "
-        "the 2 others of its rank's part to search; use method.pool = 'all_ranks', or a larger batch",
     ),
     "skills": (
         {"learner__batch_size": 9, "phase": "finetune", "method": "diayn"},
@@ -260,4 +233,4 @@ def test_an_update_of_ranks_can_be_undone():
 
 
 def small_options():
-    return {"method": small_method("apt", pool="all_ranks"), "intrinsic_normalization": "scale"}
+    return {"method": small_method("apt"), "intrinsic_normalization": "scale"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -413,7 +413,7 @@ class Agent(nn.Module):
         if self.trains_representation:
             self.representation.after_step()
         if self.uses_method:
-            self.method.after_step()
+            self.method.after_step(self.representation)
 
     @property
     def reward_dim(self) -> int:
@@ -606,7 +606,8 @@ class Agent(nn.Module):
             return encode(self.augment(replay.frames_of(slots), self.representation.layout))
 
         option = self._option(replay, segment, encode_slots)
-        return Latents(lambda: encode(views.obs()), lambda: encode(views.next_obs()), pool, option)
+        z, z_next = (lambda: encode(views.obs())), (lambda: encode(views.next_obs()))
+        return Latents(z, z_next, pool, option, self.representation)
 
     def _scored(
         self, replay: Replay, segment: Segment, augmented: Batch
@@ -625,8 +626,8 @@ class Agent(nn.Module):
         z = cache(lambda: self._encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
         for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
             # All steps of a segment belong to one option.
-            latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool, option)  # type: ignore[misc]
-            yield batch, latents, weights
+            now, then = (partial(lambda j: z()[j], j) for j in (i, i + 1))
+            yield batch, Latents(now, then, pool, option, self.representation), weights
 
     @torch.no_grad()
     def _encode(self, obs: Tensor) -> Tensor:
@@ -635,7 +636,8 @@ class Agent(nn.Module):
     def _latents(
         self, batch: Batch, pool: Callable[[int], Tensor], option: Callable[[int], Option] | None = None
     ) -> Latents:
-        return Latents(lambda: self._encode(batch.obs), lambda: self._encode(batch.next_obs), pool, option)
+        z, z_next = (lambda: self._encode(batch.obs)), (lambda: self._encode(batch.next_obs))
+        return Latents(z, z_next, pool, option, self.representation)
 
     def _option(
         self, replay: Replay, segment: Segment, encode: Callable[[Tensor], Tensor] | None = None

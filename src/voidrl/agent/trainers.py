@@ -99,7 +99,6 @@ def check_ranks(config: Config, pieces: Pieces, size: int) -> None:
     if size == 1:
         return
     used = {
-        "method": config.uses_method,
         "representation": config.uses_method or trains_representation(config, pieces),
         "learner": True,
     }
@@ -107,9 +106,7 @@ def check_ranks(config: Config, pieces: Pieces, size: int) -> None:
         if is_used and not getattr(pieces, kind).splits_over_ranks:
             name = getattr(config, kind).name
             custom = f", or set splits_over_ranks = True in {name} if it may" if ":" in name else ""
-            instead = {"method": "apt or rnd", "representation": "simclr", "learner": "dqn, sac or ddpg"}[
-                kind
-            ]
+            instead = {"representation": "simclr", "learner": "dqn, sac or ddpg"}[kind]
             raise ConfigError(
                 f"{kind} {name!r} cannot be used on {size} ranks: what it keeps of the states that it has "
                 f"seen would differ between them; use 1 rank, or a {kind} such as {instead}{custom}"
@@ -128,14 +125,6 @@ def check_ranks(config: Config, pieces: Pieces, size: int) -> None:
         raise ConfigError(
             f"an agent of method {config.method.name!r} cannot be fine-tuned on {size} ranks: its skill for "
             f"the task is chosen from what one process has earned in the warm-up; use 1 rank"
-        )
-    pool, k = getattr(config.method, "pool", None), getattr(config.method, "k", 0)
-    share, itself = config.learner.batch_size // size, bool(getattr(config.method, "include_self", False))
-    if config.uses_method and pool == 0 and k - itself > share - 1:
-        raise ConfigError(
-            f"method.k = {k} cannot be used with learner.batch_size = {config.learner.batch_size} on {size} "
-            f"ranks and method.pool = 0: a state has the {share - 1} others of its rank's part to search; "
-            f"use method.pool = 'all_ranks', or a larger batch"
         )
 
 
