@@ -48,6 +48,7 @@ CASES = {
     "simclr": (PIXELS, {"method": "apt", "representation": "simclr", **ON_VECTORS, **QUIET}),
 }
 DEFAULT = tuple(CASES)
+OWN_DRAWS_OR_COUNTS = ("apt", "random", "disagreement", "cbb", "maxent", "ngu", "mepol")
 for name in registry.names("method"):
     if name not in (
         "apt",

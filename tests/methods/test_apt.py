@@ -125,14 +125,6 @@ def test_equal_distances_have_no_variance_and_a_finite_reward():
         make_agent(method={"name": "apt", "normalize": "distance_variance", "mean_momentum": 0.9})
 
 
-def test_other_powers_of_normalized_distances():
-    options = {"method__normalize": "distance_mean", "method__distance_power": 3.0, "method__k": 2}
-    method, z = make_agent(**options).method, torch.randn(20, 4)
-    distances = torch.cdist(z, z).sort(1).values[:, 1:3]
-    expected = (1 + (distances / distances.mean()).pow(3).mean(1)).log()
-    torch.testing.assert_close(method.reward(None, latents(None, z, None)), expected, rtol=1e-4, atol=1e-5)
-
-
 def latents(z, z_next, pool):
     return Latents(lambda: z, lambda: z_next, pool)
 
