@@ -221,8 +221,8 @@ def test_a_whole_config_may_be_handed_over():
             "finetune.heads = 'new' cannot be used: expected 'auto' or 'pretrained' or 'actor' or ",
         ),
         (
-            {"method.distance_power": "d"},
-            "method.distance_power = 'd' cannot be used: expected a number or 'dim'",
+            {"intrinsic_scale": "d"},
+            "intrinsic_scale = 'd' cannot be used: expected a number or 'horizon' or None",
         ),
         ({"env": 5}, "env = 5 cannot be used: expected EnvConfig"),
         ({"learner": 5}, "learner = 5 cannot be used: expected a name, a class or a mapping of values"),

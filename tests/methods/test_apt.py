@@ -14,7 +14,7 @@ from voidrl.training.build import build_config, layers_for
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):
-    """What the learner was given in each update, and `raw(batch, z, z_next)` at the same moment."""
+    """The rewards of each update, and `raw(z, z_next)` at the same moment."""
     given, expected = [], []
 
     def look(batch, reward):
@@ -54,7 +54,7 @@ def test_distances_divided_by_their_running_mean():
 
 
 def urlb_reward(batches, k=12, clip=1e-4):
-    """What URLB's code rewards the last of several minibatches with, in NumPy."""
+    """The rewards of URLB's code for the last of several minibatches, in NumPy."""
     seen, total, count = None, 0.0, 0
     for z in batches:
         z = z.double().numpy()
@@ -93,7 +93,7 @@ def assert_urlbs_rewards(method, latents_of):
 
 
 def authors_reward(batches, k, clip=0.0):
-    """What the authors' Atari code rewards the last of several minibatches with, in NumPy."""
+    """The rewards of the authors' Atari code for the last of several minibatches, in NumPy."""
     seen = []
     for z in batches:
         z = z.double().numpy()

@@ -155,7 +155,7 @@ def test_a_sample_keeps_the_newest_codes():
 
 
 def test_codes_of_latents_are_recounted_as_f_moves():
-    """Of 400 states one in ten is B. Whatever f is, B's visits are estimated at 100 of 1000."""
+    """One in ten of 400 states is B. Whatever f is, B's visits are estimated at 100 of 1000."""
     options = {"representation": "fixed", "method__source": "latent", "method__bits": 24}
     agent = make_agent(method="cbb", **options, method__pool=64, method__recounted=2048)
     replay, method = fill_replay(steps=200), agent.method

@@ -22,7 +22,7 @@ class Long(Point):
 
 
 def stored_skills(replay):
-    """Of one environment, in order, by steps of the episode."""
+    """The skills of one environment, in order, by steps of the episode."""
     slots = sorted(replay.starts[: len(replay)].tolist())
     return replay.skill[slots]
 

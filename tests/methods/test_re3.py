@@ -69,7 +69,7 @@ def test_updates_leave_f_as_it_was(spec):
 
 
 def test_a_random_network_keeps_far_vectors_far():
-    """What distances in f's space have to do with states: neighbors stay neighbors."""
+    """Distances in f's space are related to those of states: neighbors stay neighbors."""
     agent = make_agent(method="re3", representation__encoder__feature_dim=50)
     near = points(40, 4)
     far = 6 + points(40, 4, seed=1)

@@ -61,6 +61,7 @@ class APS(VISR):
     """Rewards states in the direction of the skill that lie far from others."""
 
     Config = APSConfig
+    config: APSConfig
     about = About(
         family="competence",
         year=2021,
@@ -72,7 +73,6 @@ class APS(VISR):
 
     def __init__(self, spec: EnvSpec, config: APSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: APSConfig = config
         if spec.discrete:  # (w, e)
             self.skill_dim = self.reward_dim = config.skill_dim + 1
         particles = APTConfig(
@@ -86,9 +86,7 @@ class APS(VISR):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse more neighbors than the minibatch has."""
-        method = config.method
-        assert isinstance(method, APSConfig)
-        require_neighbors(config, method.k, include_self=method.include_self)
+        require_neighbors(config)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The negative log-likelihood of w under a von Mises–Fisher density around φ̂(s'), −φ̂(s')·w."""

@@ -62,6 +62,7 @@ class APT(Method):
     """Rewards states that lie far from their nearest neighbors."""
 
     Config = APTConfig
+    config: APTConfig
     about = About(
         family="data",
         year=2021,
@@ -71,7 +72,6 @@ class APT(Method):
 
     def __init__(self, spec: EnvSpec, config: APTConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: APTConfig = config
         self.mean = RunningMean(config.mean_momentum)
         by_variance = config.normalize == "distance_variance"
         # The floor keeps distances finite where all particles are equally far apart.
@@ -80,9 +80,7 @@ class APT(Method):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse to search more neighbors than there are."""
-        method = config.method
-        assert isinstance(method, APTConfig)
-        require_neighbors(config, method.k, pool=method.pool, include_self=method.include_self)
+        require_neighbors(config)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Return eq. 5, on a consistent scale."""

@@ -273,8 +273,10 @@ def require_momentum(momentum: float | None) -> None:
     require(valid, "mean_momentum", momentum, "None or a number in [0, 1)")
 
 
-def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self: bool = False) -> None:
-    """Refuse to search more neighbors than the minibatch, or the pool, has."""
+def require_neighbors(config: RunConfig, *, include_self: bool = False) -> None:
+    """Refuse to search more neighbors, `method.k`, than the minibatch, or the pool, has."""
+    k, pool = getattr(config.method, "k", 1), getattr(config.method, "pool", 0)
+    include_self = include_self or getattr(config.method, "include_self", False)
     field, size = ("method.pool", pool) if pool else ("learner.batch_size", config.learner.batch_size)
     found = pool or size - 1
     if k - include_self > found:

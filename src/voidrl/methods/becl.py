@@ -60,6 +60,7 @@ class BeCL(DiscreteSkillMethod):
     """Rewards states that resemble others of their skill, and none of other skills."""
 
     Config = BeCLConfig
+    config: BeCLConfig
     about = About(
         family="competence",
         year=2023,
@@ -73,7 +74,6 @@ class BeCL(DiscreteSkillMethod):
 
     def __init__(self, spec: EnvSpec, config: BeCLConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: BeCLConfig = config
         self.loss_batches = config.loss_batches
         width, hidden = config.num_skills, config.hidden_dim  # K directions can be equally far apart in K
         self.embedding = nn.Sequential(

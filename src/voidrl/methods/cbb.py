@@ -50,6 +50,7 @@ class CBB(VisitMethod):
     """Rewards states that were visited rarely, by counts."""
 
     Config = CBBConfig
+    config: CBBConfig
     about = About(
         family="data",
         year=2016,
@@ -60,7 +61,6 @@ class CBB(VisitMethod):
 
     def __init__(self, spec: EnvSpec, config: CBBConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: CBBConfig = config
         self.register_buffer("steps_seen", torch.zeros((), dtype=torch.int64))
         if self.source == "density":
             height, width = (min(IMAGE_SIZE, side) for side in spec.frame_shape[1:])

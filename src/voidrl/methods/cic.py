@@ -68,6 +68,7 @@ class CIC(Method):
     """Rewards states that lie far from others in a space that tells skills apart."""
 
     Config = CICConfig
+    config: CICConfig
     image_representation = "learner"
     can_train_encoder = True
     about = About(
@@ -82,7 +83,6 @@ class CIC(Method):
 
     def __init__(self, spec: EnvSpec, config: CICConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: CICConfig = config
         self.skill_dim = config.skill_dim
         hidden = [config.hidden_dim] * 2
         self.phi = mlp([representation.dim, *hidden, config.rep_dim])
@@ -93,8 +93,7 @@ class CIC(Method):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse more neighbors than the minibatch has."""
-        assert isinstance(config.method, CICConfig)
-        require_neighbors(config, config.method.k, include_self=True)
+        require_neighbors(config, include_self=True)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The contrastive loss between skills and transitions."""

@@ -109,6 +109,7 @@ class DADS(Method):
     """Rewards changes of the state that the skill predicts and other skills do not."""
 
     Config = DADSConfig
+    config: DADSConfig
     about = About(
         family="competence",
         year=2020,
@@ -120,7 +121,6 @@ class DADS(Method):
 
     def __init__(self, spec: EnvSpec, config: DADSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: DADSConfig = config
         self.discrete_skills = config.skills == "discrete"
         self.skill_dim = config.num_skills if self.discrete_skills else config.skill_dim
         width, dim = representation.dim, min(representation.dim, MAX_DIM)

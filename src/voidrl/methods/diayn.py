@@ -41,6 +41,7 @@ class DIAYN(DiscreteSkillMethod):
     """Rewards states from which the skill can be inferred."""
 
     Config = DIAYNConfig
+    config: DIAYNConfig
     about = About(
         family="competence",
         year=2018,
@@ -53,7 +54,6 @@ class DIAYN(DiscreteSkillMethod):
 
     def __init__(self, spec: EnvSpec, config: DIAYNConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: DIAYNConfig = config
         self.classifier = mlp([representation.dim, config.hidden_dim, config.hidden_dim, config.num_skills])
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:

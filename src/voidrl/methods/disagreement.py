@@ -48,6 +48,7 @@ class Disagreement(Method):
     """Rewards transitions on which forward models disagree."""
 
     Config = DisagreementConfig
+    config: DisagreementConfig
     about = About(
         family="knowledge",
         year=2019,
@@ -58,7 +59,6 @@ class Disagreement(Method):
 
     def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: DisagreementConfig = config
         inputs = representation.dim + (spec.num_actions or spec.action_dim)
         self.models = nn.Sequential(
             EnsembleLinear(MODELS, inputs, config.hidden_dim, full_precision=False),

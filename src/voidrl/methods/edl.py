@@ -139,6 +139,7 @@ class EDL(DiscreteSkillMethod):
     """Rewards rare states, and then those that the skill's code stands for."""
 
     Config = EDLConfig
+    config: EDLConfig
     about = About(
         family="competence",
         year=2020,
@@ -154,7 +155,6 @@ class EDL(DiscreteSkillMethod):
 
     def __init__(self, spec: EnvSpec, config: EDLConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: EDLConfig = config
         dim = representation.dim
         particles = APTConfig(k=config.k, mean_momentum=config.mean_momentum)
         self.exploration = APT(spec, particles, representation)
@@ -176,7 +176,7 @@ class EDL(DiscreteSkillMethod):
         """Refuse an exploration that the replay cannot hold, or that ends before the first update."""
         method, capacity = config.method, config.replay.capacity_steps
         assert isinstance(method, EDLConfig)
-        require_neighbors(config, method.k)
+        require_neighbors(config)
         explored = method.explored_steps(config.steps)
         if explored > capacity:
             raise ConfigError(

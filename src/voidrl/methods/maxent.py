@@ -48,6 +48,7 @@ class MaxEnt(VisitMethod):
     """Rewards states that had a small part of all visits when the epoch began."""
 
     Config = MaxEntConfig
+    config: MaxEntConfig
     about = About(
         family="data",
         year=2019,
@@ -57,7 +58,6 @@ class MaxEnt(VisitMethod):
 
     def __init__(self, spec: EnvSpec, config: MaxEntConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: MaxEntConfig = config
         self.steps = 0
         if self.source == "image":
             self.frozen = VisitTable(self.hash.buckets)

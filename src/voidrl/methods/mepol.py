@@ -27,7 +27,6 @@ from voidrl.config import MethodConfig
 from voidrl.entropy import Neighborhoods, neighborhoods
 from voidrl.errors import NeighborError
 from voidrl.methods.base import About, Latents, Method
-from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec
 
 MIN_RADIUS = 0.01  # of balls, relative to the mean; those of states visited many times would be points
@@ -47,6 +46,7 @@ class MEPOL(Method):
     """Spreads the states that a rollout reaches."""
 
     Config = MEPOLConfig
+    config: MEPOLConfig
     about = About(
         family="data",
         year=2020,
@@ -55,10 +55,6 @@ class MEPOL(Method):
     )
     image_representation = "fixed"
     learner = "mepol"
-
-    def __init__(self, spec: EnvSpec, config: MEPOLConfig, representation: Representation) -> None:
-        super().__init__(spec, config, representation)
-        self.config: MEPOLConfig = config
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:

@@ -78,6 +78,7 @@ class METRA(Method):
     """Rewards moving along the skill in a space whose distances are bounded."""
 
     Config = METRAConfig
+    config: METRAConfig
     about = About(
         family="competence",
         year=2024,
@@ -90,7 +91,6 @@ class METRA(Method):
 
     def __init__(self, spec: EnvSpec, config: METRAConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: METRAConfig = config
         self.skill_dim = config.skill_dim
         if not config.discrete_skills:
             self.skill_choice = "which earned most of those sampled in the warm-up"

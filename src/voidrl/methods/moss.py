@@ -22,8 +22,7 @@ from torch import Tensor
 from voidrl.config import Count, require
 from voidrl.methods.base import About, Latents
 from voidrl.methods.cic import CIC, CICConfig
-from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Loss
+from voidrl.types import Batch, Loss
 
 CONTROL_FRACTION = 1 / 3  # probability that a new skill is in control mode, unless `explore_steps` decides
 
@@ -52,6 +51,7 @@ class MOSS(CIC):
     """Rewards surprise in explore mode and the lack of it in control mode."""
 
     Config = MOSSConfig
+    config: MOSSConfig
     about = About(
         family="competence",
         year=2022,
@@ -61,10 +61,6 @@ class MOSS(CIC):
     )
     prefix: ClassVar[str] = "moss"
     skill_choice = "the same for every task"
-
-    def __init__(self, spec: EnvSpec, config: MOSSConfig, representation: Representation) -> None:
-        super().__init__(spec, config, representation)
-        self.config: MOSSConfig = config
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """CIC's loss, and how much of the batch is in control mode."""

@@ -72,6 +72,7 @@ class NGU(Method):
     """Rewards states that are new within the episode, more so where they are new altogether."""
 
     Config = NGUConfig
+    config: NGUConfig
     about = About(
         family="knowledge",
         year=2020,
@@ -83,7 +84,6 @@ class NGU(Method):
 
     def __init__(self, spec: EnvSpec, config: NGUConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: NGUConfig = config
         self.rnd = RND(spec, config, representation)
         self.slow_encoder = momentum_encoder(representation) if config.embedding_tau < 1 else None
         self.distances = RunningMean(config.mean_momentum)  # d²_m

@@ -68,6 +68,7 @@ class Proto(Method):
     """Rewards states far from what prototypes have drawn from recent minibatches."""
 
     Config = ProtoConfig
+    config: ProtoConfig
     about = About(
         family="data",
         year=2021,
@@ -83,7 +84,6 @@ class Proto(Method):
 
     def __init__(self, spec: EnvSpec, config: ProtoConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: ProtoConfig = config
         width = config.projection_dim
         self.projector = mlp([representation.dim, width])
         self.predictor = mlp([width, config.hidden_dim, width])

@@ -45,6 +45,7 @@ class RE3(Method):
     """Rewards states that lie far from others in the space of a random encoder."""
 
     Config = RE3Config
+    config: RE3Config
     about = About(
         family="data",
         year=2021,
@@ -54,7 +55,6 @@ class RE3(Method):
 
     def __init__(self, spec: EnvSpec, config: RE3Config, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: RE3Config = config
         self.distances = RunningMoments()
 
     @classmethod
@@ -65,8 +65,7 @@ class RE3(Method):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse to search more neighbors than there are."""
-        assert isinstance(config.method, RE3Config)
-        require_neighbors(config, config.method.k, pool=config.method.pool)
+        require_neighbors(config)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """log(1 + d_k), on a consistent scale."""

@@ -50,6 +50,7 @@ class RND(Method):
     """Rewards states on which the predictor still errs."""
 
     Config = RNDConfig
+    config: RNDConfig
     about = About(
         family="knowledge",
         year=2018,
@@ -60,7 +61,6 @@ class RND(Method):
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: RNDConfig = config
         self.target = self._network().requires_grad_(False)
         self.predictor = self._network(extra_layers=1)
         shape = input_shape(spec) if spec.pixels else (visible_numbers(spec),)

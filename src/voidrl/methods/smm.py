@@ -86,6 +86,7 @@ class SMM(DiscreteSkillMethod):
     """Rewards states that the skill visits rarely and from which it can be inferred."""
 
     Config = SMMConfig
+    config: SMMConfig
     about = About(
         family="competence",
         year=2019,
@@ -96,7 +97,6 @@ class SMM(DiscreteSkillMethod):
 
     def __init__(self, spec: EnvSpec, config: SMMConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: SMMConfig = config
         dim = representation.dim
         self.classifier = mlp([dim, config.hidden_dim, config.hidden_dim, config.num_skills])
         self.vae = ConditionalVAE(dim, config.num_skills, config.code_dim)

@@ -60,6 +60,7 @@ class VIC(DiscreteSkillMethod):
     """Rewards final states from which the option can be inferred."""
 
     Config = VICConfig
+    config: VICConfig
     about = About(
         family="competence",
         year=2016,
@@ -72,7 +73,6 @@ class VIC(DiscreteSkillMethod):
 
     def __init__(self, spec: EnvSpec, config: VICConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: VICConfig = config
         hidden = config.hidden_dim
         self.classifier = mlp([2 * representation.dim, hidden, hidden, config.num_skills])
 

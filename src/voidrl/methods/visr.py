@@ -66,6 +66,7 @@ class VISR(Method):
     """Rewards states whose feature points along the skill."""
 
     Config = VISRConfig
+    config: VISRConfig
     about = About(
         family="competence",
         year=2020,
@@ -82,7 +83,6 @@ class VISR(Method):
 
     def __init__(self, spec: EnvSpec, config: VISRConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: VISRConfig = config
         self.skill_dim = config.skill_dim
         self.reward_dim = self.skill_dim if spec.discrete else 0
         self.features = mlp([representation.dim, config.hidden_dim, config.hidden_dim, config.skill_dim])
