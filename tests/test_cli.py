@@ -144,7 +144,7 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
 VALUES = {
     "--learner.log-std-min": ("-5", -5.0),
     "--share-encoder": ("stack", "stack"),
-    "--method.distance-power": ("dim", "dim"),
+    "--intrinsic-scale": ("horizon", "horizon"),
     "--method.mean-momentum": ("0.5", 0.5),
     "--log.wandb-project": ("100k", "100k"),
     "--log.eval-every-steps": ("0", 0),

@@ -177,20 +177,12 @@ def test_what_ranks_cannot_divide_is_refused_in_one_sentence(case):
 
 
 def test_ranks_of_torchrun_are_refused_before_a_run_begins(monkeypatch):
-    config = build_config(DISCRETE, [{"method": "cbb"}])
+    config = build_config(DISCRETE, [{"learner.batch_size": 9}])
     probed = SimpleNamespace(spec=DISCRETE, factory=None)
     require_fitting(probed, config)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="method 'cbb' cannot be used on 2 ranks"):
+    with pytest.raises(ConfigError, match="batch_size = 9 cannot be used on 2 ranks"):
         require_fitting(probed, config)
-
-
-@pytest.mark.parametrize("pool", [-1, "both", None])
-def test_a_pool_that_is_none_is_refused(pool):
-    with pytest.raises(
-        ConfigError, match=r"method\.pool = .* cannot be used: expected|pool = -1 cannot be used"
-    ):
-        make_agent(method__pool=pool)
 
 
 # The engine

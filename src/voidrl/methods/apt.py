@@ -11,14 +11,7 @@ from voidrl.config import Config as RunConfig
 from voidrl.config import MethodConfig, require
 from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import (
-    About,
-    Latents,
-    Method,
-    require_momentum,
-    require_neighbors,
-    whole_minibatch,
-)
+from voidrl.methods.base import About, Latents, Method, require_momentum, require_neighbors, whole_minibatch
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 

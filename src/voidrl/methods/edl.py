@@ -48,9 +48,9 @@ CLIP = 5.0  # standard deviations; bounds the distance to a coordinate that had 
 MOMENTUM = 0.99  # of the moments of x, since f changes
 EXPLORE_FRACTION = 0.5  # of the run
 FIT_FRACTION = 0.25  # of the exploration, its last steps
-CODE_DIM = 16
-HIDDEN = [128] * 3  # layers of encoder and decoder
-BETA = 1.5  # β
+CODE_DIM = 16  # width of a code
+HIDDEN = [128] * 3  # layers of the VQ-VAE's encoder and decoder
+BETA = 1.5  # β, weight of the commitment of the encoder to the codes
 USAGE_RATE = 0.05  # by which the share of states of each code is averaged
 DEAD = 0.5  # of an equal share
 
@@ -165,7 +165,7 @@ class EDL(DiscreteSkillMethod):
         self.moments = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
         self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
         self.register_buffer("rate", torch.tensor(config.learning_rate))  # 0 in the last stage
-        # What the codes refer to: as in `moments`, until the last stage.
+        # The space of the codes: as in `moments`, until the last stage.
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("std", torch.ones(dim))
         self.register_buffer("spread", torch.tensor(float(dim)))
