@@ -60,11 +60,11 @@ class VisitMethod(Method):
     sample is what is counted.
     """
 
+    config: VisitConfig
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: VisitConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.settings = config
         self.source = _source(config, type(representation))
         """`auto` resolved."""
         if self.source == "latent":
@@ -90,7 +90,7 @@ class VisitMethod(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """No losses; but f has moved, so hash some states with the current f, once per update."""
         if self.source == "latent":
-            self.sample.recount(self.hash(latents.pool(self.settings.pool)))
+            self.sample.recount(self.hash(latents.pool(self.config.pool)))
         return iter(())
 
     def visits(self, table: VisitTable | None, batch: Batch, latents: Latents) -> Visits:
