@@ -136,7 +136,7 @@ def test_without_a_group_nothing_is_exchanged_or_copied():
     assert ranks.sum_(x) is x
     assert ranks.average(x) is x
     assert ranks.current().share_of(7) == 7
-    assert make_agent().step(fill_replay(seed=3))["reward_mean"].isfinite()
+    assert make_agent().update(fill_replay(seed=3))["reward_mean"].isfinite()
 
 
 # What is refused
@@ -220,7 +220,7 @@ def test_an_update_of_ranks_can_be_undone():
     engine = Engine(agent, replay, print)
     before = {name: value.clone() for name, value in agent.tensors().items()}
     with group_of_one(), engine._undone():
-        engine._step(0)
+        engine._run(0)
     assert all(torch.equal(value, before[name]) for name, value in agent.tensors().items())
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent
+from voidrl.agent.rewards import batch_latents
 
 from voidrl.errors import ConfigError
 
@@ -14,7 +15,7 @@ def test_the_reward_is_the_representations_forward_error():
         batch = replay.batch(replay.sample(9), 1, 1.0)
         f = agent.representation
         with torch.no_grad():
-            reward = agent.method.reward(batch, agent._latents(batch, None))
+            reward = agent.method.reward(batch, batch_latents(agent, batch, None))
             z, z_next = f.encode(batch.obs), f.encode(batch.next_obs)
             action = batch.action if not spec.discrete else torch.eye(3)[batch.action]
             predicted = f.forward_net(torch.cat([z, action], 1))
