@@ -59,7 +59,7 @@ class Counts(Method):
         x = obs if self.spec.pixels else (obs / self.config.resolution).round()
         return (x.flatten(1).long() * self.weights).sum(1) % self.config.table_size
 
-    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> None:
         """Count each state once, when it is reached; batches contain the same transition many times."""
         entries = self.entry(obs)
         self.counts.index_add_(0, entries, torch.ones_like(entries))

@@ -37,12 +37,10 @@ TINY = {
 }
 SMALL = {  # fields of methods whose default size would take most of the time
     "hidden_dim": 8,
-    "vae_hidden_dim": 8,
     "rep_dim": 4,
     "code_dim": 4,
     "projection_dim": 4,
     "num_prototypes": 8,
-    "queue_size": 32,
     "table_size": 2**12,
     "num_skills": 3,
     "skill_dim": 3,

@@ -352,7 +352,8 @@ def test_every_network_reads_crops(method, representation):
     options = {"method": small_method(method), "representation": representation, **CROP}
     agent = make_agent(LARGE, **options, augment__inner_size=38, learner__n_step=2)
     replay = fill_replay(LARGE, skill_dim=agent.method.skill_dim)
-    agent.method.observe(replay.latest(), torch.zeros(2, agent.method.skill_dim), torch.arange(2))
+    skills = torch.zeros(2, agent.method.skill_dim)
+    agent.method.observe(replay.latest(), skills, torch.arange(2), agent.representation)
     metrics = agent.update(replay)
     assert all(value.isfinite() for value in metrics.values())
 

@@ -214,7 +214,7 @@ class Counted(Method):
         super().__init__(spec, config, representation)
         self.register_buffer("visits", torch.zeros(spec.obs_shape[0]))
 
-    def observe(self, obs, skill, env):
+    def observe(self, obs, skill, env, representation):
         self.visits.add_(obs.sum(0))
 
     def reward(self, batch, latents):

@@ -144,7 +144,7 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
 VALUES = {
     "--learner.log-std-min": ("-5", -5.0),
     "--share-encoder": ("stack", "stack"),
-    "--method.distance-power": ("dim", "dim"),
+    "--intrinsic-scale": ("horizon", "horizon"),
     "--method.mean-momentum": ("0.5", 0.5),
     "--log.wandb-project": ("100k", "100k"),
     "--log.eval-every-steps": ("0", 0),
@@ -265,14 +265,13 @@ def test_texts_are_read_as_the_type_of_their_field(text, hint, value):
 
 
 def test_options_that_only_fit_together_may_come_in_any_order(started):
-    """One at a time, `c` = 0 would be refused: the default normalization needs 1."""
-    for words in (
-        ["--method.c", 0, "--method.normalize", "none"],
-        ["--method.normalize", "none", "--method.c", 0],
-    ):
-        assert run("pretrain", "tiny_runs:Walk", *words) == 0
-        assert started.pop().method.c == 0
-    assert run("pretrain", "tiny_runs:Walk", "--method.c", 0) == 2
+    """One at a time, a pool of 5000 would be refused: the sample that it recounts holds 4096."""
+    pool, sample = ["--method.pool", 5000], ["--method.recounted", 6000]
+    command = ["pretrain", "tiny_runs:Walk", "--method", "cbb"]
+    for words in (pool + sample, sample + pool):
+        assert run(*command, *words) == 0
+        assert started.pop().method.pool == 5000
+    assert run(*command, *pool) == 2
 
 
 def test_help_shows_values_and_choices_of_what_was_named(capsys):

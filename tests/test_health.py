@@ -450,7 +450,7 @@ class Raises(Method):
         self._maybe("reward")
         return batch.discount + latents.z_next[:, 0]
 
-    def observe(self, obs, skill, env):
+    def observe(self, obs, skill, env, representation):
         self._maybe("observe")
 
     def losses(self, batch, latents):

@@ -352,10 +352,10 @@ class Told(Method):
     def reward(self, batch, latents):
         return batch.reward
 
-    def begin(self, obs, env):
+    def begin(self, obs, env, representation):
         Told.heard.append(("begin", env.tolist()))
 
-    def observe(self, obs, skill, env):
+    def observe(self, obs, skill, env, representation):
         Told.heard.append(("observe", env.tolist()))
 
 

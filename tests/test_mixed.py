@@ -145,8 +145,8 @@ def test_every_method_trains_on_mixed_observations(name, kind):
     replay = fill_replay(spec, steps=20, **sizes)
     rehearse_reward(agent)
     obs, env = replay.observations(replay.sample(4)), torch.arange(4)
-    agent.method.begin(obs, env)
-    agent.method.observe(obs, torch.zeros(4, agent.method.skill_dim), env)
+    agent.method.begin(obs, env, agent.representation)
+    agent.method.observe(obs, torch.zeros(4, agent.method.skill_dim), env, agent.representation)
     before = snapshot(dict(agent.named_parameters()))
     with HostReads() as reads:
         metrics = update(agent, replay)

@@ -67,7 +67,7 @@ def test_pretraining_to_n_and_on_to_2n_is_the_straight_run_bit_for_bit(tmp_path,
 
 
 # Shorter stages than the run that is stopped, so that its length does not change them.
-STAGES = {"edl": {"explore_fraction": 0.9, "max_explore_steps": 6}}
+STAGES = {"edl": {"max_explore_steps": 6}}
 # Of the others the state is tested by test_method_contract alone, and here among the slow tests.
 FEW_METHODS = ("aps", "apt", "diayn", "proto", "random", "rnd")
 

@@ -15,7 +15,7 @@ from voidrl.training.build import build_config, layers_for
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):
-    """What the learner was given in each update, and `raw(batch, z, z_next)` at the same moment."""
+    """The rewards of each update, and `raw(z, z_next)` at the same moment."""
     given, expected = [], []
 
     def look(batch, reward):
@@ -55,7 +55,7 @@ def test_distances_divided_by_their_running_mean():
 
 
 def urlb_reward(batches, k=12, clip=1e-4):
-    """What URLB's code rewards the last of several minibatches with, in NumPy."""
+    """The rewards of URLB's code for the last of several minibatches, in NumPy."""
     seen, total, count = None, 0.0, 0
     for z in batches:
         z = z.double().numpy()
@@ -94,7 +94,7 @@ def assert_urlbs_rewards(method, latents_of):
 
 
 def authors_reward(batches, k, clip=0.0):
-    """What the authors' Atari code rewards the last of several minibatches with, in NumPy."""
+    """The rewards of the authors' Atari code for the last of several minibatches, in NumPy."""
     seen = []
     for z in batches:
         z = z.double().numpy()
@@ -124,14 +124,6 @@ def test_equal_distances_have_no_variance_and_a_finite_reward():
     assert torch.isfinite(method.reward(None, latents(None, torch.eye(4), None))).all()
     with pytest.raises(ConfigError, match=r"mean_momentum = 0\.9 cannot be used: expected None with"):
         make_agent(method={"name": "apt", "normalize": "distance_variance", "mean_momentum": 0.9})
-
-
-def test_other_powers_of_normalized_distances():
-    options = {"method__normalize": "distance_mean", "method__distance_power": 3.0, "method__k": 2}
-    method, z = make_agent(**options).method, torch.randn(20, 4)
-    distances = torch.cdist(z, z).sort(1).values[:, 1:3]
-    expected = (1 + (distances / distances.mean()).pow(3).mean(1)).log()
-    torch.testing.assert_close(method.reward(None, latents(None, z, None)), expected, rtol=1e-4, atol=1e-5)
 
 
 def latents(z, z_next, pool):
@@ -185,6 +177,7 @@ def test_far_states_earn_more_than_crowded_ones():
         ({"k": 17, "include_self": True}, r"k = 17 .* learner\.batch_size = 16: .* method\.k = 16 or less"),
         ({"k": 9, "pool": 8}, r"k = 9 .* method\.pool = 8: .* method\.k = 8 or less, or .* such as rnd"),
         ({"k": 9, "pool": 1}, r"k = 9 .* method\.pool = 1: .* method\.k = 1 or less"),
+        ({"pool": -1}, r"pool = -1 cannot be used: expected 0 \(the minibatch\) or"),
         ({"k": 1, "include_self": True}, r"k = 1 cannot be used: expected 2 or more with include_self"),
     ],
 )

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import CPU, PIXELS, Place, Point, config, fill_replay, line_replay, make_agent, watch_losses
+from helpers import CPU, PIXELS, Place, fill_replay, line_replay, make_agent, watch_losses
 from torch import nn
 
-import voidrl
 from voidrl.errors import ConfigError
+from voidrl.methods import becl as module
 from voidrl.replay import Replay
 from voidrl.types import Loss
 
@@ -57,8 +57,9 @@ def test_scaled_by_the_batch_chance_is_one():
     torch.testing.assert_close(reward, torch.ones(32))
 
 
-def test_positives_are_drawn_evenly_and_rows_without_one_are_masked():
-    method = becl(method__num_skills=3, method__temperature=1.0)
+def test_positives_are_drawn_evenly_and_rows_without_one_are_masked(monkeypatch):
+    monkeypatch.setattr(module, "TEMPERATURE", 1.0)
+    method = becl(method__num_skills=3)
     z = torch.tensor([[1.0, 0], [2, 0], [0, 3], [-1, 0]], requires_grad=True)  # cosines of 1, 0 and −1
     skill = torch.eye(3)[[0, 0, 0, 1]]
     total = math.e + 1 + 1 / math.e
@@ -159,7 +160,7 @@ def test_f_learns_from_the_learners_batch_alone():
     assert trained == [False, False, True]
 
 
-def test_the_skill_for_a_task_is_random_or_the_best_of_trials():
+def test_the_skill_for_a_task_is_random():
     skill = torch.eye(16).repeat(2, 1)
     task = fill_replay(skill_dim=16).batch(torch.arange(32), 1, 1.0)
     task = task._replace(skill=skill, reward=skill[:, 5])
@@ -169,21 +170,6 @@ def test_the_skill_for_a_task_is_random_or_the_best_of_trials():
     drawn = torch.stack([method.select_skill(task, None) for _ in range(50)])
     assert (drawn.sum(1) == 1).all()
     assert len(set(drawn.argmax(1).tolist())) > 8
-    trying = becl(method__try_skills=True)
-    assert torch.equal(trying.trial_skills(), torch.eye(16))
-    assert trying.select_skill(task, None).argmax() == 5
-    assert trying.skill_choice == "which earned most in the warm-up"
-
-
-def test_trials_can_be_asked_for_when_fine_tuning_begins(tmp_path):
-    changes = {"method": {"name": "becl", "hidden_dim": 8, "num_skills": 3, "skill_every_steps": 3}}
-    changes |= {"warmup_steps": 16, "learner__batch_size": 8, "finetune__warmup_steps": 16}
-    agent = voidrl.pretrain(Point, steps=20, out=tmp_path / "before", config=config(**changes))
-    tuned = voidrl.finetune(
-        agent, Point, steps=20, out=tmp_path / "task", config={"method.try_skills": True, "device": "cpu"}
-    )
-    assert tuned.trials_dealt >= 3
-    assert "which earned most in the warm-up" in (tmp_path / "task" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +180,6 @@ def test_trials_can_be_asked_for_when_fine_tuning_begins(tmp_path):
             {"method__num_skills": 1},
             r"num_skills = 1 .* expected 2 to 65536, .*apt and rnd do without",
         ),
-        ({"method__temperature": 0.0}, r"temperature = 0.0 cannot be used: .* above 0"),
     ],
 )
 def test_what_it_cannot_serve_is_refused(changes, sentence):

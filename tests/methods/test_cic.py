@@ -21,6 +21,7 @@ from helpers import (
 )
 
 from voidrl.errors import ConfigError
+from voidrl.methods import cic
 from voidrl.methods.base import Latents
 from voidrl.replay import Replay
 from voidrl.types import Batch
@@ -82,17 +83,14 @@ def test_the_reward_is_the_same_whatever_the_skills():
         assert torch.equal(reward(skill), reward(skill[torch.randperm(16)]))
 
 
-@pytest.mark.parametrize("normalize", ["std", "variance"])
-@pytest.mark.parametrize("include_self", [True, False])
-def test_the_reward_by_hand(normalize, include_self):
-    changes = {"method__k": 5, "method__include_self": include_self, "method__normalize": normalize}
-    method = make_agent(**SMALL, **changes).method
+def test_the_reward_by_hand():
+    method = make_agent(**SMALL, method__k=5).method
     z = points(20, 4)
     with torch.no_grad():
         h = method.phi(z)
         reward = method.reward(None, latents_of(z, z))
-    distances = brute_force(h, h, 5) if include_self else brute_force(h, h, 5, exclude_self=True)
-    scale = distances.std(correction=0) if normalize == "std" else distances.var(correction=0)
+    distances = brute_force(h, h, 5)  # the state itself is the first of the 5
+    scale = distances.std(correction=0)
     torch.testing.assert_close(reward.double(), (1 + distances.mean(1) / scale).log(), rtol=1e-4, atol=0)
     assert method.metrics()["cic_distance"].item() == pytest.approx(distances.mean().item(), rel=1e-4)
 
@@ -112,9 +110,9 @@ def move_by_skill(agent, follow, steps=200):
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_skills_are_told_apart_if_transitions_follow_them(follow):
-    options = {"method__learning_rate": 3e-3, "method__temperature": 0.1, "learner__batch_size": 32}
-    agent = make_agent(**SMALL, **options)
+def test_skills_are_told_apart_if_transitions_follow_them(follow, monkeypatch):
+    monkeypatch.setattr(cic, "TEMPERATURE", 0.1)
+    agent = make_agent(**SMALL, method__learning_rate=3e-3, learner__batch_size=32)
     replay = move_by_skill(agent, follow)
     metrics = [agent.update(replay) for _ in range(80)]
 
@@ -137,12 +135,11 @@ def test_skills_are_uniform_and_the_trials_are_constant():
     trials = method.trial_skills()
     assert torch.equal(trials, trials[:, :1].expand(11, 3))
     torch.testing.assert_close(trials[:, 0], torch.arange(11) / 10)
-    fixed = make_agent(method__trials=1, **SMALL).method
-    assert torch.equal(fixed.trial_skills(), torch.full((1, 3), 0.5))
 
 
-def test_fine_tuning_keeps_the_constant_skill_that_earns_most(tmp_path):
-    options = {**SMALL, "method__trials": 3, "method__skill_every_steps": 5}
+def test_fine_tuning_keeps_the_constant_skill_that_earns_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(cic, "TRIALS", 3)
+    options = {**SMALL, "method__skill_every_steps": 5}
     agent = make_agent(spec_of(Point), phase="finetune", steps=105, finetune__warmup_steps=100, **options)
     # (1, 1, 1) moves towards the goal, at 0.5, and (0, 0, 0) away from it.
     agent.learner.act = lambda obs, skill, deterministic: 2 * skill[:, :2] - 1
@@ -160,11 +157,9 @@ def test_from_pixels_the_loss_can_train_the_encoder():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(
-        ConfigError, match=r"method\.k = 17 cannot be used with learner\.batch_size = 16"
+        ConfigError, match=r"method\.k = 18 cannot be used with learner\.batch_size = 16"
     ) as e:
-        make_agent(method__k=17, method__include_self=False, **SMALL)
+        make_agent(method__k=18, **SMALL)
     assert "rnd" in str(e.value)
-    with pytest.raises(ConfigError, match=r"k = 1\b.*2 or more with include_self"):
+    with pytest.raises(ConfigError, match=r"k = 1\b.*expected 2 or more"):
         make_agent(method__k=1, **SMALL)
-    with pytest.raises(ConfigError, match="temperature"):
-        make_agent(method__temperature=0.0, **SMALL)

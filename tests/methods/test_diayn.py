@@ -50,7 +50,7 @@ def test_a_classifier_that_knows_nothing_has_the_accuracy_of_chance():
     method = make_agent(method="diayn", method__num_skills=K).method
     for parameter in method.classifier.parameters():
         parameter.data.zero_()
-    loss, accuracy = method.classify(torch.randn(12, method.representation.dim), torch.eye(K).repeat(3, 1))
+    loss, accuracy = method.classify(torch.randn(12, 4), torch.eye(K).repeat(3, 1))
     assert accuracy.item() == pytest.approx(1 / K)
     assert loss.item() == pytest.approx(math.log(K))
 

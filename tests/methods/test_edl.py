@@ -22,6 +22,7 @@ from tiny_runs import Walk, assert_same_run, newest, tiny
 import voidrl
 from voidrl.agent.rewards import batch_latents
 from voidrl.errors import ConfigError
+from voidrl.methods import edl as module
 from voidrl.methods.base import Latents
 from voidrl.methods.edl import EXPLORE, FIT, SKILLS, EDLConfig
 from voidrl.replay import Replay
@@ -31,8 +32,9 @@ PLANE = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
 
 
 def edl(spec=PLANE, **changes):
-    method = {"name": "edl", "hidden_dim": 32, "learning_rate": 2e-3}
-    return make_agent(spec, method=method, learner={"batch_size": 64}, **changes)
+    return make_agent(
+        spec, method={"name": "edl", "learning_rate": 2e-3}, learner={"batch_size": 64}, **changes
+    )
 
 
 def clusters(n=10):
@@ -92,24 +94,20 @@ def test_ten_clusters_use_ten_codes_and_the_reward_is_greatest_at_the_centroid()
 
 
 def test_the_reward_of_each_stage_by_hand():
-    for normalize in (True, False):
-        agent = edl(method__normalize=normalize, method__num_skills=3)
-        method = agent.method
-        replay = fill_replay(PLANE, skill_dim=3)
-        batch = replay.batch(replay.sample(16), 1, 1.0)._replace(skill=torch.eye(3)[torch.arange(16) % 3])
-        latents = latents_of(batch.next_obs)
-        apt = make_agent(PLANE, method="apt").method
-        with torch.no_grad():
-            method.mean.copy_(torch.tensor([1.0, 0.0]))
-            method.std.copy_(torch.tensor([2.0, 0.5]))
-            method.spread.fill_(4.0)
-            torch.testing.assert_close(method.reward(batch, latents), apt.reward(batch, latents))
-            method.set_progress(100, 100)
-            x = (batch.next_obs - torch.tensor([1.0, 0.0])) / torch.tensor([2.0, 0.5])
-            goal = method.vae.decoder(method.vae.codes)[torch.arange(16) % 3]
-            raw = -(x - goal).square().sum(1)  # the paper's
-            expected = 1 + raw / 4 if normalize else raw
-            torch.testing.assert_close(method.reward(batch, latents), expected)
+    method, replay = edl(method__num_skills=3).method, fill_replay(PLANE, skill_dim=3)
+    batch = replay.batch(replay.sample(16), 1, 1.0)._replace(skill=torch.eye(3)[torch.arange(16) % 3])
+    latents = latents_of(batch.next_obs)
+    apt = make_agent(PLANE, method="apt").method
+    with torch.no_grad():
+        method.mean.copy_(torch.tensor([1.0, 0.0]))
+        method.std.copy_(torch.tensor([2.0, 0.5]))
+        method.spread.fill_(4.0)
+        torch.testing.assert_close(method.reward(batch, latents), apt.reward(batch, latents))
+        method.set_progress(100, 100)
+        x = (batch.next_obs - torch.tensor([1.0, 0.0])) / torch.tensor([2.0, 0.5])
+        goal = method.vae.decoder(method.vae.codes)[torch.arange(16) % 3]
+        expected = 1 - (x - goal).square().sum(1) / 4
+        torch.testing.assert_close(method.reward(batch, latents), expected)
 
 
 def test_the_loss_has_the_three_terms_and_each_trains_its_own():
@@ -145,7 +143,7 @@ def test_a_dead_code_moves_to_a_state_and_only_where_wanted():
 
 
 def test_stages_follow_the_steps_and_are_never_left_for_an_earlier_one():
-    config = EDLConfig(explore_fraction=0.5, max_explore_steps=100, fit_fraction=0.25)
+    config = EDLConfig(max_explore_steps=100)
     assert [config.explored_steps(total) for total in (40, 1000)] == [20, 100]
     method = edl(method__max_explore_steps=80, warmup_steps=10).method
     seen = []
@@ -162,7 +160,7 @@ def test_stages_follow_the_steps_and_are_never_left_for_an_earlier_one():
 
 
 def test_the_copy_of_f_follows_it_until_codes_are_fitted_and_the_codes_stay_as_they_are():
-    agent = make_agent(PIXELS, method={"name": "edl", "num_skills": 3, "hidden_dim": 8})
+    agent = make_agent(PIXELS, method={"name": "edl", "num_skills": 3})
     assert agent.config.representation.name == "simclr"
     method, replay = agent.method, fill_replay(PIXELS, skill_dim=3)
     f, batch = agent.representation, replay.batch(replay.sample(8), 1, 1.0)
@@ -188,15 +186,10 @@ def test_the_copy_of_f_follows_it_until_codes_are_fitted_and_the_codes_stay_as_t
     assert {name for name in changed if name.startswith("vae")} == {"vae.usage"}  # which only counts
 
 
-def test_a_run_resumed_in_every_stage_is_bit_for_bit_the_same(tmp_path):
-    method = {
-        "name": "edl",
-        "hidden_dim": 8,
-        "num_skills": 3,
-        "k": 3,
-        "explore_fraction": 0.6,
-        "fit_fraction": 0.5,
-    }
+def test_a_run_resumed_in_every_stage_is_bit_for_bit_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "EXPLORE_FRACTION", 0.6)
+    monkeypatch.setattr(module, "FIT_FRACTION", 0.5)
+    method = {"name": "edl", "num_skills": 3, "k": 3}
     config = tiny(method=method, representation="icm", warmup_steps=4, log__checkpoint_every_steps=6)
     voidrl.pretrain(Walk, steps=24, out=tmp_path / "straight", config=config)
     stop, run = [{"on_checkpoint": lambda run: "stop"}], tmp_path / "parts"
@@ -233,7 +226,7 @@ class Cross(gym.Env):
 
 @pytest.mark.slow
 def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
-    method = {"name": "edl", "num_skills": 5, "hidden_dim": 32, "learning_rate": 3e-3}
+    method = {"name": "edl", "num_skills": 5, "learning_rate": 3e-3}
     learner = {"batch_size": 128, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 3e-3}
     learner |= {"n_step": 3, "epsilon_decay_steps": 1, "epsilon_end": 0.5}
     options = {"steps": 1040, "warmup_steps": 200, "updates_per_step": 0.5}
@@ -262,7 +255,6 @@ def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
         ),
         ({"steps": 1500}, "the 750 steps of exploration would end before the first update"),
         ({"method__num_skills": 1}, "num_skills = 1 cannot be used: expected 2"),
-        ({"method__explore_fraction": 1.0}, r"explore_fraction = 1.0 cannot be used: expected a number in"),
         ({"method__k": 64}, "method.k = 64 cannot be used with learner.batch_size = 64"),
     ],
 )

@@ -24,17 +24,6 @@ def test_the_reward_is_the_representations_forward_error():
         assert set(agent.optimizers) >= {"representation", "critic"}
 
 
-def test_the_papers_reward_is_half_of_eta_times_the_squared_error():
-    agent = make_agent(method="icm", method__form="squared", method__eta=0.5)
-    replay = fill_replay()
-    batch = replay.batch(replay.sample(9), 1, 1.0)
-    with torch.no_grad():
-        latents = batch_latents(agent, batch, None)
-        reward = agent.method.reward(batch, latents)
-        error = agent.representation.prediction_error(latents.z, batch.action, latents.z_next)
-    torch.testing.assert_close(reward, 0.25 * error**2)
-
-
 def test_a_representation_without_a_forward_model_is_refused():
     with pytest.raises(ConfigError, match="'simclr', which has no prediction_error: use representation icm"):
         make_agent(method="icm", representation="simclr")

@@ -1,4 +1,4 @@
-"""What every method must do, for all that the registry finds: a new file is tested the day it appears."""
+"""The contract of all methods that the registry finds: a new file is tested the day it appears."""
 
 from typing import get_args, get_type_hints
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import CONTINUOUS, Point, brute_force, make_agent, points, run_loop, spec_of
+from helpers import CONTINUOUS, Point, make_agent, points, run_loop, spec_of
 from test_cic import batch_of, latents_of
 
 from voidrl.config import merge
@@ -22,7 +22,7 @@ class Long(Point):
 
 
 def stored_skills(replay):
-    """Of one environment, in order, by steps of the episode."""
+    """The skills of one environment, in order, by steps of the episode."""
     slots = sorted(replay.starts[: len(replay)].tolist())
     return replay.skill[slots]
 
@@ -41,16 +41,6 @@ def test_the_sign_of_the_reward_follows_the_sign_of_the_skill():
     assert torch.equal(reward.sign(), skill.sign()[:, 0])
     assert torch.equal(reward.abs(), surprise)  # CIC's, and the neighbors are those of both modes
     assert loss.metrics["moss_control"].item() == 6 / 16
-
-
-def test_centered_distances_below_the_mean_count_0():
-    method = make_agent(method__center=True, method__k=4, **SMALL).method
-    z = points(20, 4)
-    with torch.no_grad():
-        h, reward = method.phi(z), method.reward(batch_of(torch.rand(20, 3)), latents_of(z, z))
-    distances = brute_force(h, h, 4)
-    above = (distances - distances.mean()).clamp(min=0) / distances.std(correction=0)
-    torch.testing.assert_close(reward.double(), (1 + above.mean(1)).log(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_third_of_all_skills_is_in_control_mode():
@@ -89,12 +79,8 @@ def test_the_skill_for_a_task_is_one_half(tmp_path):
     assert agent.task_skill_chosen
     assert (agent.task_skill == 0.5).all()
     assert (skills == 0.5).all()
-    both = make_agent(method__trials=5, **SMALL).method.trial_skills()
-    assert both[:, 0].tolist() == [-1, -0.5, 0, 0.5, 1]
 
 
 def test_skills_that_would_never_control_are_refused():
     with pytest.raises(ConfigError, match=r"explore_steps = 20\b.*no skill would be in control mode"):
         make_agent(method__explore_steps=20, method__skill_every_steps=0, **SMALL)
-    with pytest.raises(ConfigError, match="control_fraction"):
-        make_agent(method__control_fraction=1.0, **SMALL)

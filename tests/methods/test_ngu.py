@@ -1,6 +1,7 @@
 """NGU: copies within an episode count, a new episode forgets, and RND's error scales the reward."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +21,11 @@ from helpers import (
 from voidrl.config import EnvConfig
 from voidrl.data.fill import fill_replay as data_into
 from voidrl.errors import ConfigError
+from voidrl.methods import ngu as module
 from voidrl.replay import Replay
 
-C = 1e-3
+C = module.PSEUDO_COUNT
+IDENTITY = SimpleNamespace(encode=lambda obs: obs)  # f(s) = s
 
 
 def ngu(num_envs=2, **options):
@@ -33,11 +36,11 @@ def ngu(num_envs=2, **options):
 
 
 def begin(method, states, envs):
-    method.begin(states, torch.tensor([*envs]))
+    method.begin(states, torch.tensor([*envs]), IDENTITY)
 
 
 def observe(method, states, envs):
-    return method.observe(states, torch.zeros(len(states), 0), torch.tensor([*envs]))[:, 0].tolist()
+    return method.observe(states, torch.zeros(len(states), 0), torch.tensor([*envs]), IDENTITY)[:, 0].tolist()
 
 
 def test_m_copies_earn_one_over_the_root_of_m_and_a_new_episode_forgets():
@@ -51,9 +54,9 @@ def test_m_copies_earn_one_over_the_root_of_m_and_a_new_episode_forgets():
     assert min(far) > 5  # nothing near it in this episode
 
 
-def test_the_reward_is_the_papers_formula():
-    options = {"k": 2, "kernel_epsilon": 0.01, "cluster_distance": 0.1, "mean_momentum": None}
-    method = ngu(num_envs=1, **options)
+def test_the_reward_is_the_papers_formula(monkeypatch):
+    monkeypatch.setattr(module, "CLUSTER_DISTANCE", 0.1)
+    method = ngu(num_envs=1, k=2, kernel_epsilon=0.01, mean_momentum=None)
     x = torch.eye(4)
     assert observe(method, 2 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(0.01 / (1 - 0.1 + 0.01)) + C)])
     # Squared distances 1 and 9 to the two before: their mean, with the 4 of the first, is 14/3.
@@ -61,11 +64,10 @@ def test_the_reward_is_the_papers_formula():
     assert observe(method, 3 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(near + far) + C)])
 
 
-def test_similar_states_are_a_cluster_and_too_similar_ones_earn_nothing():
-    method = ngu(num_envs=1, k=2, cluster_distance=0.5, max_similarity=1.2)
+def test_states_within_the_cluster_distance_are_copies():
+    method = ngu(num_envs=1, k=2)
     method.distances.update(torch.tensor([100.0]))
     assert observe(method, torch.full((1, 4), 0.1), [0]) == pytest.approx([1 / (1 + C)])
-    assert observe(method, torch.full((1, 4), 0.2), [0]) == [0]  # √2 + c
 
 
 def test_the_memory_keeps_the_newest_states():
@@ -78,9 +80,9 @@ def test_the_memory_keeps_the_newest_states():
 
 
 def test_the_scale_follows_the_error_of_rnd():
-    method = ngu(max_scale=3.0)
+    method = ngu()
     method.errors.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
-    assert method.scale(torch.tensor([1.0, 2.0, 2.5, 3.0, 9.0])).tolist() == [1, 1, 1.5, 2, 3]
+    assert method.scale(torch.tensor([1.0, 2.0, 2.5, 3.0, 9.0])).tolist() == [1, 1, 1.5, 2, 5]
     replay = fill_replay(note_dim=1)
     batch = replay.batch(replay.sample(32), 1, 1.0)
     with torch.no_grad():
@@ -96,7 +98,7 @@ def test_familiar_states_lose_their_scale():
     replay.frames.copy_(0.5 * replay.frames + 1)
     known = replay.batch(replay.newest(60), 1, 1.0).next_obs
     method = agent.method
-    method.rnd.observe(torch.cat([known, known - 2]), None, None)
+    method.rnd.observe(torch.cat([known, known - 2]), None, None, None)
     for _ in range(60):
         agent.update(replay)
     with torch.no_grad():
@@ -112,12 +114,13 @@ def test_a_slow_copy_of_f_places_states_and_follows_it():
     replay, method = fill_replay(PIXELS, note_dim=1), agent.method
     obs = replay.latest()
     with torch.no_grad():
-        before = method.embed(obs)
+        before = method.embed(obs, agent.representation)
         torch.testing.assert_close(before, agent.representation.encode(obs))
     for _ in range(3):
         agent.update(replay)
     with torch.no_grad():
-        slow, fast = ((z - before).norm() for z in (method.embed(obs), agent.representation.encode(obs)))
+        after = (method.embed(obs, agent.representation), agent.representation.encode(obs))
+        slow, fast = ((z - before).norm() for z in after)
     assert 0 < slow < 0.1 * fast
     assert make_agent(method=small_method("ngu", embedding_tau=0.01)).method.slow_encoder is None
 
@@ -130,9 +133,9 @@ def by_lists(episodes, method):
             squares = sorted(((episode[t] - episode[i]) ** 2).sum() for i in range(t))[: config.k]
             distances += squares
             mean = max(np.mean(distances), 1e-8)
-            excess = [max(d / mean - config.cluster_distance, 0) for d in squares]
+            excess = [max(d / mean - module.CLUSTER_DISTANCE, 0) for d in squares]
             kernel = sum(config.kernel_epsilon / (d + config.kernel_epsilon) for d in excess)
-            found.append(1 / (math.sqrt(kernel) + config.pseudo_count))
+            found.append(1 / (math.sqrt(kernel) + C))
     return found
 
 
@@ -156,7 +159,5 @@ def test_what_cannot_work_is_one_sentence():
     replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
     with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
         data_into(replay, "x.npz", EnvConfig(), ngu())
-    with pytest.raises(ConfigError, match=r"max_scale = 0\.5 cannot be used: expected 1"):
-        ngu(max_scale=0.5)
     with pytest.raises(ConfigError, match="k = 0 cannot be used"):
         ngu(k=0)

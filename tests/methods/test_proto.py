@@ -23,7 +23,6 @@ SMALL = {
     "method__num_prototypes": 8,
     "method__projection_dim": 6,
     "method__hidden_dim": 16,
-    "method__queue_size": 24,
 }
 
 
@@ -32,7 +31,10 @@ def sphere(*shape, seed=0):
 
 
 def small_agent(spec=DISCRETE, **changes):
-    return make_agent(spec, method="proto", **{**SMALL, **changes})
+    """An agent with a short queue."""
+    agent = make_agent(spec, method="proto", **{**SMALL, **changes})
+    agent.method.queue = agent.method.queue[:24].clone()
+    return agent
 
 
 def stand_at(method, u):
@@ -125,7 +127,8 @@ def test_states_enter_the_queue_after_they_are_scored():
 
 
 def test_prototypes_draw_by_the_softmax_of_their_products():
-    method = small_agent(method__num_prototypes=8, method__queue_size=8, method__projection_dim=4).method
+    method = small_agent(method__projection_dim=4).method
+    method.queue = method.queue[:8].clone()
     u = sphere(3, 4, seed=2)
     expected = (method.prototypes.detach() @ u.T).softmax(1)  # (8, 3)
     counts = torch.zeros(8, 3)
@@ -192,7 +195,7 @@ def test_clusters_get_prototypes_of_their_own():
         for loss in method.losses(transitions, batch_latents(agent, transitions, None)):
             agent.optimizers.minimize([loss.optimizer], loss.value)
             losses.append(loss.metrics["proto_loss"].item())
-        method.after_step()
+        method.after_step(agent.representation)
     assert losses[-1] < 0.7 * losses[0]
     assert overlap() < 0.5 * before
     assert loss.metrics["proto_perplexity"] > 6  # of 8: none is left out
@@ -231,7 +234,5 @@ def test_a_frozen_f_needs_no_target():
 
 
 def test_a_queue_that_cannot_hold_the_draws_of_an_update_is_refused():
-    with pytest.raises(ConfigError, match="queue_size = 100 cannot be used: expected 512 or more"):
-        ProtoConfig(queue_size=100)
-    with pytest.raises(ConfigError, match="target_tau = 0"):
-        ProtoConfig(target_tau=0.0)
+    with pytest.raises(ConfigError, match="num_prototypes = 2049 cannot be used: expected 1 to 2048"):
+        ProtoConfig(num_prototypes=2049)

@@ -171,7 +171,7 @@ def test_fine_tuning_chooses_a_skill_after_the_warm_up_and_then_uses_it_everywhe
 
     again = make_agent(spec, method=Directions, phase="finetune")
     again.load_pretrained(agent.tensors())
-    assert not again.task_skill_chosen  # another task chooses anew
+    assert not again.task_skill_chosen  # another task chooses again
 
 
 @pytest.mark.parametrize("chosen", [True, False])

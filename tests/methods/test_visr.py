@@ -88,8 +88,6 @@ def test_the_critic_improves_over_ten_other_policies():
     assert agent.learner.critic.gpi_directions.shape == (10, 5)
     assert (improved >= own - 1e-5).all()
     assert (improved > own).any()
-    alone = visr(method__gpi_skills=0).learner.critic
-    assert not hasattr(alone, "gpi_directions")
 
 
 class Room(gym.Env):
@@ -163,7 +161,6 @@ def test_a_run_that_is_resumed_is_the_same_and_its_skill_survives(tmp_path):
     ("changes", "sentence"),
     [
         ({"method__skill_dim": 1}, "skill_dim = 1 cannot be used: expected 2 or more"),
-        ({"method__gpi_skills": -1}, "gpi_skills = -1 cannot be used"),
         ({"learner": "rainbow"}, "learner 'rainbow' cannot be used with method 'visr'"),
     ],
 )

@@ -11,6 +11,7 @@ from tiny_runs import MAZE, Walk, assert_same_run, newest, tiny
 import voidrl
 from voidrl.cli.main import main
 from voidrl.errors import NonFiniteError
+from voidrl.methods import ngu
 from voidrl.methods.base import Method
 from voidrl.probing import probe as probing
 from voidrl.probing.play import collect
@@ -101,7 +102,7 @@ def test_the_reward_of_each_step_is_that_of_the_method(walk):
     np.testing.assert_allclose(found, np.tile(obs[:, 0].numpy(), (4, 1)))
 
 
-def test_episodes_and_options_are_those_of_the_play(walk):
+def test_episodes_and_options_are_those_of_the_play(walk, monkeypatch):
     n = len(walk)
     before, after = walk.observations(np.arange(n), before=True), walk.observations(np.arange(n))
     states = torch.cat([before, after]), np.arange(n), n + np.arange(n)
@@ -111,8 +112,9 @@ def test_episodes_and_options_are_those_of_the_play(walk):
     agent = make_agent(walk.spec, method=small_method("vic"))
     ends = intrinsic_rewards(agent, walk, *states, repeats=1)[0]
     assert ((ends != 0) == last).all()
-    everything_is_near = small_method("ngu", k=3, max_scale=1.0, cluster_distance=1e9)
-    agent = make_agent(walk.spec, method=everything_is_near)
+    monkeypatch.setattr(ngu, "MAX_SCALE", 1.0)
+    monkeypatch.setattr(ngu, "CLUSTER_DISTANCE", 1e9)  # everything is near
+    agent = make_agent(walk.spec, method=small_method("ngu", k=3))
     found = intrinsic_rewards(agent, walk, *states, repeats=1)[0]
     remembered = np.minimum(walk.episode_step + 1, 3)
     np.testing.assert_allclose(found, 1 / (np.sqrt(remembered) + 1e-3), rtol=1e-5)

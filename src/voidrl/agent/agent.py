@@ -256,7 +256,7 @@ class Agent(nn.Module):
         if self.trains_representation:
             self.representation.after_step()
         if self.uses_method:
-            self.method.after_step()
+            self.method.after_step(self.representation)
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
         """Each segment as one n-step transition, for each view of its observations, augmented or plain."""

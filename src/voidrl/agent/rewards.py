@@ -111,13 +111,15 @@ def _transitions(
     z = cache(lambda: agent.encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
     for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
         # All steps of a segment belong to one option.
-        latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool, option)  # type: ignore[misc]
+        states = lambda i=i: z()[i], lambda i=i: z()[i + 1]  # type: ignore[misc]  # noqa: E731
+        latents = Latents(*states, pool, option, agent.representation)
         yield batch, latents, weights
 
 
 def batch_latents(agent: Agent, batch: Batch, pool: Pool, option: Options | None = None) -> Latents:
     """The representation of a batch's states, without gradients, computed when it is first read."""
-    return Latents(lambda: agent.encode(batch.obs), lambda: agent.encode(batch.next_obs), pool, option)
+    states = (lambda: agent.encode(batch.obs), lambda: agent.encode(batch.next_obs))
+    return Latents(*states, pool, option, agent.representation)
 
 
 def encoded_options(
@@ -199,4 +201,5 @@ def _trained_latents(agent: Agent, replay: Replay, segment: Segment, pool: Pool)
         return encode(agent.augment(replay.frames_of(slots), representation.layout))
 
     option = encoded_options(agent, replay, segment, encode_slots)
-    return Latents(lambda: encode(views.obs()), lambda: encode(views.next_obs()), pool, option)
+    states = (lambda: encode(views.obs()), lambda: encode(views.next_obs()))
+    return Latents(*states, pool, option, representation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from voidrl.config.checks import MAX_VIEWS, require, require_positive
 from voidrl.config.environment import Count
@@ -70,11 +70,14 @@ class PieceConfig:
 class MethodConfig(PieceConfig):
     """The intrinsic reward."""
 
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Names of further fields that have to be above 0."""
+
     learning_rate: float = 1e-4
     """Learning rate of the method's own networks, if it has any."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "learning_rate")
+        require_positive(self, "learning_rate", *self.positive)
 
 
 @dataclass(frozen=True)

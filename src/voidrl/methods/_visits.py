@@ -1,34 +1,35 @@
-"""What count-based methods share: visits of hash codes, of observations or of latents."""
+"""Visits of hash codes, of observations or of latents, for count-based methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, MethodConfig, registry, require, require_positive
+from voidrl.config import Count, MethodConfig, registry, require
 from voidrl.methods.base import Latents, Method
 from voidrl.nets.counting import CodeSample, SimHash, VisitTable, hash_input, hash_width
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
 DEFAULT_BITS = {"image": 128, "vector": 32, "latent": 32}
+IMAGE_SIZE = 21  # side to which images are average-pooled, in pixels; smaller ones are read as they are
 
 
 @dataclass(frozen=True)
 class VisitConfig(MethodConfig):
     """Hash codes and their counts."""
 
-    source: str = "auto"
-    """What is counted: codes of a small gray `image` (or of a vector), or codes of the `latent` z. `auto`:
+    positive: ClassVar[tuple[str, ...]] = ("pool",)
+
+    source: Literal["auto", "image", "latent"] = "auto"
+    """Counted states: codes of a small gray `image` (or of a vector), or codes of the `latent` z. `auto`:
     `latent` if the representation has a loss, else `image`."""
     bits: int = 0
     """Bits of a code; more tell more states apart. 0: 128 for images, 32 for vectors and latents."""
-    image_size: int = 21
-    """Side to which images are average-pooled, in pixels; smaller ones are read as they are."""
     table_size: Count = 2**22
     """Counts in the table, 8 bytes each. With fewer than 2^bits, codes share them at random."""
     pool: int = 256
@@ -38,7 +39,6 @@ class VisitConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "image_size", "pool")
         require(0 <= self.bits <= 4096, "bits", self.bits, "1 to 4096, or 0 to choose by what is hashed")
         require(1 <= self.table_size <= 2**32, "table_size", self.table_size, "1 to 2^32, such as 4194304")
         expected = f"at least pool = {self.pool}, better several times that"
@@ -60,11 +60,11 @@ class VisitMethod(Method):
     sample is what is counted.
     """
 
+    config: VisitConfig
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: VisitConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.settings = config
         self.source = _source(config, type(representation))
         """`auto` resolved."""
         if self.source == "latent":
@@ -72,25 +72,25 @@ class VisitMethod(Method):
             self.sample = CodeSample(config.recounted)
         elif self.source == "image":
             bits = config.bits or DEFAULT_BITS["image" if spec.pixels else "vector"]
-            self.hash = SimHash(hash_width(spec, config.image_size), bits, config.table_size)
+            self.hash = SimHash(hash_width(spec, IMAGE_SIZE), bits, config.table_size)
             self.table = VisitTable(self.hash.buckets)
 
     @classmethod
     def uses_latents(cls, config: RunConfig) -> bool:
         """Only if latents are counted."""
         assert isinstance(config.method, VisitConfig)
-        f = registry.find("representation", config.representation.name)
-        return _source(config.method, f) == "latent"
+        representation = registry.find("representation", config.representation.name)
+        return _source(config.method, representation) == "latent"
 
-    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> None:
         """Count the states that were reached; of latents a sample is counted instead."""
         if self.source == "image":
             self.table.add(self.bucket(obs))
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
-        """Nothing is trained here, but f has moved: hash some states with the current f, once per update."""
+        """No losses; but f has moved, so hash some states with the current f, once per update."""
         if self.source == "latent":
-            self.sample.recount(self.hash(latents.pool(self.settings.pool)))
+            self.sample.recount(self.hash(latents.pool(self.config.pool)))
         return iter(())
 
     def visits(self, table: VisitTable | None, batch: Batch, latents: Latents) -> Visits:
@@ -101,12 +101,12 @@ class VisitMethod(Method):
 
     def bucket(self, obs: Tensor) -> Tensor:
         """(B,) int64: the entry of the table for each observation."""
-        bucket: Tensor = self.hash(hash_input(obs, self.spec, self.settings.image_size))
+        bucket: Tensor = self.hash(hash_input(obs, self.spec, IMAGE_SIZE))
         return bucket
 
 
 def _source(config: VisitConfig, representation: type[Representation]) -> str:
-    """What is counted, `auto` resolved."""
+    """The source, with `auto` resolved."""
     if config.source != "auto":
         return config.source
     return "latent" if representation.has_loss else "image"

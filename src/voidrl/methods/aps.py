@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import require, require_positive
+from voidrl.config import require
 from voidrl.methods.apt import APT, APTConfig
-from voidrl.methods.base import About, Latents, particles_of_ranks, require_neighbors
+from voidrl.methods.base import About, Latents, require_momentum, require_neighbors, whole_minibatch
 from voidrl.methods.visr import VISR, VISRConfig
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -38,13 +38,12 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 class APSConfig(VISRConfig):
     """r = φ̂(s')·w + log(1 + mean over k neighbors of ‖φ − φ_j‖ / m), m the running mean of the distances."""
 
+    positive = ("hidden_dim", "k")
+
     learning_rate: float = 1e-4
     """Learning rate of φ."""
     skill_dim: int = 10
     """Width of w and φ."""
-    gpi_skills: int = 0
-    """Other skills whose policies are considered whenever an action is chosen (`visr`: 10), which takes
-    discrete actions; 0 follows the policy of the skill itself."""
     k: int = 5
     """Neighbors in the space of φ."""
     include_self: bool = False
@@ -54,18 +53,15 @@ class APSConfig(VISRConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "k")
         require(self.k > self.include_self, "k", self.k, "2 or more with include_self")
-        momentum = self.mean_momentum
-        require(
-            momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)"
-        )
+        require_momentum(self.mean_momentum)
 
 
 class APS(VISR):
     """Rewards states in the direction of the skill that lie far from others."""
 
     Config = APSConfig
+    config: APSConfig
     about = About(
         family="competence",
         year=2021,
@@ -73,10 +69,10 @@ class APS(VISR):
         paper="Liu & Abbeel, arXiv:2108.13956",
         skills="continuous",
     )
+    gpi_skills = 0  # acts by the policy of the skill itself
 
     def __init__(self, spec: EnvSpec, config: APSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: APSConfig = config
         if spec.discrete:  # (w, e)
             self.skill_dim = self.reward_dim = config.skill_dim + 1
         particles = APTConfig(
@@ -90,9 +86,7 @@ class APS(VISR):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse more neighbors than the minibatch has."""
-        method = config.method
-        assert isinstance(method, APSConfig)
-        require_neighbors(config, method.k, include_self=method.include_self)
+        require_neighbors(config)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The negative log-likelihood of w under a von Mises–Fisher density around φ̂(s'), −φ̂(s')·w."""
@@ -103,7 +97,7 @@ class APS(VISR):
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Both terms, side by side or added."""
         phi, direction = self.phi(latents.z_next)
-        entropy = self.entropy.knn_reward(phi, particles_of_ranks(phi), own_first=True)
+        entropy = self.entropy.knn_reward(phi, whole_minibatch(phi), own_first=True)
         if self.reward_dim:
             return torch.cat([direction, entropy[:, None]], 1)
         return (direction * batch.skill).sum(1) + entropy

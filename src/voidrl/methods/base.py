@@ -20,25 +20,29 @@ from voidrl import dist
 from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig, require
 from voidrl.errors import NeighborError
+from voidrl.nets import target_copy
 from voidrl.nets.augment import default_shift
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 class Option(NamedTuple):
-    """What one skill did without interruption, from its first state to its last, for each of B transitions.
+    """The uninterrupted steps with one skill to which each of B transitions belongs.
 
     It ends with the skill, the episode or a life, and the next one begins there.
     """
 
-    first: Tensor  # (B, dim) f of the state in which it began
-    last: Tensor  # (B, dim) f of the state after its last step
+    first: Tensor  # (B, dim) latents of the state in which it began
+    last: Tensor  # (B, dim) latents of the state after its last step
     steps: Tensor  # (B,) how many steps it took
     mask: Tensor  # (B,) 1 where it is over, not too long and still stored; elsewhere the rest means nothing
 
 
 class Latents:
-    """f(s) and f(s') of a batch, each encoded when it is first read."""
+    """f(s) and f(s') of a batch, each encoded when it is first read; and `representation`, which is f.
+
+    `pool(n)`: (n, dim), latents of n more states drawn from the replay, without gradients.
+    """
 
     def __init__(
         self,
@@ -46,9 +50,10 @@ class Latents:
         z_next: Callable[[], Tensor],
         pool: Callable[[int], Tensor],
         option: Callable[[int], Option] | None = None,
+        representation: Representation | None = None,
     ) -> None:
         self._z, self._z_next, self.pool, self._option = z, z_next, pool, option
-        # `pool(n)`: (n, dim), f of n more states drawn from the replay, without gradients
+        self.representation = representation
 
     @cached_property
     def z(self) -> Tensor:
@@ -75,13 +80,13 @@ class Latents:
 
 
 class About(NamedTuple):
-    """What `voidrl list methods` says about a method; all values are literals, so that it imports nothing."""
+    """A method's line in `voidrl list methods`; all values are literals, so that listing imports nothing."""
 
     family: Literal["knowledge", "data", "competence", "baseline"]
     year: int | None
-    """Of the paper."""
+    """Year of the paper."""
     reward: str
-    """In a line."""
+    """The intrinsic reward in a line."""
     paper: str
     """Authors and arXiv number."""
     skills: Literal["none", "discrete", "continuous", "both"] = "none"
@@ -120,22 +125,12 @@ class Method(nn.Module):
     """Width of what `observe` notes on each state, to be stored with the step that led there."""
     regresses_skill: ClassVar[bool] = False
     """True: `select_skill` works with transitions of any policy, so that random actions will do."""
-    splits_over_ranks: ClassVar[bool] = False
-    """Whether several processes may train one agent with it: its losses are means over the batch, and what it
-    computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
-    (`voidrl.dist`)."""
     skill_choice: str = "which earned most in the warm-up"
     """How `select_skill` chose the skill, for the sentence that names it."""
 
     def __init__(self, spec: EnvSpec, config: MethodConfig, representation: Representation) -> None:
         super().__init__()
-        self.spec, self.config = spec, config
-        self._representation = (representation,)  # in a tuple: its weights are not the method's own
-
-    @property
-    def representation(self) -> Representation:
-        """f, with whatever heads it has."""
-        return self._representation[0]
+        self.spec, self.config = spec, config  # the representation only sizes networks, and is not kept
 
     @classmethod
     def default_representation(cls, spec: EnvSpec) -> str:
@@ -186,17 +181,19 @@ class Method(nn.Module):
         """The learning rate of a group; a buffer of one number where it changes."""
         return self.config.learning_rate
 
-    def after_step(self) -> None:
+    def after_step(self, representation: Representation) -> None:
         """Change state in place after an update (queues, moving averages); captured in CUDA graphs."""
 
-    def begin(self, obs: Tensor, env: Tensor) -> None:
+    def begin(self, obs: Tensor, env: Tensor, representation: Representation) -> None:
         """Begin episodes in the environments with the (n,) numbers `env`, in the states (n, *obs_shape).
 
         Called eagerly, before `observe`, if overridden: for all environments at the start of a run and after
         each checkpoint, later for those that were reset. What is kept for an episode need not be saved.
         """
 
-    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> Tensor | None:
+    def observe(
+        self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation
+    ) -> Tensor | None:
         """Update with the states that environments have just reached, (n, *obs_shape), each exactly once.
 
         Called eagerly at every environment step of pre-training and of runs with a bonus, if overridden: for
@@ -256,24 +253,30 @@ def one_hot_skills(episode_steps: Tensor, count: int) -> Tensor:
     return F.one_hot(torch.randint_like(episode_steps, count), count).float()
 
 
-Pool = int | Literal["all_ranks"]
+def momentum_encoder(representation: Representation) -> nn.Module | None:
+    """A copy of f for a moving average of its weights; None unless f is a network that learns."""
+    encoder = representation.encoder
+    plain = type(representation).encode is Representation.encode
+    learns = encoder is not None and any(p.requires_grad for p in encoder.parameters())
+    return target_copy(encoder) if encoder is not None and plain and learns else None
 
 
-def require_pool(pool: Pool, particles: str) -> None:
-    """Refuse a pool that is neither a number of particles nor `all_ranks`."""
-    valid = pool == "all_ranks" or (not isinstance(pool, str) and pool >= 0)
-    require(valid, "pool", pool, f"0 (the minibatch), a number of {particles}, or 'all_ranks'")
-
-
-def particles_of_ranks(z: Tensor) -> Tensor | None:
-    """(size · n, dim): the (n, dim) particles of all ranks, this one's first; None if there are no others."""
+def whole_minibatch(z: Tensor) -> Tensor | None:
+    """(size · n, dim): the (n, dim) particles of all processes, this one's first; None if it has them all."""
     group = dist.current()
     return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
 
 
-def require_neighbors(config: RunConfig, k: int, *, pool: Pool = 0, include_self: bool = False) -> None:
-    """Refuse to search more neighbors than the minibatch, or the pool, has."""
-    pool = 0 if pool == "all_ranks" else pool
+def require_momentum(momentum: float | None) -> None:
+    """Refuse a momentum of a running mean outside [0, 1)."""
+    valid = momentum is None or 0 <= momentum < 1
+    require(valid, "mean_momentum", momentum, "None or a number in [0, 1)")
+
+
+def require_neighbors(config: RunConfig, *, include_self: bool = False) -> None:
+    """Refuse to search more neighbors, `method.k`, than the minibatch, or the pool, has."""
+    k, pool = getattr(config.method, "k", 1), getattr(config.method, "pool", 0)
+    include_self = include_self or getattr(config.method, "include_self", False)
     field, size = ("method.pool", pool) if pool else ("learner.batch_size", config.learner.batch_size)
     found = pool or size - 1
     if k - include_self > found:

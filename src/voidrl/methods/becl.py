@@ -25,47 +25,42 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import SkillConfig, require, require_positive, require_skills
+from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, one_hot_skills
+from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
+from voidrl.methods.base import About, Latents
 from voidrl.nets import mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
+TEMPERATURE = 0.5  # T, as in the authors' code
+
 
 @dataclass(frozen=True)
-class BeCLConfig(SkillConfig):
+class BeCLConfig(DiscreteSkillConfig):
     """r = exp(s_ij / T) / Σ_{k ≠ i} exp(s_ik / T), where j has the skill of i."""
 
-    num_skills: int = 16
-    """K."""
-    temperature: float = 0.5
-    """T, which divides the cosine similarities."""
-    rep_dim: int = 0
-    """Width of the embedding; 0: K, in which K directions can be equally far apart."""
+    positive = ("hidden_dim",)
+
     hidden_dim: int = 1024
     """Width of the hidden layers."""
     loss_batches: int = 3
     """Batches on which an update trains the embedding, one after another."""
     scale_by_batch: bool = False
     """Multiply the reward by B − 1, so that it is 1 by chance for any batch size."""
-    try_skills: bool = False
-    """Choose the skill for a task by trials of all K; False draws one at random, as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_skills("num_skills", self.num_skills)
-        require(self.rep_dim >= 0, "rep_dim", self.rep_dim, "0 (num_skills) or a width")
         require(1 <= self.loss_batches <= 100, "loss_batches", self.loss_batches, "1 to 100")
-        require_positive(self, "temperature", "hidden_dim")
 
 
-class BeCL(Method):
+class BeCL(DiscreteSkillMethod):
     """Rewards states that resemble others of their skill, and none of other skills."""
 
     Config = BeCLConfig
+    config: BeCLConfig
     about = About(
         family="competence",
         year=2023,
@@ -73,18 +68,14 @@ class BeCL(Method):
         paper="Yang et al., arXiv:2305.04477",
         skills="discrete",
     )
-    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
+    skill_choice = "drawn at random, as in the paper"
 
     def __init__(self, spec: EnvSpec, config: BeCLConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: BeCLConfig = config
-        self.skill_dim = config.num_skills
         self.loss_batches = config.loss_batches
-        if not config.try_skills:
-            self.skill_choice = "drawn at random, as in the paper"
-        width, hidden = config.rep_dim or config.num_skills, config.hidden_dim
+        width, hidden = config.num_skills, config.hidden_dim  # K directions can be equally far apart in K
         self.embedding = nn.Sequential(
             mlp([representation.dim, hidden, hidden, width], full_precision=False),
             mlp([width, hidden, width]),
@@ -119,7 +110,7 @@ class BeCL(Method):
         h = unit_vectors(self.embedding(z_next))  # (B, width)
         everyone = dist.all_gather(h)  # on several ranks (N, width): pairs and others are those of all
         with full_precision(h):  # bf16 would round a similarity of 2 to 0.008
-            similarity = h @ everyone.T / self.config.temperature  # (B, B)
+            similarity = h @ everyone.T / TEMPERATURE  # (B, B)
         label = skill.argmax(1)
         labels, first = dist.all_gather(label), dist.current().rank * len(label)
         itself = torch.eye(len(labels), dtype=torch.bool, device=label.device)[first : first + len(label)]
@@ -138,19 +129,10 @@ class BeCL(Method):
         others = len(ratio) * dist.current().size - 1
         return ratio * others if self.config.scale_by_batch else ratio
 
-    # Skills
-
-    def sample_skill(self, episode_steps: Tensor) -> Tensor:
-        """One-hot vectors, uniformly."""
-        return one_hot_skills(episode_steps, self.skill_dim)
-
-    def trial_skills(self) -> Tensor | None:
-        """All K of them, if one is chosen by trials."""
-        return torch.eye(self.skill_dim) if self.config.try_skills else None
+    def trial_skills(self) -> None:
+        """None: the warm-up of fine-tuning draws skills at random."""
 
     def select_skill(self, batch: Batch, latents: Latents) -> Tensor:
-        """A random one, or the best of those tried."""
-        if self.config.try_skills:
-            return super().select_skill(batch, latents)
+        """A random one."""
         start = torch.zeros(1, dtype=torch.int64, device=batch.skill.device)
         return self.sample_skill(start)[0]

@@ -1,4 +1,4 @@
-"""CBB: a count-based bonus, r = β n(s')^−½ (Bellemare et al. 2016, Tang et al. 2017).
+"""CBB: a count-based bonus, r = n(s')^−½ (Bellemare et al. 2016, Tang et al. 2017).
 
 n is the number of visits of a state's hash code, counted once for every step of the environments and never
 for a sampled batch. What is counted is `source`:
@@ -7,13 +7,13 @@ for a sampled batch. What is counted is `source`:
 - `latent`: SimHash of z' = f(s'). The codes of states change while f learns, so n is estimated: the
   share of equal codes in a sample of the replay, hashed with the present f, times the number of steps;
 - `density`: the pseudo-count N̂ = ρ(1 − ρ') / (ρ' − ρ) of a density model of the small gray image, ρ' being
-  the density after seeing s' once more, and r = β (N̂ + 0.01)^−½.
+  the density after seeing s' once more, and r = (N̂ + 0.01)^−½.
 
 Differences from Tang et al.: one table for all codes, where their code takes the least of six counts; an
 average-pooled gray image instead of their preprocessing or learned codes; z in place of their autoencoder's
 code. Differences from Bellemare et al.: each pixel is conditioned on two neighbors by plain counts, where CTS
-mixes contexts of several lengths over four neighbors; 21 × 21 pixels instead of 42 × 42. Both add the bonus
-to the reward of a task; alone, in pre-training, β only sets the scale.
+mixes contexts of several lengths over four neighbors; 21 × 21 pixels instead of 42 × 42. Both add β
+times the bonus to the reward of a task; in pre-training β would only set the scale, so it is left out.
 """
 
 from __future__ import annotations
@@ -25,41 +25,32 @@ import torch
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import require, require_positive
 from voidrl.errors import ConfigError
-from voidrl.methods._visits import VisitConfig, VisitMethod
+from voidrl.methods._visits import IMAGE_SIZE, VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
 from voidrl.nets.counting import PixelDensity, small_gray
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
-PSEUDO_COUNT_OFFSET = 0.01  # bounds the bonus at 10 β
+PSEUDO_COUNT_OFFSET = 0.01  # bounds the bonus at 10
+LEVELS = 8  # gray levels of the density model
+PRIOR = 0.1  # α: the count of each level before it was seen
 
 
 @dataclass(frozen=True)
 class CBBConfig(VisitConfig):
-    """r = β n(s')^−½."""
+    """r = n(s')^−½."""
 
-    beta: float = 1.0
-    """β, the reward of a state that was visited once."""
-    source: Literal["auto", "image", "latent", "density"] = "auto"
-    """What is counted: codes of a small gray `image` (or of a vector), codes of the `latent` z, or a
-    `density` of small gray images. `auto`: `latent` if the representation has a loss, else `image`."""
-    levels: int = 8
-    """Gray levels of the density model."""
-    prior: float = 0.1
-    """α of the density model: what each level counts before it was seen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "beta", "prior")
-        require(2 <= self.levels <= 64, "levels", self.levels, "2 to 64")
+    source: Literal["auto", "image", "latent", "density"] = "auto"  # type: ignore[assignment]
+    """Counted states: codes of a small gray `image` (or of a vector), codes of the `latent` z, or a `density`
+    of small gray images. `auto`: `latent` if the representation has a loss, else `image`."""
 
 
 class CBB(VisitMethod):
     """Rewards states that were visited rarely, by counts."""
 
     Config = CBBConfig
+    config: CBBConfig
     about = About(
         family="data",
         year=2016,
@@ -70,11 +61,10 @@ class CBB(VisitMethod):
 
     def __init__(self, spec: EnvSpec, config: CBBConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: CBBConfig = config
         self.register_buffer("steps_seen", torch.zeros((), dtype=torch.int64))
         if self.source == "density":
-            height, width = (min(config.image_size, side) for side in spec.frame_shape[1:])
-            self.density = PixelDensity(height, width, config.levels, config.prior)
+            height, width = (min(IMAGE_SIZE, side) for side in spec.frame_shape[1:])
+            self.density = PixelDensity(height, width, LEVELS, PRIOR)
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
@@ -86,17 +76,17 @@ class CBB(VisitMethod):
                 f"images; use 'image', which hashes vectors as well"
             )
 
-    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> None:
         """Count the states that were reached."""
         self.steps_seen.add_(len(obs))
         if self.source == "density":
             self.density.add(self._gray(obs))
         else:
-            super().observe(obs, skill, env)
+            super().observe(obs, skill, env, representation)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """β over the square root of the number of visits."""
-        return (self.config.beta * self.number(batch, latents).rsqrt()).float()
+        """One over the square root of the number of visits."""
+        return self.number(batch, latents).rsqrt().float()
 
     def number(self, batch: Batch, latents: Latents) -> Tensor:
         """(B,) float64: how often s' was visited, counted or estimated."""
@@ -110,7 +100,7 @@ class CBB(VisitMethod):
         return number.clamp(min=1)  # what is in the replay was visited, if perhaps before counting began
 
     def _gray(self, obs: Tensor) -> Tensor:
-        return small_gray(obs, self.spec, self.config.image_size)
+        return small_gray(obs, self.spec, IMAGE_SIZE)
 
     def metrics(self) -> Metrics:
         """How fine the codes are."""

@@ -8,10 +8,10 @@ from (0, …, 0) to (1, …, 1) and keeps the one with the highest mean reward.
 Differences from the authors' code:
 - the loss is a cross-entropy; the code subtracts e^{1/T} from the denominator, as if every pair were perfect,
   and clamps the difference, which ends gradients in small batches;
-- distances are divided by their standard deviation; the code takes their variance (`normalize`);
+- distances are divided by their standard deviation; the code takes their variance;
 - 5e-4 is not subtracted from the scaled distances, whose mean is about 1;
 - every transition has its own skill; the code labels the one at a change with the skill before;
-- fine-tuning tries skills, as in the paper; the code takes 0.5 everywhere (`trials = 1`);
+- fine-tuning tries skills, as in the paper; the code takes 0.5 everywhere;
 - from pixels the loss can train the encoder; the code never trains it.
 """
 
@@ -20,60 +20,55 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.config import MAX_SKILLS, SkillConfig, require, require_positive
 from voidrl.config import Config as RunConfig
+from voidrl.config import SkillConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, particles_of_ranks, require_neighbors
+from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
 from voidrl.nets import join, mlp, top1_accuracy, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+TEMPERATURE = 0.5  # T, as in the authors' code
+TRIALS = 11  # constant skills that fine-tuning tries, evenly spaced
 
 
 @dataclass(frozen=True)
 class CICConfig(SkillConfig):
     """r = log(1 + mean over k neighbors of ‖φ(s') − φ_j‖ / σ), with φ trained to tell skills apart."""
 
+    positive = ("rep_dim", "hidden_dim")
+
     skill_every_steps: int = 50
     """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
     skill_dim: int = 64
     """Width of the skill."""
-    trials: int = 11
-    """Constant skills that fine-tuning tries, evenly spaced; 1 uses 0.5 without a trial."""
     rep_dim: int = 64
     """Width of φ, and of the two vectors that are compared."""
     hidden_dim: int = 1024
     """Width of the two hidden layers of each network."""
-    temperature: float = 0.5
-    """T, which divides the cosine similarities."""
     k: int = 16
-    """Neighbors."""
-    include_self: bool = True
-    """Count the state as its own neighbor, as the authors' code does."""
-    normalize: Literal["std", "variance"] = "std"
-    """Divide distances by their running standard deviation, or by their variance (the authors' code)."""
+    """Neighbors, the first of which is the state itself, as in the authors' code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.skill_dim >= 1, "skill_dim", self.skill_dim, "1 or more; apt does without skills")
-        require(1 <= self.trials <= MAX_SKILLS, "trials", self.trials, f"1 to {MAX_SKILLS}")
-        require_positive(self, "rep_dim", "hidden_dim", "temperature")
-        least = 1 + self.include_self
-        require(self.k >= least, "k", self.k, f"{least} or more with include_self = {self.include_self}")
+        require(self.k >= 2, "k", self.k, "2 or more, since a state is its own first neighbor")
 
 
 class CIC(Method):
     """Rewards states that lie far from others in a space that tells skills apart."""
 
     Config = CICConfig
+    config: CICConfig
     image_representation = "learner"
     can_train_encoder = True
     about = About(
@@ -83,18 +78,12 @@ class CIC(Method):
         paper="Laskin et al., arXiv:2202.00161",
         skills="continuous",
     )
-    splits_over_ranks = True
     prefix: ClassVar[str] = "cic"
-    """Of the names of metrics."""
-    lowest_skill: ClassVar[float] = 0.0
-    """Least value of a skill; the greatest is 1."""
+    """Prefix of the metrics' names."""
 
     def __init__(self, spec: EnvSpec, config: CICConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: CICConfig = config
         self.skill_dim = config.skill_dim
-        if config.trials == 1:
-            self.skill_choice = "the same for every task (method.trials = 1)"
         hidden = [config.hidden_dim] * 2
         self.phi = mlp([representation.dim, *hidden, config.rep_dim])
         self.skill_query = mlp([config.skill_dim, *hidden, config.rep_dim])
@@ -104,8 +93,7 @@ class CIC(Method):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse more neighbors than the minibatch has."""
-        assert isinstance(config.method, CICConfig)
-        require_neighbors(config, config.method.k, include_self=config.method.include_self)
+        require_neighbors(config, include_self=True)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The contrastive loss between skills and transitions."""
@@ -122,7 +110,7 @@ class CIC(Method):
         key = unit_vectors(self.transition_key(join(h, h_next)))
         keys = dist.all_gather(key)  # on several ranks (N, rep_dim), those of all of them
         with full_precision(query):
-            logits = query @ keys.T / self.config.temperature  # (B, B): row i has the skill of transition i
+            logits = query @ keys.T / TEMPERATURE  # (B, B): row i has the skill of transition i
         right = logits.diagonal(dist.current().rank * len(key))
         return (logits.logsumexp(1) - right).mean(), top1_accuracy(logits, right)
 
@@ -130,25 +118,17 @@ class CIC(Method):
         """The particle entropy of φ(s'), whatever the skill."""
         distances = self.neighbor_distances(latents.z_next)  # (B, k)
         self.distances.update(distances.reshape(-1, 1))  # on its own: fused, Triton fails on small batches
-        return self.scaled(distances).mean(1).log1p()
+        return (distances / self.distances.std).mean(1).log1p()
 
     @fusable
     def neighbor_distances(self, z_next: Tensor) -> Tensor:
         """(B, dim) → (B, k): how far apart the states lie in the space of φ."""
-        config = self.config
         # From vectors in float32: bf16 would make neighbors equal.
         with nullcontext() if self.spec.pixels else full_precision(z_next):
             h = self.phi(z_next)  # (B, rep_dim)
-        others = config.k - int(config.include_self)
-        particles = particles_of_ranks(h)
+        particles = whole_minibatch(h)
         particles = h if particles is None else particles
-        distances = knn_distances(h, particles, others, exclude_self=True)  # (B, k) or (B, k − 1)
-        return F.pad(distances, (1, 0)) if config.include_self else distances
-
-    def scaled(self, distances: Tensor) -> Tensor:
-        """Distances on a consistent scale."""
-        std = self.distances.std
-        return distances / (std.square() if self.config.normalize == "variance" else std)
+        return F.pad(knn_distances(h, particles, self.config.k - 1, exclude_self=True), (1, 0))
 
     def metrics(self) -> Metrics:
         """The mean distance shows how the space of φ shrinks or grows."""
@@ -161,7 +141,6 @@ class CIC(Method):
         return torch.rand(len(episode_steps), self.skill_dim, device=episode_steps.device)
 
     def trial_skills(self) -> Tensor:
-        """Vectors of equal values, from the lowest to 1; or 0.5 alone."""
-        trials = self.config.trials
-        values = torch.linspace(self.lowest_skill, 1.0, trials) if trials > 1 else torch.tensor([0.5])
-        return values[:, None].repeat(1, self.skill_dim)  # (trials, skill_dim)
+        """Vectors of equal values, from 0 to 1."""
+        values = torch.linspace(0.0, 1.0, TRIALS)
+        return values[:, None].repeat(1, self.skill_dim)  # (TRIALS, skill_dim)

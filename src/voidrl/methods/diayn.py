@@ -15,37 +15,33 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import SkillConfig, require_positive, require_skills
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, one_hot_skills
-from voidrl.nets import mlp, top1_accuracy
+from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod, skill_loss
+from voidrl.methods.base import About, Latents
+from voidrl.nets import mlp
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
 
 @dataclass(frozen=True)
-class DIAYNConfig(SkillConfig):
+class DIAYNConfig(DiscreteSkillConfig):
     """r = log q(w | s') + log K."""
+
+    positive = ("hidden_dim",)
 
     num_skills: int = 50
     """K."""
     hidden_dim: int = 300
     """Width of the classifier's two hidden layers."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_skills("num_skills", self.num_skills)
-        require_positive(self, "hidden_dim")
 
-
-class DIAYN(Method):
+class DIAYN(DiscreteSkillMethod):
     """Rewards states from which the skill can be inferred."""
 
     Config = DIAYNConfig
+    config: DIAYNConfig
     about = About(
         family="competence",
         year=2018,
@@ -53,14 +49,11 @@ class DIAYN(Method):
         paper="Eysenbach et al., arXiv:1802.06070",
         skills="discrete",
     )
-    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
 
     def __init__(self, spec: EnvSpec, config: DIAYNConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: DIAYNConfig = config
-        self.skill_dim = config.num_skills
         self.classifier = mlp([representation.dim, config.hidden_dim, config.hidden_dim, config.num_skills])
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
@@ -71,21 +64,9 @@ class DIAYN(Method):
     @fusable
     def classify(self, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and accuracy over (B, dim) states and (B, K) one-hot skills."""
-        logits, label = self.classifier(z_next), skill.argmax(1)
-        right = logits.gather(1, label[:, None]).squeeze(1)
-        return F.cross_entropy(logits, label), top1_accuracy(logits, right)
+        return skill_loss(self.classifier(z_next), skill)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Log-probability of the skill, relative to chance."""
         log_q: Tensor = self.classifier(latents.z_next).log_softmax(1)  # (B, K)
         return (log_q * batch.skill).sum(1) + math.log(self.skill_dim)
-
-    # Skills
-
-    def sample_skill(self, episode_steps: Tensor) -> Tensor:
-        """One-hot vectors, uniformly."""
-        return one_hot_skills(episode_steps, self.skill_dim)
-
-    def trial_skills(self) -> Tensor:
-        """All K of them."""
-        return torch.eye(self.skill_dim)

@@ -8,7 +8,8 @@ orders of magnitude.
 
 Differences from the paper: the reward itself is normalized, not its discounted sum; the models have one
 hidden layer instead of residual blocks; the policy is trained by RL alone, not by the reward's gradient.
-Differences from URLB's code: each model's own data, the squared error and the scale; an option undoes each.
+Differences from URLB's code: there all models learn from the whole minibatch, they minimize the norm of the
+error, not its square, and the reward is not divided.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import MethodConfig, require, require_positive
+from voidrl.config import MethodConfig
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
@@ -31,54 +30,41 @@ from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+MODELS = 5  # forward models, as in the paper
+DATA_FRACTION = 0.8  # of the minibatch, from which each model learns
+
 
 @dataclass(frozen=True)
 class DisagreementConfig(MethodConfig):
     """r = mean over dimensions of the variance over models, divided by its running standard deviation."""
 
-    num_models: int = 5
-    """Forward models."""
+    positive = ("hidden_dim",)
+
     hidden_dim: int = 512
     """Hidden units of each model."""
-    hidden_layers: int = 1
-    """Hidden layers of each model."""
-    data_fraction: float = 0.8
-    """Fraction of the minibatch that each model learns from, drawn at random; 1 (URLB): all of it."""
-    error: Literal["squared", "norm"] = "squared"
-    """What the models minimize: the squared error (the paper) or its norm (URLB's code)."""
-    normalize: bool = True
-    """Divide the reward by its running standard deviation; False leaves it as it is, as in URLB's code."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "hidden_dim", "hidden_layers")
-        require(self.num_models >= 2, "num_models", self.num_models, "2 or more, or nothing can disagree")
-        require(0 < self.data_fraction <= 1, "data_fraction", self.data_fraction, "above 0, up to 1")
 
 
 class Disagreement(Method):
     """Rewards transitions on which forward models disagree."""
 
     Config = DisagreementConfig
+    config: DisagreementConfig
     about = About(
         family="knowledge",
         year=2019,
         reward="variance of the next state predicted by 5 forward models",
         paper="Pathak et al., arXiv:1906.04161",
     )
-    splits_over_ranks = True
     image_representation = "fixed"  # random features, as in the paper
 
     def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: DisagreementConfig = config
         inputs = representation.dim + (spec.num_actions or spec.action_dim)
-        sizes = [inputs, *[config.hidden_dim] * config.hidden_layers, representation.dim]
-        layers: list[nn.Module] = []
-        for i, (a, b) in enumerate(pairwise(sizes)):
-            layers += [nn.ReLU()] if i else []
-            layers += [EnsembleLinear(config.num_models, a, b, full_precision=i == config.hidden_layers)]
-        self.models = nn.Sequential(*layers)
+        self.models = nn.Sequential(
+            EnsembleLinear(MODELS, inputs, config.hidden_dim, full_precision=False),
+            nn.ReLU(),
+            EnsembleLinear(MODELS, config.hidden_dim, representation.dim, full_precision=True),
+        )
         self.variances = RunningMoments()
 
     def predict(self, z: Tensor, action: Tensor) -> Tensor:
@@ -86,7 +72,7 @@ class Disagreement(Method):
         x = join(z, action_vectors(self.spec, action))  # (B, dim + A)
         # From vectors in float32: bf16 would put a floor under the variance.
         with nullcontext() if self.spec.pixels else full_precision(x):
-            predicted: Tensor = self.models(x.expand(self.config.num_models, *x.shape))
+            predicted: Tensor = self.models(x.expand(MODELS, *x.shape))
         return predicted.float()
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
@@ -96,20 +82,15 @@ class Disagreement(Method):
         yield Loss("method", loss, metrics)
 
     def _weights(self, like: Tensor) -> Tensor:
-        """(models, B): 0 for what a model skips; the rest has mean 1 over the draws."""
-        fraction = self.config.data_fraction
-        chance = torch.rand(self.config.num_models, len(like), device=like.device)
-        return (chance < fraction).float() / fraction
+        """(models, B): 0 for the transitions that a model skips; the rest has mean 1 over the draws."""
+        chance = torch.rand(MODELS, len(like), device=like.device)
+        return (chance < DATA_FRACTION).float() / DATA_FRACTION
 
     @fusable
     def model_loss(self, z: Tensor, action: Tensor, z_next: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]:
         """The sum of the models' losses, so that each has its own gradient; mean error and variance."""
         predicted = self.predict(z, action)  # (models, B, dim)
-        difference = predicted - z_next
-        if self.config.error == "squared":
-            error = difference.square().mean(-1)  # (models, B)
-        else:
-            error = torch.linalg.vector_norm(difference, dim=-1)
+        error = (predicted - z_next).square().mean(-1)  # (models, B)
         metrics = {
             "disagreement_loss": error.detach().mean(),
             "disagreement_variance": predicted.detach().var(0).mean(),
@@ -120,7 +101,7 @@ class Disagreement(Method):
         """The disagreement, on a consistent scale."""
         variance = self.variance(latents.z, batch.action)
         self.variances.update(variance[:, None])
-        return self.variances.scale(variance) if self.config.normalize else variance
+        return self.variances.scale(variance)
 
     @fusable
     def variance(self, z: Tensor, action: Tensor) -> Tensor:
@@ -128,5 +109,5 @@ class Disagreement(Method):
         return self.predict(z, action).var(0).mean(-1)
 
     def metrics(self) -> Metrics:
-        """What the reward is divided by."""
+        """The divisor of the reward."""
         return {"disagreement_std": self.variances.std[0]}

@@ -14,7 +14,7 @@ before it. In fine-tuning the warm-up tries every skill with the policy and keep
 
 Differences from the paper:
 - it explores by SMM, or has an oracle for states; here APT explores;
-- its reward is −‖s' − dec(c_w)‖² (`normalize = False`). Negative rewards make it worthwhile to end an
+- its reward is −‖s' − dec(c_w)‖². Negative rewards make it worthwhile to end an
   episode; 1 − ‖·‖²/m ranks states alike, is 0 for an average state and at most 1;
 - codes that are hardly used are moved to states far from all codes (k-means++);
 - no Sibling Rivalry against local optima, and an off-policy learner in place of PPO, which keeps the replay;
@@ -32,12 +32,13 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, SkillConfig, require, require_positive, require_skills
+from voidrl.config import Count
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
+from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
 from voidrl.methods.apt import APT, APTConfig
-from voidrl.methods.base import About, Latents, Method, one_hot_skills, require_neighbors
-from voidrl.nets import Encoder, TF32Linear, mlp, polyak_update, target_copy
+from voidrl.methods.base import About, Latents, require_momentum, require_neighbors
+from voidrl.nets import TF32Linear, mlp, polyak_update, target_copy
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -45,32 +46,28 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 EXPLORE, FIT, SKILLS = 0, 1, 2  # stages
 CLIP = 5.0  # standard deviations; bounds the distance to a coordinate that had been constant
 MOMENTUM = 0.99  # of the moments of x, since f changes
+EXPLORE_FRACTION = 0.5  # of the run
+FIT_FRACTION = 0.25  # of the exploration, its last steps
+CODE_DIM = 16  # width of a code
+HIDDEN = [128] * 3  # layers of the VQ-VAE's encoder and decoder
+BETA = 1.5  # β, weight of the commitment of the encoder to the codes
 USAGE_RATE = 0.05  # by which the share of states of each code is averaged
 DEAD = 0.5  # of an equal share
 
 
 @dataclass(frozen=True)
-class EDLConfig(SkillConfig):
+class EDLConfig(DiscreteSkillConfig):
     """r of `apt` while exploring; then r = 1 − ‖x' − dec(c_w)‖² / m."""
+
+    positive = ("max_explore_steps", "k")
 
     learning_rate: float = 2e-4
     """Learning rate of the VQ-VAE."""
     num_skills: int = 10
     """K, codes and skills."""
-    code_dim: int = 16
-    """Width of a code."""
-    hidden_dim: int = 128
-    """Width of the three hidden layers of encoder and decoder."""
-    beta: float = 1.5
-    """Weight β of the commitment of the encoder to the codes."""
-    explore_fraction: float = 0.5
-    """Fraction of the run after which skills are learned."""
     max_explore_steps: Count = 100_000
-    """They are learned after this many environment steps at the latest. The replay has to hold them."""
-    fit_fraction: float = 0.25
-    """Fraction of these steps, the last ones, in which the copy of f no longer changes."""
-    normalize: bool = True
-    """False: the paper's reward, −‖x' − dec(c_w)‖²."""
+    """Skills are learned after half of the run, and after this many environment steps at the latest. The
+    replay has to hold the steps before."""
     k: int = 5
     """Neighbors of the reward while exploring."""
     mean_momentum: float | None = None
@@ -78,19 +75,11 @@ class EDLConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_skills("num_skills", self.num_skills)
-        require_positive(self, "code_dim", "hidden_dim", "beta", "max_explore_steps")
-        for name in ("explore_fraction", "fit_fraction"):
-            require(0 < getattr(self, name) < 1, name, getattr(self, name), "a number in (0, 1)")
-        self.particles()  # which refuses what does not fit
-
-    def particles(self) -> APTConfig:
-        """The reward while exploring."""
-        return APTConfig(k=self.k, mean_momentum=self.mean_momentum, pool="all_ranks")
+        require_momentum(self.mean_momentum)
 
     def explored_steps(self, total: int) -> int:
         """Environment steps before skills are learned, in a run of `total`."""
-        return min(int(self.explore_fraction * total), self.max_explore_steps)
+        return min(int(EXPLORE_FRACTION * total), self.max_explore_steps)
 
 
 class VQVAE(nn.Module):
@@ -98,17 +87,16 @@ class VQVAE(nn.Module):
 
     usage: Tensor
 
-    def __init__(self, dim: int, config: EDLConfig) -> None:
+    def __init__(self, dim: int, k: int) -> None:
         super().__init__()
-        hidden, k = [config.hidden_dim] * 3, config.num_skills
-        self.encoder = mlp([dim, *hidden, config.code_dim], layer=TF32Linear)
-        self.decoder = mlp([config.code_dim, *hidden, dim], layer=TF32Linear)
-        self.codes = nn.Parameter(torch.empty(k, config.code_dim).uniform_(-1 / k, 1 / k))
+        self.encoder = mlp([dim, *HIDDEN, CODE_DIM], layer=TF32Linear)
+        self.decoder = mlp([CODE_DIM, *HIDDEN, dim], layer=TF32Linear)
+        self.codes = nn.Parameter(torch.empty(k, CODE_DIM).uniform_(-1 / k, 1 / k))
         # At first all are dead: each update moves one of them to a state.
         self.register_buffer("usage", torch.zeros(k))
 
     def distances(self, e: Tensor) -> Tensor:
-        """(B, code_dim) → squared distances to the codes, (B, K)."""
+        """(B, CODE_DIM) → squared distances to the codes, (B, K)."""
         return (e[:, None] - self.codes).square().sum(2)
 
     def goals(self) -> Tensor:
@@ -136,7 +124,7 @@ class VQVAE(nn.Module):
         gumbel = -torch.empty_like(e[:, 0]).exponential_().log()
         dist.broadcast_([gumbel])  # all ranks move the same code to the same state
         row = (self.distances(e).amin(1).log() + gumbel).argmax()
-        found = e.index_select(0, row[None])  # (1, code_dim)
+        found = e.index_select(0, row[None])  # (1, CODE_DIM)
         self.codes.copy_(torch.where(moves[:, None], found, self.codes))
         self.usage.copy_(self.usage.masked_fill(moves, 1 / k))
 
@@ -147,10 +135,11 @@ class VQVAE(nn.Module):
         return used
 
 
-class EDL(Method):
+class EDL(DiscreteSkillMethod):
     """Rewards rare states, and then those that the skill's code stands for."""
 
     Config = EDLConfig
+    config: EDLConfig
     about = About(
         family="competence",
         year=2020,
@@ -158,7 +147,6 @@ class EDL(Method):
         paper="Campos et al., arXiv:2002.03647",
         skills="discrete",
     )
-    splits_over_ranks = True
     stage: Tensor
     rate: Tensor
     mean: Tensor
@@ -167,28 +155,28 @@ class EDL(Method):
 
     def __init__(self, spec: EnvSpec, config: EDLConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: EDLConfig = config
-        self.skill_dim, dim = config.num_skills, representation.dim
-        self.exploration = APT(spec, config.particles(), representation)
-        self.vae = VQVAE(dim, config)
+        dim = representation.dim
+        particles = APTConfig(k=config.k, mean_momentum=config.mean_momentum)
+        self.exploration = APT(spec, particles, representation)
+        self.vae = VQVAE(dim, config.num_skills)
         # The copy of f in whose space codes have a meaning; without an encoder f never changes.
-        f = representation.encoder
-        self.space: Encoder | None = None if f is None else target_copy(f).eval()  # type: ignore[assignment]
+        encoder = representation.encoder
+        self.space = None if encoder is None else target_copy(encoder).eval()
         self.moments = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
         self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
         self.register_buffer("rate", torch.tensor(config.learning_rate))  # 0 in the last stage
-        # What the codes refer to: as in `moments`, until the last stage.
+        # The space of the codes: as in `moments`, until the last stage.
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("std", torch.ones(dim))
         self.register_buffer("spread", torch.tensor(float(dim)))
-        self.told: int | None = None  # the stage that was last written
+        self.written: int | None = None  # the stage last copied to the buffer
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse an exploration that the replay cannot hold, or that ends before the first update."""
         method, capacity = config.method, config.replay.capacity_steps
         assert isinstance(method, EDLConfig)
-        require_neighbors(config, method.k)
+        require_neighbors(config)
         explored = method.explored_steps(config.steps)
         if explored > capacity:
             raise ConfigError(
@@ -199,9 +187,9 @@ class EDL(Method):
             )
         if explored <= config.warmup_steps:
             raise ConfigError(
-                f"method.explore_fraction = {method.explore_fraction} cannot be used with steps = "
-                f"{config.steps} and warmup_steps = {config.warmup_steps}: the {explored} steps of "
-                f"exploration would end before the first update; use more steps, or fewer warmup_steps"
+                f"warmup_steps = {config.warmup_steps} cannot be used with method 'edl' and steps = "
+                f"{config.steps}: the {explored} steps of exploration would end before the first update; use "
+                f"more steps, or fewer warmup_steps"
             )
 
     def learning_rate(self, group: str) -> Tensor:
@@ -211,10 +199,10 @@ class EDL(Method):
     def set_progress(self, steps: int, total: int) -> None:
         """Begin the stage that is due; none is ever left for an earlier one."""
         end = self.config.explored_steps(total)
-        fit = end - int(self.config.fit_fraction * end)
+        fit = end - int(FIT_FRACTION * end)
         due = SKILLS if steps >= end else FIT if steps >= fit else EXPLORE
-        if due != self.told:
-            self.told = due
+        if due != self.written:
+            self.written = due
             self.stage.clamp_(min=due)
             self.rate.mul_(self.stage < SKILLS)
 
@@ -229,7 +217,7 @@ class EDL(Method):
         with torch.no_grad():
             spread = (x[:, None] - self.vae.goals()).square().sum(2).mean()
             self.spread.lerp_(dist.average(spread), USAGE_RATE * explores)
-        loss = error + codes + self.config.beta * commitment
+        loss = error + codes + BETA * commitment
         metrics = {"edl_loss": loss, "edl_error": error / x.shape[1], "edl_commitment": commitment}
         yield Loss("method", loss, {name: value.detach() for name, value in metrics.items()})
 
@@ -237,8 +225,7 @@ class EDL(Method):
         """Rarity while exploring, then closeness to the code's state."""
         rarity = self.exploration.reward(batch, latents)
         squared = self.squared_distance(self._latent(batch, latents), batch.skill)
-        closeness = 1 - squared / self.spread if self.config.normalize else -squared
-        return torch.where(self.stage < SKILLS, rarity, closeness)
+        return torch.where(self.stage < SKILLS, rarity, 1 - squared / self.spread)
 
     def squared_distance(self, z: Tensor, skill: Tensor) -> Tensor:
         """‖x − dec(c_w)‖², (B,)."""
@@ -264,10 +251,10 @@ class EDL(Method):
             self.space.eval()
         return self
 
-    def after_step(self) -> None:
+    def after_step(self, representation: Representation) -> None:
         """Let the copy follow f in the first stage."""
-        if self.space is not None and self.representation.encoder is not None:
-            polyak_update(self.space, self.representation.encoder, (self.stage == EXPLORE).float())
+        if self.space is not None and representation.encoder is not None:
+            polyak_update(self.space, representation.encoder, (self.stage == EXPLORE).float())
 
     def metrics(self) -> Metrics:
         """The stage, how many codes are used, and the scale of the reward."""
@@ -276,13 +263,3 @@ class EDL(Method):
             "edl_codes": self.vae.num_used(),
             "edl_spread": self.spread.clone(),
         }
-
-    # Skills
-
-    def sample_skill(self, episode_steps: Tensor) -> Tensor:
-        """One-hot vectors, uniformly."""
-        return one_hot_skills(episode_steps, self.skill_dim)
-
-    def trial_skills(self) -> Tensor:
-        """All K of them."""
-        return torch.eye(self.skill_dim)

@@ -23,34 +23,30 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, require, require_positive
+from voidrl.config import MethodConfig
 from voidrl.entropy import Neighborhoods, neighborhoods
 from voidrl.errors import NeighborError
 from voidrl.methods.base import About, Latents, Method
-from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec
+
+MIN_RADIUS = 0.01  # of balls, relative to the mean; those of states visited many times would be points
 
 
 @dataclass(frozen=True)
 class MEPOLConfig(MethodConfig):
     """Ĥ of the states that a rollout reaches."""
 
+    positive = ("k",)
+
     k: int = 4
     """Number of neighbors; the authors' grid has 50."""
-    min_radius: float = 0.01
-    """The least radius of a ball, relative to the mean one. Where the same states are visited again and
-    again, their balls would be points."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "k")
-        require(0 <= self.min_radius < 1, "min_radius", self.min_radius, "a number in [0, 1)")
 
 
 class MEPOL(Method):
     """Spreads the states that a rollout reaches."""
 
     Config = MEPOLConfig
+    config: MEPOLConfig
     about = About(
         family="data",
         year=2020,
@@ -59,10 +55,6 @@ class MEPOL(Method):
     )
     image_representation = "fixed"
     learner = "mepol"
-
-    def __init__(self, spec: EnvSpec, config: MEPOLConfig, representation: Representation) -> None:
-        super().__init__(spec, config, representation)
-        self.config: MEPOLConfig = config
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
@@ -76,9 +68,9 @@ class MEPOL(Method):
             )
 
     def neighborhoods(self, z_next: Tensor) -> Neighborhoods:
-        """Of the states that a rollout reached; of fewer than k, all."""
+        """The k nearest of the states that a rollout reached; of fewer than k, all."""
         k = min(self.config.k, len(z_next) - 1)
-        return neighborhoods(z_next, k, min_radius=self.config.min_radius)
+        return neighborhoods(z_next, k, min_radius=MIN_RADIUS)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The log-volume of each state's ball, among the states of the batch."""

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import EncoderConfig, SkillConfig, require, require_positive, require_skills
+from voidrl.config import EncoderConfig, SkillConfig, require, require_skills
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
@@ -39,11 +39,16 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 LOG_STD = (math.log(1e-6), math.log(1e6))  # bounds of the deviations of p(s' | s)
 LOG_2PI = math.log(2 * math.pi)
 NORM_ITERATIONS = 1  # power iterations in each update
+INITIAL_MULTIPLIER = 30.0  # λ at the start, as in METRA's code (CSD's: 3000)
+MULTIPLIER_LEARNING_RATE = 1e-4  # of log λ
+SLACK = 1e-3  # a constraint that is satisfied by more than this has no gradient (CSD's code: 1e-6)
 
 
 @dataclass(frozen=True)
 class METRAConfig(SkillConfig):
     """r = (φ(s') − φ(s))·w, with φ bounded by a distance between s and s'."""
+
+    positive = ("hidden_dim",)
 
     distance: Literal["temporal", "euclidean", "controllability"] = "temporal"
     """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD)."""
@@ -55,12 +60,6 @@ class METRAConfig(SkillConfig):
     """Indices of the observation that φ sees, `0,1` on the command line; () for all. Vectors only."""
     hidden_dim: int = 1024
     """Width of the two hidden layers of φ and of p(s' | s)."""
-    initial_multiplier: float = 30.0
-    """λ at the start (CSD: 3000); not used by `euclidean`."""
-    multiplier_learning_rate: float = 1e-4
-    """Learning rate of log λ."""
-    slack: float = 1e-3
-    """A constraint that is satisfied by more than this has no gradient (CSD: 1e-6)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +68,6 @@ class METRAConfig(SkillConfig):
         else:
             expected = "1 or more, the width of the skills; without skills use apt or rnd"
             require(1 <= self.skill_dim <= 2**16, "skill_dim", self.skill_dim, expected)
-        require_positive(self, "hidden_dim", "initial_multiplier", "multiplier_learning_rate", "slack")
         different = (
             len(set(self.coordinates)) == len(self.coordinates) and min(self.coordinates, default=0) >= 0
         )
@@ -80,6 +78,7 @@ class METRA(Method):
     """Rewards moving along the skill in a space whose distances are bounded."""
 
     Config = METRAConfig
+    config: METRAConfig
     about = About(
         family="competence",
         year=2024,
@@ -87,13 +86,11 @@ class METRA(Method):
         paper="Park et al., arXiv:2310.08887",
         skills="both",
     )
-    splits_over_ranks = True
     reads_latents = False
     seen: Tensor
 
     def __init__(self, spec: EnvSpec, config: METRAConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: METRAConfig = config
         self.skill_dim = config.skill_dim
         if not config.discrete_skills:
             self.skill_choice = "which earned most of those sampled in the warm-up"
@@ -118,7 +115,7 @@ class METRA(Method):
                     layer.spectral = SpectralNorm(layer.weight, NORM_ITERATIONS)
         else:
             self.heads = _network(width, hidden, config.skill_dim, pixels=spec.pixels)
-            self.log_multiplier = nn.Parameter(torch.tensor(math.log(config.initial_multiplier)))
+            self.log_multiplier = nn.Parameter(torch.tensor(math.log(INITIAL_MULTIPLIER)))
         self.density: nn.Sequential | None = None
         if config.distance == "controllability":
             self.density = _network(width, hidden, 2 * width)
@@ -161,7 +158,7 @@ class METRA(Method):
 
     def learning_rate(self, group: str) -> float:
         """The multiplier has its own."""
-        return self.config.multiplier_learning_rate if group == "multiplier" else self.config.learning_rate
+        return MULTIPLIER_LEARNING_RATE if group == "multiplier" else self.config.learning_rate
 
     def phi(self, obs: Tensor) -> Tensor:
         """φ(s): (B, *obs_shape) → (B, skill_dim)."""
@@ -213,7 +210,7 @@ class METRA(Method):
         if self.config.distance == "euclidean":  # the weights of φ satisfy the constraint
             return loss, None, {"metra_loss": loss.detach(), **metrics}
         bound, nll = self.squared_bound(obs, next_obs)
-        constraint = (bound - squared).clamp(max=self.config.slack).mean()
+        constraint = (bound - squared).clamp(max=SLACK).mean()
         loss = loss - self.log_multiplier.detach().exp() * constraint
         metrics = {"metra_loss": loss.detach(), **metrics, "metra_constraint": constraint.detach()}
         if nll is not None:

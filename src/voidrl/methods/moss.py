@@ -7,7 +7,7 @@ explore mode.
 
 Differences from the authors' code, besides those of CIC:
 - neighbors of φ(s') are searched among φ(s'); the code searches those of φ(s), one of which is its successor;
-- distances below their mean count as well; the code subtracts the mean and cuts at 0 (`center`).
+- distances below their mean count as well; the code subtracts the mean and cuts at 0.
 """
 
 from __future__ import annotations
@@ -22,28 +22,20 @@ from torch import Tensor
 from voidrl.config import Count, require
 from voidrl.methods.base import About, Latents
 from voidrl.methods.cic import CIC, CICConfig
-from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Loss
+from voidrl.types import Batch, Loss
+
+CONTROL_FRACTION = 1 / 3  # probability that a new skill is in control mode, unless `explore_steps` decides
 
 
 @dataclass(frozen=True)
 class MOSSConfig(CICConfig):
     """r = ± CIC's reward, negative in control mode."""
 
-    trials: int = 1
-    """Constant skills that fine-tuning tries, evenly spaced in [−1, 1]; 1 uses 0.5 without a trial."""
-    control_fraction: float = 1 / 3
-    """Probability that a new skill is in control mode, where `explore_steps` is 0."""
     explore_steps: Count = 0
     """Steps of each episode after which new skills are in control mode; 0 draws the mode of every skill."""
-    center: bool = False
-    """Subtract the mean distance and count distances below it as 0, as the authors' code does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            0 < self.control_fraction < 1, "control_fraction", self.control_fraction, "a number in (0, 1)"
-        )
         require(self.explore_steps >= 0, "explore_steps", self.explore_steps, "0 or more")
         if self.skill_every_steps == 0:  # a skill is drawn at the first step of an episode only
             expected = "0 with skill_every_steps = 0, where no skill would be in control mode"
@@ -59,6 +51,7 @@ class MOSS(CIC):
     """Rewards surprise in explore mode and the lack of it in control mode."""
 
     Config = MOSSConfig
+    config: MOSSConfig
     about = About(
         family="competence",
         year=2022,
@@ -67,11 +60,7 @@ class MOSS(CIC):
         skills="continuous",
     )
     prefix: ClassVar[str] = "moss"
-    lowest_skill: ClassVar[float] = -1.0
-
-    def __init__(self, spec: EnvSpec, config: MOSSConfig, representation: Representation) -> None:
-        super().__init__(spec, config, representation)
-        self.config: MOSSConfig = config
+    skill_choice = "the same for every task"
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """CIC's loss, and how much of the batch is in control mode."""
@@ -84,20 +73,17 @@ class MOSS(CIC):
         surprise = super().reward(batch, latents)
         return torch.where(_in_control(batch.skill), -surprise, surprise)
 
-    def scaled(self, distances: Tensor) -> Tensor:
-        """Distances, or how far they exceed their mean, on a consistent scale."""
-        if self.config.center:
-            distances = (distances - self.distances.mean).clamp(min=0)
-        return super().scaled(distances)
-
     # Skills
 
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """Uniform vectors, negative in control mode."""
-        config = self.config
-        if config.explore_steps:
-            control = episode_steps >= config.explore_steps  # (n,)
+        if self.config.explore_steps:
+            control = episode_steps >= self.config.explore_steps  # (n,)
         else:
-            control = torch.rand(len(episode_steps), device=episode_steps.device) < config.control_fraction
+            control = torch.rand(len(episode_steps), device=episode_steps.device) < CONTROL_FRACTION
         skill = super().sample_skill(episode_steps)
         return torch.where(control[:, None], -skill, skill)
+
+    def trial_skills(self) -> Tensor:
+        """0.5 everywhere, without a trial of others."""
+        return torch.full((1, self.skill_dim), 0.5)

@@ -17,8 +17,8 @@ policies that mix it with a task's reward, without R2D2 and its recurrent networ
 `icm`, whose own loss trains it, instead of an embedding of its own, and a slow copy of f can place the states
 (`embedding_tau`), as f moves within an episode; the running means forget (`mean_momentum`), since RND's error
 falls, and means of everything would pin α to 1 once most of the error is gone. As in the paper fewer than k
-neighbors are summed at the beginning of an episode, which makes its first rewards the largest. With k = 10
-the largest similarity is √10 + c, so that the paper's s_max = 8 never applies; it is kept as a field.
+neighbors are summed at the beginning of an episode, which makes its first rewards the largest. The largest
+similarity, √k + c, is below the paper's s_max = 8 for any k up to 63, so there is no s_max.
 """
 
 from __future__ import annotations
@@ -27,20 +27,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from voidrl.config import Count, require, require_positive
+from voidrl.config import Count, require
 from voidrl.entropy import RunningMean, RunningMoments
-from voidrl.methods.base import About, Latents, Method
+from voidrl.methods.base import About, Latents, Method, momentum_encoder, require_momentum
 from voidrl.methods.rnd import RND, RNDConfig
-from voidrl.nets import polyak_update, target_copy
+from voidrl.nets import polyak_update
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+CLUSTER_DISTANCE = 0.008  # ξ: squared distances up to this share of their mean count as none (the paper)
+PSEUDO_COUNT = 1e-3  # c, which bounds the reward to 1/c (the paper)
+MAX_SCALE = 5.0  # L, the largest α (the paper)
 
 
 @dataclass(frozen=True)
 class NGUConfig(RNDConfig):
     """r = clip(1 + (e − μ)/σ, 1, L) / (√(Σ_k K) + c), e being the error of RND, with RND's own fields."""
+
+    positive = ("rep_dim", "hidden_dim", "k", "memory", "kernel_epsilon")
 
     k: int = 10
     """Neighbors in the episode's memory."""
@@ -48,14 +54,6 @@ class NGUConfig(RNDConfig):
     """States of an episode that are remembered, the newest; the paper's 30,000 hold any episode."""
     kernel_epsilon: float = 1e-4
     """ε of the kernel; the paper's table has 1e-4, its text 1e-3. A new state earns about 1/√(kε)."""
-    cluster_distance: float = 0.008
-    """ξ: squared distances up to this share of their mean count as none."""
-    pseudo_count: float = 1e-3
-    """c, which bounds the reward to 1/c."""
-    max_similarity: float = 8.0
-    """s_max: with a larger √(Σ K) + c the reward is 0."""
-    max_scale: float = 5.0
-    """L, the largest α; 1 leaves the episodic reward alone."""
     embedding_tau: float = 1.0
     """Share of f that moves, at every update, into the slow copy that places states; 1 takes f itself (the
     paper). What was remembered before f moved lies elsewhere, so that copies of it look new: in long episodes
@@ -66,19 +64,15 @@ class NGUConfig(RNDConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "k", "memory", "kernel_epsilon", "pseudo_count", "max_similarity")
-        require(self.cluster_distance >= 0, "cluster_distance", self.cluster_distance, "0 or more")
-        require(self.max_scale >= 1, "max_scale", self.max_scale, "1 (no scaling) or more")
-        tau, momentum = self.embedding_tau, self.mean_momentum
-        require(0 < tau <= 1, "embedding_tau", tau, "a number above 0, up to 1")
-        expected = "None or a number in [0, 1)"
-        require(momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, expected)
+        require(0 < self.embedding_tau <= 1, "embedding_tau", self.embedding_tau, "above 0, up to 1")
+        require_momentum(self.mean_momentum)
 
 
 class NGU(Method):
     """Rewards states that are new within the episode, more so where they are new altogether."""
 
     Config = NGUConfig
+    config: NGUConfig
     about = About(
         family="knowledge",
         year=2020,
@@ -90,36 +84,27 @@ class NGU(Method):
 
     def __init__(self, spec: EnvSpec, config: NGUConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: NGUConfig = config
         self.rnd = RND(spec, config, representation)
-        self.slow_encoder = self._slow_encoder(representation)
+        self.slow_encoder = momentum_encoder(representation) if config.embedding_tau < 1 else None
         self.distances = RunningMean(config.mean_momentum)  # d²_m
         self.errors = RunningMoments(momentum=config.mean_momentum)
         # The episodes' memories are no buffers: all episodes begin again after a checkpoint.
         self._memory = self._filled = torch.zeros(0)
         self._used = 0  # no environment has more than these, so that the rest need not be searched
 
-    def _slow_encoder(self, representation: Representation) -> nn.Module | None:
-        """A slow copy of f, where f is a network that learns."""
-        f = representation.encoder
-        plain = type(representation).encode is Representation.encode
-        learns = f is not None and any(p.requires_grad for p in f.parameters())
-        slow = self.config.embedding_tau < 1
-        return target_copy(f) if f is not None and slow and plain and learns else None
-
-    def embed(self, obs: Tensor) -> Tensor:
-        """(n, dim): where states lie, by f or its slow copy."""
+    def embed(self, obs: Tensor, representation: Representation) -> Tensor:
+        """(n, dim): latents of states, by f or its slow copy."""
         if self.slow_encoder is None:
-            return self.representation.encode(obs).float()
+            return representation.encode(obs).float()
         z: Tensor = self.slow_encoder(obs)
         return z.float()
 
     # Within the episode
 
     @torch.no_grad()
-    def begin(self, obs: Tensor, env: Tensor) -> None:
-        """Forget what these environments have seen but the first state of the new episode."""
-        z = self.embed(obs)
+    def begin(self, obs: Tensor, env: Tensor, representation: Representation) -> None:
+        """Forget all states of these environments but the first of the new episode."""
+        z = self.embed(obs, representation)
         if len(env) > len(self._filled) or self._filled.device != env.device:
             self._memory = z.new_zeros(len(env), self.config.memory, z.shape[1])  # (N, M, dim), a ring each
             self._filled = env.new_zeros(len(env))
@@ -129,10 +114,10 @@ class NGU(Method):
         self._filled[env] = 1
 
     @torch.no_grad()
-    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> Tensor:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> Tensor:
         """(n, 1): the episodic reward of states, which are then remembered; and statistics for RND."""
-        self.rnd.observe(obs, skill, env)
-        z = self.embed(obs)
+        self.rnd.observe(obs, skill, env, representation)
+        z = self.embed(obs, representation)
         reward = self.episodic_reward(z, env)
         filled = self._filled[env]
         self._memory[env, filled % self.config.memory] = z
@@ -149,10 +134,9 @@ class NGU(Method):
         found = found.masked_fill(~exists, torch.inf)
         nearest = found.topk(min(config.k, self._used), largest=False).values  # (n, ≤ k)
         self.distances.update(nearest, nearest.isfinite())
-        excess = (self.distances(nearest) - config.cluster_distance).clamp(min=0)
+        excess = (self.distances(nearest) - CLUSTER_DISTANCE).clamp(min=0)
         kernel = config.kernel_epsilon / (excess + config.kernel_epsilon)  # 0 where there is no neighbor
-        similarity = kernel.sum(1).sqrt() + config.pseudo_count
-        reward: Tensor = (1 / similarity).masked_fill(similarity > config.max_similarity, 0)
+        reward: Tensor = 1 / (kernel.sum(1).sqrt() + PSEUDO_COUNT)
         return reward
 
     # Over all episodes
@@ -172,17 +156,12 @@ class NGU(Method):
 
     def scale(self, error: Tensor) -> Tensor:
         """(B,): α of states with these errors."""
-        return (1 + self.errors.standardize(error)).clamp(1, self.config.max_scale)
+        return (1 + self.errors.standardize(error)).clamp(1, MAX_SCALE)
 
-    def after_step(self) -> None:
+    def after_step(self, representation: Representation) -> None:
         """Move the slow copy of f."""
-        f = self.representation.encoder
-        if self.slow_encoder is not None and f is not None:
-            polyak_update(self.slow_encoder, f, self.config.embedding_tau)
-
-    def set_progress(self, steps: int, total: int) -> None:
-        """Stop collecting RND's statistics after `statistics_steps`."""
-        self.rnd.set_progress(steps, total)
+        if self.slow_encoder is not None and representation.encoder is not None:
+            polyak_update(self.slow_encoder, representation.encoder, self.config.embedding_tau)
 
     def metrics(self) -> Metrics:
         """The scales of both parts."""

@@ -17,7 +17,6 @@ class Positive(Method):
         reward="1 for every step that does not end the episode",
         paper="Liu & Abbeel, arXiv:2103.04551",
     )
-    splits_over_ranks = True
     reads_latents = False
     constant_reward = True
 

@@ -22,15 +22,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import MethodConfig, require, require_positive
+from voidrl.config import MethodConfig, require
 from voidrl.entropy import knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method
+from voidrl.methods.base import About, Latents, Method, momentum_encoder
 from voidrl.nets import mlp, polyak_update, target_copy
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
+# The authors' values.
+TEMPERATURE = 0.1  # of the assignment to prototypes
+SINKHORN_ITERATIONS = 3  # that balance the target's assignments over the prototypes
+QUEUE_SIZE = 2048  # states kept as possible neighbors
+TARGET_TAU = 0.05  # share of the trained weights that moves into the target at every update
 TINY = 1e-30  # below any mass that Sinkhorn divides by, unless all of it has vanished
 
 
@@ -38,48 +43,38 @@ TINY = 1e-30  # below any mass that Sinkhorn divides by, unless all of it has va
 class ProtoConfig(MethodConfig):
     """r = ‖u' − k-th neighbor of u' in the queue‖, with u on the unit sphere."""
 
+    positive = ("projection_dim", "hidden_dim")
+
     num_prototypes: int = 512
     """K; also the number of states that enter the queue at every update."""
     projection_dim: int = 128
     """Width of u and of the prototypes."""
     hidden_dim: int = 512
     """Hidden units of the predictor."""
-    temperature: float = 0.1
-    """Of the assignment to prototypes."""
-    sinkhorn_iterations: int = 3
-    """Iterations that balance the target's assignments over the prototypes."""
     k: int = 3
-    """Which neighbor's distance is the reward."""
-    queue_size: int = 2048
-    """States kept as possible neighbors."""
-    target_tau: float = 0.05
-    """Share of the trained weights that moves into the target at every update."""
+    """Rank of the neighbor whose distance is the reward."""
     center: bool = False
     """Subtract a moving average of f(s) before projecting it. Where all images are nearly alike, as in a
     maze, so are their directions, and without it the prototypes find nothing to cluster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(
-            self, "num_prototypes", "projection_dim", "hidden_dim", "temperature", "sinkhorn_iterations", "k"
-        )
-        fewest = max(self.num_prototypes, self.k)
-        expected = f"{fewest} or more, the larger of num_prototypes and k"
-        require(self.queue_size >= fewest, "queue_size", self.queue_size, expected)
-        require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number above 0, up to 1")
+        for name in ("num_prototypes", "k"):
+            count = getattr(self, name)
+            require(1 <= count <= QUEUE_SIZE, name, count, f"1 to {QUEUE_SIZE}, the states in the queue")
 
 
 class Proto(Method):
     """Rewards states far from what prototypes have drawn from recent minibatches."""
 
     Config = ProtoConfig
+    config: ProtoConfig
     about = About(
         family="data",
         year=2021,
         reward="distance to the 3rd neighbor among states drawn by learned prototypes",
         paper="Yarats et al., arXiv:2102.11271",
     )
-    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
     average: Tensor
@@ -89,7 +84,6 @@ class Proto(Method):
 
     def __init__(self, spec: EnvSpec, config: ProtoConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: ProtoConfig = config
         width = config.projection_dim
         self.projector = mlp([representation.dim, width])
         self.predictor = mlp([width, config.hidden_dim, width])
@@ -97,21 +91,13 @@ class Proto(Method):
         nn.init.orthogonal_(self.prototypes)
         self.normalize_prototypes()
         self.target_projector = target_copy(self.projector)
-        self.target_encoder = self._momentum_encoder(representation)
+        self.target_encoder = momentum_encoder(representation)
         self.register_buffer("average", torch.zeros(representation.dim))
         self.register_buffer("averaged", torch.zeros(1))  # minibatches
         # At infinity, an entry that is not filled yet is nobody's neighbor.
-        self.register_buffer("queue", torch.full((config.queue_size, width), torch.inf))
+        self.register_buffer("queue", torch.full((QUEUE_SIZE, width), torch.inf))
         self.register_buffer("head", torch.zeros(1, dtype=torch.int64))
         self._scored: Tensor | None = None  # u' of this update, on their way into the queue
-
-    @staticmethod
-    def _momentum_encoder(representation: Representation) -> nn.Module | None:
-        """A target of f, where f is a network that learns."""
-        f = representation.encoder
-        plain = type(representation).encode is Representation.encode
-        learns = f is not None and any(p.requires_grad for p in f.parameters())
-        return target_copy(f) if f is not None and plain and learns else None
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Cross-entropy between the prototypes of s and those of s'."""
@@ -122,9 +108,9 @@ class Proto(Method):
         yield Loss("method", loss, {"proto_loss": loss.detach(), "proto_perplexity": perplexity})
 
     def _move_average(self, mean: Tensor) -> None:
-        """Towards the mean of a minibatch: the mean of all at first, then by `target_tau`."""
+        """Towards the mean of a minibatch: the mean of all at first, then by `TARGET_TAU`."""
         self.averaged.add_(1)
-        self.average.lerp_(mean, self.averaged.reciprocal().clamp(min=self.config.target_tau))
+        self.average.lerp_(mean, self.averaged.reciprocal().clamp(min=TARGET_TAU))
 
     @torch.no_grad()
     def _target_latents(self, next_obs: Tensor, latents: Latents) -> Tensor:
@@ -137,22 +123,21 @@ class Proto(Method):
     @fusable
     def assign(self, z: Tensor, z_next: Tensor) -> tuple[Tensor, Tensor]:
         """The loss over (B, dim) latents of s and the target's of s', and how many prototypes are in use."""
-        temperature, iterations = self.config.temperature, self.config.sinkhorn_iterations
         online = F.normalize(self.predictor(self.projector(z - self.average)), dim=1)  # (B, width)
         with full_precision(online):
-            log_p = (online @ self.prototypes.T / temperature).log_softmax(1)  # (B, K)
+            log_p = (online @ self.prototypes.T / TEMPERATURE).log_softmax(1)  # (B, K)
             with torch.no_grad():
                 target = F.normalize(self.target_projector(z_next - self.average), dim=1)
-                q = self._balanced(target @ self.prototypes.T / temperature, iterations)  # (B, K)
+                q = self._balanced(target @ self.prototypes.T / TEMPERATURE)  # (B, K)
         loss = -(q * log_p).sum(1).mean()
         used = log_p.detach().exp().mean(0)  # (K,)
         return loss, torch.special.entr(used).sum().exp()
 
     @staticmethod
-    def _balanced(scores: Tensor, iterations: int) -> Tensor:
+    def _balanced(scores: Tensor) -> Tensor:
         """(B, K): the assignments of this rank's states, balanced over those of all ranks."""
         first = dist.current().rank * len(scores)
-        return sinkhorn(dist.all_gather(scores), iterations)[first : first + len(scores)]
+        return sinkhorn(dist.all_gather(scores), SINKHORN_ITERATIONS)[first : first + len(scores)]
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The distance to the k-th neighbor; 0 as long as there are no k."""
@@ -169,11 +154,11 @@ class Proto(Method):
         return u, distance.nan_to_num(nan=torch.nan, posinf=0.0)
 
     @torch.no_grad()
-    def after_step(self) -> None:
+    def after_step(self, representation: Representation) -> None:
         """Move the target, put the prototypes back onto the sphere, and let each draw a state."""
-        polyak_update(self.target_projector, self.projector, self.config.target_tau)
-        if self.target_encoder is not None and self.representation.encoder is not None:
-            polyak_update(self.target_encoder, self.representation.encoder, self.config.target_tau)
+        polyak_update(self.target_projector, self.projector, TARGET_TAU)
+        if self.target_encoder is not None and representation.encoder is not None:
+            polyak_update(self.target_encoder, representation.encoder, TARGET_TAU)
         self.normalize_prototypes()
         if self._scored is not None:
             self.enqueue(dist.all_gather(self._scored))

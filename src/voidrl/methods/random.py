@@ -18,7 +18,6 @@ class Random(Method):
         reward="none: uniform random actions, nothing is trained",
         paper="",
     )
-    splits_over_ranks = True
     learns = False
     constant_reward = True
 

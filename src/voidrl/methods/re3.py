@@ -13,23 +13,14 @@ DMControl their code does the same and leaves out the logarithm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, require_positive
+from voidrl.config import MethodConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import (
-    About,
-    Latents,
-    Method,
-    Pool,
-    particles_of_ranks,
-    require_neighbors,
-    require_pool,
-)
+from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -38,37 +29,32 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class RE3Config(MethodConfig):
     """r = log(1 + d_k / σ), d_k being the distance to the k-th nearest of a sample of the replay."""
 
+    positive = ("k",)
+
     k: int = 3
     """Which neighbor's distance is rewarded."""
-    average: bool = False
-    """Average over the k neighbors, as the authors' code does on MiniGrid; False takes the k-th alone."""
-    pool: Pool = 1024
-    """States drawn from the replay to search; 0: the minibatch itself, which on several ranks is each one's
-    own part of it; `all_ranks`: the parts of all of them."""
-    normalize: Literal["distance_std", "none"] = "distance_std"
-    """Divide distances by their running standard deviation σ (the authors' code), or not (the equation)."""
+    pool: int = 1024
+    """States drawn from the replay to search; 0: the minibatch itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "k")
-        require_pool(self.pool, "states")
+        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of states")
 
 
 class RE3(Method):
     """Rewards states that lie far from others in the space of a random encoder."""
 
     Config = RE3Config
+    config: RE3Config
     about = About(
         family="data",
         year=2021,
         reward="distance to the k-th nearest state in the space of a random encoder",
         paper="Seo et al., arXiv:2102.09430",
     )
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: RE3Config, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: RE3Config = config
         self.distances = RunningMoments()
 
     @classmethod
@@ -79,31 +65,26 @@ class RE3(Method):
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse to search more neighbors than there are."""
-        assert isinstance(config.method, RE3Config)
-        require_neighbors(config, config.method.k, pool=config.method.pool)
+        require_neighbors(config)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """log(1 + d_k), on a consistent scale."""
         pool, z = self.config.pool, latents.z_next
-        if pool == "all_ranks":
-            distance = self.distance(z, particles_of_ranks(z), own_first=True)  # (B,)
+        if pool:
+            distance = self.distance(z, latents.pool(pool))  # (B,)
         else:
-            distance = self.distance(z, latents.pool(pool) if pool else None)
+            distance = self.distance(z, whole_minibatch(z), own_first=True)
         self.distances.update(distance[:, None])
-        if self.config.normalize == "distance_std":
-            distance = self.distances.scale(distance)
-        return distance.log1p()
+        return self.distances.scale(distance).log1p()
 
     @fusable
     def distance(self, z: Tensor, particles: Tensor | None, own_first: bool = False) -> Tensor:
-        """(B,): the distance of each of (B, dim) to its k-th nearest particle, or among themselves.
+        """The distance of each of (B, dim) to its k-th nearest among them, or among particles, (B,).
 
-        The particles may begin with them.
+        With `own_first` the particles begin with them.
         """
         others = z if particles is None else particles
-        own_first = own_first or particles is None
-        nearest = knn_distances(z, others, self.config.k, exclude_self=own_first)  # (B, k)
-        return nearest.mean(1) if self.config.average else nearest[:, -1]
+        return knn_distances(z, others, self.config.k, exclude_self=own_first)[:, -1]
 
     def metrics(self) -> Metrics:
         """Mean and scale of the distances: they grow as the states visited spread out."""

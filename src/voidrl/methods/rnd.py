@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
+from voidrl.config import EncoderConfig, MethodConfig
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
@@ -30,48 +31,41 @@ from voidrl.nets.observations import input_shape, pack_input, unpack, visible, v
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+CLIP = 5.0  # standard deviations of the observations, as in the paper
+
 
 @dataclass(frozen=True)
 class RNDConfig(MethodConfig):
     """r = ‖p(s') − g(s')‖² / std, with p trained and g random."""
 
+    positive: ClassVar[tuple[str, ...]] = ("rep_dim", "hidden_dim")
+
     rep_dim: int = 512
     """Width of the outputs that are compared."""
     hidden_dim: int = 1024
     """Width of the hidden layers."""
-    observation_clip: float = 5.0
-    """Standardized observations are clipped to ± this."""
-    statistics_steps: Count = 0
-    """Environment steps over which the observation statistics are collected; 0 collects them throughout."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "rep_dim", "hidden_dim", "observation_clip")
-        require(self.statistics_steps >= 0, "statistics_steps", self.statistics_steps, "0 or more")
 
 
 class RND(Method):
     """Rewards states on which the predictor still errs."""
 
     Config = RNDConfig
+    config: RNDConfig
     about = About(
         family="knowledge",
         year=2018,
         reward="error of a network that predicts a fixed random one",
         paper="Burda et al., arXiv:1810.12894",
     )
-    splits_over_ranks = True
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: RNDConfig = config
         self.target = self._network().requires_grad_(False)
         self.predictor = self._network(extra_layers=1)
         shape = input_shape(spec) if spec.pixels else (visible_numbers(spec),)
         self.observations = RunningMoments(shape, floor=1e-2 if spec.pixels else 1e-6)
         self.errors = RunningMoments()
-        self.collects = True
 
     def _network(self, extra_layers: int = 0) -> nn.Sequential:
         hidden, spec = self.config.hidden_dim, self.spec
@@ -87,14 +81,9 @@ class RND(Method):
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)
 
-    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> None:
         """Collect the statistics of the observations."""
-        if self.collects:
-            self.observations.update(self._numbers(obs))
-
-    def set_progress(self, steps: int, total: int) -> None:
-        """Stop collecting statistics after `statistics_steps`."""
-        self.collects = not 0 < self.config.statistics_steps <= steps
+        self.observations.update(self._numbers(obs))
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The predictor's squared error on the states visited."""
@@ -110,16 +99,14 @@ class RND(Method):
     @fusable
     def error(self, obs: Tensor) -> Tensor:
         """(B,): mean squared difference between predictor and target."""
-        x = self.observations.standardize(self._numbers(obs))
-        clip = self.config.observation_clip
-        x = x.clamp(-clip, clip)
+        x = self.observations.standardize(self._numbers(obs)).clamp(-CLIP, CLIP)
         with torch.no_grad():
             target = self.target(x).float()
         error: Tensor = (self.predictor(x).float() - target).square().mean(1)
         return error
 
     def _numbers(self, obs: Tensor) -> Tensor:
-        """What the networks read, before it is standardized: images of [0, 1], numbers as they are."""
+        """Inputs of the networks before they are standardized: images of [0, 1], numbers as they are."""
         spec = self.spec
         if not spec.pixels:
             return visible(obs, spec)

@@ -7,7 +7,7 @@ variational autoencoder (VAE) of the states in the replay given the skill, and �
 the one with the highest mean reward.
 
 Differences from the authors' and URLB's code: both add the cross-entropy −log q, which rewards skills that
-cannot be told apart (`skill_weight = −1` is their sign); they train the VAE on the mean of the squared errors
+cannot be told apart; they train the VAE on the mean of the squared errors
 and reward their sum, without the KL; their VAE also reconstructs the skill, here it is given; URLB scores s.
 The VAE sees z' standardized by its running mean and deviation, so that β and the reward do not depend on the
 units of the environment.
@@ -20,59 +20,57 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import MAX_SKILLS, SkillConfig, require, require_positive
+from voidrl.config import require
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, one_hot_skills
-from voidrl.nets import join, mlp, top1_accuracy
+from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod, skill_loss
+from voidrl.methods.base import About, Latents
+from voidrl.nets import join, mlp
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
 CLIP = 5.0  # standard deviations; bounds the reward of a coordinate that had been constant
 MAX_LOG_VARIANCE = 10.0
+VAE_HIDDEN_DIM = 150  # of the two hidden layers of its encoder and decoder, as in the authors' code
+BETA = 0.5  # weight of the KL divergence, as in the authors' code
 
 
 @dataclass(frozen=True)
-class SMMConfig(SkillConfig):
+class SMMConfig(DiscreteSkillConfig):
     """r = −log ρ(s'|w) + log q(w|s') + log K."""
+
+    positive = ("vae_learning_rate", "hidden_dim", "code_dim")
 
     learning_rate: float = 1e-3
     """Learning rate of the classifier."""
+    allows_one_skill = True
+
     vae_learning_rate: float = 1e-2
     """Learning rate of the VAE."""
     num_skills: int = 4
     """K; with 1 the method is state marginal matching without skills."""
     hidden_dim: int = 300
     """Width of the classifier's two hidden layers."""
-    vae_hidden_dim: int = 150
-    """Width of the two hidden layers of the VAE's encoder and decoder."""
     code_dim: int = 128
     """Width of the VAE's code."""
-    beta: float = 0.5
-    """Weight of the KL divergence in the VAE's loss."""
     density_weight: float = 1.0
     """Weight of −log ρ(s'|w) in the reward."""
-    skill_weight: float = 1.0
-    """Weight of log q(w|s') in the reward; −1 is the sign of the authors' code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected = f"1 to {MAX_SKILLS}, where 1 leaves the density alone; apt and rnd do without skills"
-        require(1 <= self.num_skills <= MAX_SKILLS, "num_skills", self.num_skills, expected)
-        require_positive(self, "vae_learning_rate", "hidden_dim", "vae_hidden_dim", "code_dim", "beta")
         require(self.density_weight >= 0, "density_weight", self.density_weight, "0 or more")
 
 
 class ConditionalVAE(nn.Module):
     """A density of z given the skill: encoder of (z, w), decoder of (code, w)."""
 
-    def __init__(self, dim: int, skill_dim: int, hidden_dim: int, code_dim: int) -> None:
+    def __init__(self, dim: int, skill_dim: int, code_dim: int) -> None:
         super().__init__()
-        self.encoder = mlp([dim + skill_dim, hidden_dim, hidden_dim, 2 * code_dim])
-        self.decoder = mlp([code_dim + skill_dim, hidden_dim, hidden_dim, dim])
+        hidden = [VAE_HIDDEN_DIM] * 2
+        self.encoder = mlp([dim + skill_dim, *hidden, 2 * code_dim])
+        self.decoder = mlp([code_dim + skill_dim, *hidden, dim])
 
     def forward(self, z: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Squared error and KL divergence from the prior, (B,) each, for one sampled code."""
@@ -84,10 +82,11 @@ class ConditionalVAE(nn.Module):
         return error, kl
 
 
-class SMM(Method):
+class SMM(DiscreteSkillMethod):
     """Rewards states that the skill visits rarely and from which it can be inferred."""
 
     Config = SMMConfig
+    config: SMMConfig
     about = About(
         family="competence",
         year=2019,
@@ -95,14 +94,12 @@ class SMM(Method):
         paper="Lee et al., arXiv:1906.05274",
         skills="discrete",
     )
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SMMConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: SMMConfig = config
-        self.skill_dim, dim = config.num_skills, representation.dim
+        dim = representation.dim
         self.classifier = mlp([dim, config.hidden_dim, config.hidden_dim, config.num_skills])
-        self.vae = ConditionalVAE(dim, config.num_skills, config.vae_hidden_dim, config.code_dim)
+        self.vae = ConditionalVAE(dim, config.num_skills, config.code_dim)
         self.moments = RunningMoments((dim,), floor=1e-6)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
@@ -117,7 +114,7 @@ class SMM(Method):
         """The VAE's loss and the classifier's cross-entropy."""
         self.moments.update(latents.z_next)
         error, kl = (term.mean() for term in self.density(latents.z_next, batch.skill))
-        loss = error + self.config.beta * kl
+        loss = error + BETA * kl
         metrics = {"smm_vae_loss": loss, "smm_error": error, "smm_kl": kl}
         yield Loss("vae", loss, {name: value.detach() for name, value in metrics.items()})
         loss, accuracy = self.classify(latents.z_next, batch.skill)
@@ -132,28 +129,15 @@ class SMM(Method):
     @fusable
     def classify(self, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and accuracy over (B, dim) states and (B, K) one-hot skills."""
-        logits, label = self.classifier(self._standardized(z_next)), skill.argmax(1)
-        right = logits.gather(1, label[:, None]).squeeze(1)
-        return F.cross_entropy(logits, label), top1_accuracy(logits, right)
+        return skill_loss(self.classifier(self._standardized(z_next)), skill)
 
     def _standardized(self, z: Tensor) -> Tensor:
         return self.moments.standardize(z).clamp(-CLIP, CLIP)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Rarity of the state and log-probability of the skill."""
-        config = self.config
         error, kl = self.density(latents.z_next, batch.skill)
-        surprise = error + config.beta * kl  # (B,), −log ρ(s'|w) up to a constant
+        surprise = error + BETA * kl  # (B,), −log ρ(s'|w) up to a constant
         log_q: Tensor = self.classifier(self._standardized(latents.z_next)).log_softmax(1)  # (B, K)
         inferred = (log_q * batch.skill).sum(1)
-        return config.density_weight * surprise + config.skill_weight * inferred + math.log(self.skill_dim)
-
-    # Skills
-
-    def sample_skill(self, episode_steps: Tensor) -> Tensor:
-        """One-hot vectors, uniformly."""
-        return one_hot_skills(episode_steps, self.skill_dim)
-
-    def trial_skills(self) -> Tensor:
-        """All K of them."""
-        return torch.eye(self.skill_dim)
+        return self.config.density_weight * surprise + inferred + math.log(self.skill_dim)

@@ -25,25 +25,25 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.config import SkillConfig, require, require_positive, require_skills
+from voidrl.config import require
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, Option, one_hot_skills
+from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
+from voidrl.methods.base import About, Latents, Option
 from voidrl.nets import join, mlp, top1_hits
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
 
 @dataclass(frozen=True)
-class VICConfig(SkillConfig):
+class VICConfig(DiscreteSkillConfig):
     """r = log q(w | s₀, s_f) + log K at the end of an option, 0 before."""
 
-    num_skills: int = 16
-    """K."""
+    positive = ("hidden_dim",)
+
     skill_every_steps: int = 50
     """Environment steps of an option, unless its episode ends before. For one option per episode, the most
     steps that an episode can take."""
@@ -52,16 +52,15 @@ class VICConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_skills("num_skills", self.num_skills)
-        require_positive(self, "hidden_dim")
         steps = self.skill_every_steps
         require(steps >= 1, "skill_every_steps", steps, "1 or more, for whole episodes their greatest length")
 
 
-class VIC(Method):
+class VIC(DiscreteSkillMethod):
     """Rewards final states from which the option can be inferred."""
 
     Config = VICConfig
+    config: VICConfig
     about = About(
         family="competence",
         year=2016,
@@ -69,14 +68,11 @@ class VIC(Method):
         paper="Gregor et al., arXiv:1611.07507",
         skills="discrete",
     )
-    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
 
     def __init__(self, spec: EnvSpec, config: VICConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: VICConfig = config
-        self.skill_dim = config.num_skills
         hidden = config.hidden_dim
         self.classifier = mlp([2 * representation.dim, hidden, hidden, config.num_skills])
 
@@ -100,7 +96,7 @@ class VIC(Method):
         return loss, (weight * top1_hits(logits, right)).sum()
 
     def logits(self, option: Option) -> Tensor:
-        """(B, K): of q(w | s₀, s_f)."""
+        """The classifier's logits for q(w | s₀, s_f), (B, K)."""
         logits: Tensor = self.classifier(join(option.first, option.last)).float()
         return logits
 
@@ -109,13 +105,3 @@ class VIC(Method):
         option = latents.option(self.config.skill_every_steps)
         log_q = (self.logits(option).log_softmax(1) * batch.skill).sum(1)  # (B,)
         return batch.ended * option.mask * (log_q + math.log(self.skill_dim))
-
-    # Skills
-
-    def sample_skill(self, episode_steps: Tensor) -> Tensor:
-        """One-hot vectors, uniformly."""
-        return one_hot_skills(episode_steps, self.skill_dim)
-
-    def trial_skills(self) -> Tensor:
-        """All K of them."""
-        return torch.eye(self.skill_dim)

@@ -6,7 +6,7 @@ log-likelihood of w under a von Mises–Fisher density around φ(s'), up to cons
 
 With discrete actions the reward is the vector φ(s') itself, and ψ(s, a, w) → φ(s') + γ ψ(s', a*, w) is
 learned component by component, where a* is the best action for w by Q = ψ·w. The policy acts by generalized
-policy improvement, with max_i ψ(s, a, w_i)·w over w itself and `gpi_skills` other vectors. With continuous
+policy improvement, with max_i ψ(s, a, w_i)·w over w itself and 10 other vectors. With continuous
 actions there is no maximum over policies: Q = ψ·w is trained by its scalar TD error, as in `aps`. For a task,
 w is the least-squares solution of r = φ(s')·w over the warm-up of fine-tuning, normalized to the sphere.
 
@@ -26,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, SkillConfig, require, require_positive
+from voidrl.config import LearnerConfig, SkillConfig, require
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, successor_critic, unit_vectors
@@ -46,28 +47,26 @@ RIDGE = 1e-6  # of the mean squared length of φ̂, which is 1: keeps the regres
 class VISRConfig(SkillConfig):
     """r = φ(s')·w with φ and w on the unit sphere."""
 
+    positive: ClassVar[tuple[str, ...]] = ("hidden_dim",)
+
     learning_rate: float = 1e-3
     """Learning rate of φ."""
     skill_dim: int = 5
     """Width of w and φ."""
     hidden_dim: int = 256
     """Width of the two hidden layers of φ."""
-    gpi_skills: int = 10
-    """Other skills whose policies are considered whenever an action is chosen, which takes discrete actions;
-    0 follows the policy of the skill itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # On a line a unit vector is a sign, which has no gradient.
         require(self.skill_dim >= 2, "skill_dim", self.skill_dim, "2 or more; apt does without skills")
-        require_positive(self, "hidden_dim")
-        require(0 <= self.gpi_skills <= 1000, "gpi_skills", self.gpi_skills, "0 (off) to 1000, such as 10")
 
 
 class VISR(Method):
     """Rewards states whose feature points along the skill."""
 
     Config = VISRConfig
+    config: VISRConfig
     about = About(
         family="competence",
         year=2020,
@@ -75,15 +74,15 @@ class VISR(Method):
         paper="Hansen et al., arXiv:1906.05030",
         skills="continuous",
     )
-    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
     regresses_skill = True
+    gpi_skills: ClassVar[int] = 10
+    """Other skills whose policies are considered whenever a discrete action is chosen (the notebook's)."""
     skill_choice = "found by regressing the reward of the warm-up on the features of the states reached"
 
     def __init__(self, spec: EnvSpec, config: VISRConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.config: VISRConfig = config
         self.skill_dim = config.skill_dim
         self.reward_dim = self.skill_dim if spec.discrete else 0
         self.features = mlp([representation.dim, config.hidden_dim, config.hidden_dim, config.skill_dim])
@@ -145,5 +144,5 @@ class VISR(Method):
             feature_dim,
             self.skill_dim,
             condition_dim=self.config.skill_dim,
-            gpi_skills=self.config.gpi_skills,
+            gpi_skills=self.gpi_skills,
         )

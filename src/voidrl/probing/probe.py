@@ -20,6 +20,7 @@ from voidrl.methods.base import Latents, Method, Option
 from voidrl.probing import features, linear, reward
 from voidrl.probing.play import LABELS, Play
 from voidrl.probing.result import ProbeResult, RarityScore, RewardScore, TaskRewardScore, VariableScore
+from voidrl.representations.base import Representation
 from voidrl.system.device import seeded
 from voidrl.types import Batch
 
@@ -297,11 +298,11 @@ def intrinsic_rewards(
         repeats: How often every step is scored.
     """
     representation, device, n = agent.representation, agent.device, len(play)
-    method = copy.deepcopy(agent.method, {id(representation): representation}).eval()
+    method = copy.deepcopy(agent.method).eval()
     z = z.to(device)
     size = min(agent.config.learner.batch_size, n)
     skills = _skills(method, play, device)
-    notes = _notes(method, play, skills)
+    notes = _notes(method, representation, play, skills)
     begin, end = _episode_ends(play)
     over = torch.from_numpy(end == np.arange(n)).float()
     discount = agent.config.learner.discount
@@ -326,7 +327,8 @@ def intrinsic_rewards(
             )
             option = _option(z, before[begin[index]], after[end[index]], play.episode_step[end[index]] + 1)
             with agent.precision():
-                latents = Latents(_reader(z, now), _reader(z, then), _pool(z, after), option)
+                pool = _pool(z, after)
+                latents = Latents(_reader(z, now), _reader(z, then), pool, option, representation)
                 rewards: Tensor = method.scalar_reward(method.reward(batch, latents), batch.skill)
             scores[index] = rewards.float().cpu().numpy()
     return found
@@ -365,7 +367,7 @@ def _episode_ends(play: Play) -> tuple[np.ndarray, np.ndarray]:
     return first[number], last[number]
 
 
-def _notes(method: Method, play: Play, skills: Tensor) -> Tensor:
+def _notes(method: Method, representation: Representation, play: Play, skills: Tensor) -> Tensor:
     """(n, note_dim): what the method notes if each episode is played in an environment of its own."""
     device = skills.device
     notes = torch.zeros(len(play), method.note_dim, device=device)
@@ -375,12 +377,12 @@ def _notes(method: Method, play: Play, skills: Tensor) -> Tensor:
     starts = np.unique(_episode_ends(play)[0])
     starts = starts[np.argsort(number[starts])]
     envs = torch.arange(len(starts), device=device)
-    method.begin(play.observations(starts, before=True).to(device), envs)
+    method.begin(play.observations(starts, before=True).to(device), envs, representation)
     for t in np.unique(play.episode_step):
         rows = np.flatnonzero(play.episode_step == t)
         at = torch.from_numpy(rows).to(device)
         env = torch.from_numpy(number[rows]).to(device)
-        note = method.observe(play.observations(rows).to(device), skills[at], env)
+        note = method.observe(play.observations(rows).to(device), skills[at], env, representation)
         assert note is not None
         notes[at] = note
     return notes

@@ -70,7 +70,7 @@ class Actors:
         if self.engine.explorer is not None:
             self.engine.explorer.begin(n)
         if self.begins:
-            self.agent.method.begin(self.replay.latest(), self.env_numbers)
+            self.agent.method.begin(self.replay.latest(), self.env_numbers, self.agent.representation)
 
     # Skills
 
@@ -179,13 +179,14 @@ class Actors:
     def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""
         obs, env, method = self.replay.latest(), self.env_numbers, self.agent.method
+        representation = self.agent.representation
         if not real.all():
             env = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
             if self.begins:
                 fresh = torch.from_numpy(np.flatnonzero(~real)).to(obs.device)  # host synchronization
-                method.begin(obs[fresh], fresh)
+                method.begin(obs[fresh], fresh, representation)
             obs, skill = obs[env], skill[env]
-        note = method.observe(obs, skill, env) if self.observes else None
+        note = method.observe(obs, skill, env, representation) if self.observes else None
         if self.agent.note_dim:
             self._annotate(env, note)
 

@@ -566,7 +566,7 @@ def rehearse_reward(agent: Agent) -> None:
         batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one, one, note)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
-            latents = Latents(z, z, pool=z, option=lambda longest: Option(z(), z(), one, one))
+            latents = Latents(z, z, z, lambda longest: Option(z(), z(), one, one), agent.representation)
             reward = copied.reward(batch, latents)
         except Exception as error:
             failure = failed_piece(agent, error)
