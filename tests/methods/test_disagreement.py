@@ -4,6 +4,8 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, points
 
+from voidrl.agent.rewards import batch_latents
+
 SMALL = {"method__hidden_dim": 32, "method__learning_rate": 3e-3, "learner__batch_size": 64}
 
 

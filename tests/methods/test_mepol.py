@@ -272,7 +272,7 @@ def test_only_the_policy_that_learns_acts(tmp_path, monkeypatch):
 
     agent.learner.explore = watched_explore
     agent.random_actions = None
-    monkeypatch.setattr("voidrl.engine.engine.rollout_step", watched_step)
+    monkeypatch.setattr("voidrl.training.on_policy.rollout_step", watched_step)
     run_loop(tmp_path / "run", Point, agent, num_envs=2)
     assert len(weights) == 4
     assert not torch.equal(weights[0], weights[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -100,6 +100,7 @@ def _transitions(
     """The transitions that the method rewards, each with its latents and its (B,) weights, None for 1."""
     config = agent.config.learner
     pool, option = encoded_pool(agent, replay), encoded_options(agent, replay, segment)
+    representation = agent.representation
     if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
         plain = not agent.spec.pixels and config.views == 1
         batch = augmented if plain else replay.n_step_batch(segment)
@@ -111,14 +112,17 @@ def _transitions(
     z = cache(lambda: agent.encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
     for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
         # All steps of a segment belong to one option.
-        states = lambda i=i: z()[i], lambda i=i: z()[i + 1]  # type: ignore[misc]  # noqa: E731
-        latents = Latents(*states, pool, option, agent.representation)
+        latents = Latents(partial(_at, z, i), partial(_at, z, i + 1), pool, option, representation)
         yield batch, latents, weights
+
+
+def _at(z: Callable[[], Tensor], i: int) -> Tensor:
+    return z()[i]
 
 
 def batch_latents(agent: Agent, batch: Batch, pool: Pool, option: Options | None = None) -> Latents:
     """The representation of a batch's states, without gradients, computed when it is first read."""
-    states = (lambda: agent.encode(batch.obs), lambda: agent.encode(batch.next_obs))
+    states = partial(agent.encode, batch.obs), partial(agent.encode, batch.next_obs)
     return Latents(*states, pool, option, agent.representation)
 
 
