@@ -154,10 +154,10 @@ def check_vector_rewards(config: Config, method: Method, learner: type[Learner],
             f"learner {config.learner.name!r} cannot be used with method {name!r}, whose rewards are vectors "
             f"of {dim} numbers: expected a learner that takes them; use dqn"
         )
-    if not (isinstance(critic, nn.Module) and hasattr(critic, "successor")):
+    if not (isinstance(critic, nn.Module) and hasattr(critic, "td_loss")):
         raise ConfigError(
-            f"method {name!r} has rewards of {dim} numbers and no critic with `successor`: return one from "
-            f"make_critic, such as voidrl.nets.successor_critic(…), or use reward_dim = 0"
+            f"method {name!r} has rewards of {dim} numbers and no critic that learns them: return a "
+            f"voidrl.nets.SuccessorCritic from make_critic, such as successor_critic(…), or use reward_dim = 0"
         )
     if config.intrinsic_normalization == "standardize":
         raise ConfigError(

@@ -4,10 +4,8 @@ With `popart` the critic and its target predict normalized values (voidrl.nets.p
 by these, since adding a large mean would round their differences away; everything that is logged or returned,
 and the priorities, is in units of the reward.
 
-Vector rewards (`Method.reward_dim`) train a critic on successor features, ψ(s, a, w) → Σ γ^i φ_i + γⁿ
-ψ⁻(s', a*, w) in each component, with a* = argmax ψ(s', a, w)·w. The Huber losses of the components are added,
-not averaged as in VISR's notebook: an error along w then costs as much as the same error of a scalar Q. Such
-a critic may choose actions by values of its own, `acting_values`.
+A critic with a method `td_loss` computes the loss itself: those on successor features (voidrl.nets.successor)
+learn from vector rewards. It may also choose actions by values of its own, `acting_values`.
 
 Where the environment masks actions, forbidden ones are neither taken, nor drawn at random, nor the best in s'
 of a target.
@@ -32,7 +30,6 @@ from voidrl.nets import (
     DuelingQ,
     Encoder,
     PopArt,
-    SuccessorDuelingQ,
     redraw_noise,
     scale_gradient,
     silence,
@@ -112,7 +109,6 @@ class DQN(Learner):
 
     Config = DQNConfig
     actions = "discrete"
-    splits_over_ranks = True
     takes_vector_rewards = True
 
     def __init__(
@@ -221,18 +217,9 @@ class DQN(Learner):
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """One loss, for which online and target network draw new noise."""
         redraw_noise(self.critic, self.target_critic)
-        if reward.ndim > 1:
-            yield Loss("critic", *self.successor_loss(batch, reward))
-            return
-        for critic in (self.critic, self.target_critic):
-            if isinstance(critic, SuccessorDuelingQ):
-                critic.invalidate_gpi()
-        if self.popart is None:
-            yield Loss("critic", *self.critic_loss(batch, reward))
-            return
-        target = self.popart_target(batch, reward)
-        self.popart.update(target, self.critic, self.target_critic)
-        yield Loss("critic", *self.popart_loss(batch, target))
+        td_loss = getattr(self.critic if self.popart is None else self.popart, "td_loss", None)
+        found = self.critic_loss(batch, reward) if td_loss is None else td_loss(self, batch, reward)
+        yield Loss("critic", *found)
 
     def chosen(self, output: Tensor, action: Tensor) -> Tensor:
         """What the critic's output, (B, A) or (B, A, n), has of the (B,) actions: (B,) or (B, n)."""
@@ -264,58 +251,6 @@ class DQN(Learner):
         loss = (batch.weight * F.smooth_l1_loss(q, target, reduction="none")).mean()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
         return loss, metrics, (q - target).detach().abs()
-
-    @torch.no_grad()
-    def successor_target(self, batch: Batch, reward: Tensor) -> Tensor:
-        """(B, dim): φ + γⁿ ψ(s', a', w), a' the best action for w."""
-        psi = self.successor(self.target_critic, self.target_encoder(batch.next_obs), batch.skill)
-        if self.config.double:
-            q = self.critic(self.features(batch.next_obs), batch.skill)
-        else:
-            q = (psi * batch.skill[:, None]).sum(-1)
-        best = self.greedy(q, action_mask(batch.next_obs, self.spec))
-        target = reward + batch.discount[:, None] * self.chosen(psi, best)
-        return self.average_views(self.bounds.clamp(target))
-
-    @fusable
-    def successor_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
-        """Huber losses of all components, added; also the error of each transition's ψ·w."""
-        target = self.successor_target(batch, reward)
-        features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
-        psi = self.chosen(self.successor(self.critic, features, batch.skill), batch.action)  # (B, dim)
-        loss = (batch.weight * F.smooth_l1_loss(psi, target, reduction="none").sum(-1)).mean()
-        q = (psi.detach() * batch.skill).sum(-1)
-        q_target = (target * batch.skill).sum(-1)
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.mean(), "q_target": q_target.mean()}
-        return loss, metrics, (q - q_target).abs()
-
-    @staticmethod
-    def successor(critic: nn.Module, features: Tensor, skill: Tensor) -> Tensor:
-        """ψ(s, a, w) of all actions, (B, A, dim)."""
-        psi: Tensor = critic.successor(features, skill)  # type: ignore[operator]
-        return psi
-
-    @fusable
-    def popart_target(self, batch: Batch, reward: Tensor) -> Tensor:
-        """The target, compiled by itself: the last layers are rescaled by it before the loss is computed."""
-        return self.target(batch, reward)
-
-    @fusable
-    def popart_loss(self, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics, Tensor]:
-        """Huber loss of the normalized error; also the error of each transition."""
-        assert self.popart is not None
-        output = self.output(batch)
-        goal = self.popart.normalize(target)
-        loss = (batch.weight * F.smooth_l1_loss(output, goal, reduction="none")).mean()
-        q = self.popart.denormalize(output.detach())
-        metrics = {
-            "critic_loss": loss.detach(),
-            "q_mean": q.mean(),
-            "q_target": target.mean(),
-            "popart_mean": self.popart.mean[0],
-            "popart_std": self.popart.std[0],
-        }
-        return loss, metrics, (q - target).abs()
 
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""

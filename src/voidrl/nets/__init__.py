@@ -21,7 +21,7 @@ from voidrl.nets.layers import (
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 from voidrl.nets.popart import PopArt
 from voidrl.nets.progressive import ProgressiveEncoder
-from voidrl.nets.successor import SuccessorDuelingQ, successor_critic
+from voidrl.nets.successor import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
 
@@ -38,6 +38,7 @@ __all__ = [
     "NoisyLinear",
     "PopArt",
     "ProgressiveEncoder",
+    "SuccessorCritic",
     "SuccessorDuelingQ",
     "TF32Linear",
     "TrunkQ",
