@@ -102,7 +102,7 @@ class Agent(nn.Module):
         if config.phase != "pretrain":
             tunes = config.phase == "finetune"
             self.learner.warmup_steps = config.finetune.warmup_steps if tunes else config.warmup_steps
-        self.representation.use_learner(self.learner)
+        self.representation.size_heads(self.learner)
         self.method = method
         adapts = config.phase != "train"
         if adapts and config.finetune.heads == "actor" and not hasattr(self.learner, "actor"):
@@ -481,7 +481,8 @@ class Agent(nn.Module):
 
         `weight` are the importance weights of the learner's transitions, if these are the ones.
         """
-        views = Views(replay, segment, self.augment, self.representation.layout)
+        learner = self.learner if self.representation.reads_learner else None
+        views = Views(replay, segment, self.augment, self.representation.layout, learner)
         config = self.config.representation
         if config.warmup_updates:
             rise = config.learning_rate / config.warmup_updates

@@ -157,7 +157,8 @@ def check_vector_rewards(config: Config, method: Method, learner: type[Learner],
     if not (isinstance(critic, nn.Module) and hasattr(critic, "td_loss")):
         raise ConfigError(
             f"method {name!r} has rewards of {dim} numbers and no critic that learns them: return a "
-            f"voidrl.nets.SuccessorCritic from make_critic, such as successor_critic(…), or use reward_dim = 0"
+            f"voidrl.nets.SuccessorCritic from make_critic, such as successor_critic(…), or use "
+            f"reward_dim = 0"
         )
     if config.intrinsic_normalization == "standardize":
         raise ConfigError(

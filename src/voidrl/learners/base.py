@@ -35,9 +35,6 @@ class Learner(nn.Module):
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
-    splits_over_ranks: ClassVar[bool] = False
-    """Whether several processes may train one agent with it: its losses are means over the batch, and what it
-    keeps of a batch is the same on all ranks, since it is exchanged (`voidrl.ranks`)."""
     critic: nn.Module
     num_envs: int = 0
     """Training environments of all ranks, set by the agent."""

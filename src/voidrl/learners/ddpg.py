@@ -53,7 +53,6 @@ class DDPG(Learner):
 
     Config = DDPGConfig
     actions = "continuous"
-    splits_over_ranks = True
 
     def __init__(
         self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int

@@ -57,7 +57,6 @@ class SAC(Learner):
 
     Config = SACConfig
     actions = "continuous"
-    splits_over_ranks = True
 
     def __init__(
         self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int

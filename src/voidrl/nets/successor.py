@@ -1,11 +1,11 @@
 """Critics on successor features: ψ(s, a, w), the discounted sum of a vector of cumulants φ, and Q = ψ·w.
 
-With discrete actions ψ itself can be learned from vector rewards (`Method.reward_dim`), component by component:
-ψ(s, a, w) → Σ γ^i φ_i + γⁿ ψ⁻(s', a*, w) with a* = argmax ψ(s', a, w)·w. The Huber losses of the components are
-added, not averaged as in VISR's notebook: an error along w then costs as much as the same error of a scalar Q.
-ψ(s, a, w_i) is what the policy of another skill w_i collects, and ψ(s, a, w_i)·w what that is worth to w:
-generalized policy improvement (Barreto et al. 2017) acts by the maximum over several w_i. Where ψ is trained by
-the error of the scalar ψ·w, only its component along w means anything.
+With discrete actions ψ itself can be learned from vector rewards (`Method.reward_dim`), by component:
+ψ(s, a, w) → Σ γ^i φ_i + γⁿ ψ⁻(s', a*, w) with a* = argmax ψ(s', a, w)·w. The Huber losses of the components
+are added, not averaged as in VISR's notebook: an error along w then costs as much as the same error of a
+scalar Q. ψ(s, a, w_i) is what the policy of another skill w_i collects, and ψ(s, a, w_i)·w what that is worth
+to w: generalized policy improvement (Barreto et al. 2017) acts by the maximum over several w_i. Where ψ is
+trained by the error of the scalar ψ·w, only its component along w means anything.
 """
 
 from __future__ import annotations

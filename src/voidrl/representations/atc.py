@@ -56,7 +56,6 @@ class ATC(Representation):
 
     Config = ATCConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ATCConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)

@@ -31,8 +31,17 @@ if TYPE_CHECKING:
 class Views:
     """A sample of transitions, each read of which is a fresh augmentation."""
 
-    def __init__(self, replay: Replay, segment: Segment, augment: Augment, layout: Layout) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        segment: Segment,
+        augment: Augment,
+        layout: Layout,
+        learner: Learner | None = None,
+    ) -> None:
         self._replay, self._segment, self._augment, self._layout = replay, segment, augment, layout
+        self.learner = learner
+        """The learner, for a representation with `reads_learner`; else None."""
 
     @cached_property
     def batch(self) -> Batch:
@@ -90,6 +99,16 @@ class Views:
         return self._augment(frames, self._layout)
 
 
+def require_targets(learner: Learner, *names: str) -> None:
+    """Refuse a learner that lacks one of these target networks."""
+    for name in names:
+        if not hasattr(learner, name):
+            raise ConfigError(
+                f"representation.target = 'learner' cannot be used with learner {learner.config.name!r}, "
+                f"which has no {name.replace('_', ' ')}: use 'own'"
+            )
+
+
 class Representation(nn.Module):
     """The encoder f and, if `has_loss`, what is needed to train it. Methods see `encode`.
 
@@ -103,19 +122,12 @@ class Representation(nn.Module):
     """Whether f is the learner's encoder rather than a network of the representation."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
-
-    splits_over_ranks: ClassVar[bool] = False
-    """Whether several processes may train one agent with it: its loss is a mean over the batch, and what it
-    computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
-    (`voidrl.ranks`)."""
-
     reads_files: ClassVar[bool] = False
     """Whether f has given weights, which a new agent reads from a file."""
 
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
         self.spec, self.config, self.encoder = spec, config, encoder
-        self._learner: tuple[Learner, ...] = ()
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
@@ -124,29 +136,11 @@ class Representation(nn.Module):
 
     @property
     def reads_learner(self) -> bool:
-        """Whether the loss reads networks of the learner, which must then not learn at the same time."""
+        """Whether the loss reads networks of `views.learner`, which must then not learn at the same time."""
         return False
 
-    def use_learner(self, learner: Learner) -> None:
-        """Called once with the learner, for a loss that reads its networks."""
-        self._learner = (learner,)  # in a tuple it is no submodule, and no weight has two names
-
-    @property
-    def learner(self) -> Learner:
-        """The learner, which is not a part of the representation."""
-        if not self.reads_learner:
-            name = type(self).__name__
-            raise ConfigError(f"{name} reads the learner's networks: its property reads_learner must be True")
-        return self._learner[0]
-
-    def require_targets(self, *names: str) -> None:
-        """Refuse a learner that lacks one of these target networks."""
-        for name in names:
-            if not hasattr(self.learner, name):
-                raise ConfigError(
-                    f"representation.target = 'learner' cannot be used with learner "
-                    f"{self.learner.config.name!r}, which has no {name.replace('_', ' ')}: use 'own'"
-                )
+    def size_heads(self, learner: Learner) -> None:
+        """Called once, when the learner exists: build heads of its width, or refuse one that does not fit."""
 
     @classmethod
     def describe_files(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -28,9 +28,6 @@ from voidrl.representations.sgi import SGI
 from voidrl.representations.simclr import SimCLR
 from voidrl.representations.spr import SPR
 from voidrl.types import EnvSpec, Metrics
-
-if TYPE_CHECKING:
-    from voidrl.learners.base import Learner
 
 LossName = Literal["simclr", "atc", "spr", "icm", "inverse", "sgi"]
 PARTS: dict[str, tuple[type[Representation], dict[str, Any]]] = {
@@ -103,7 +100,6 @@ class Combined(Representation):
 
     Config = CombinedConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: CombinedConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
@@ -117,17 +113,6 @@ class Combined(Representation):
         part = self.parts[name]
         assert isinstance(part, Representation)
         return part
-
-    @property
-    def reads_learner(self) -> bool:
-        """If a part does."""
-        return any(self.part(name).reads_learner for name in self.parts)
-
-    def use_learner(self, learner: Learner) -> None:
-        """Parts may read its networks."""
-        super().use_learner(learner)
-        for name in self.parts:
-            self.part(name).use_learner(learner)
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The weighted sum: a scalar, or (B,) if a part has a loss for each transition."""

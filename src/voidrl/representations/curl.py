@@ -34,7 +34,7 @@ from voidrl.nets import (
     top1_accuracy,
 )
 from voidrl.nets.spectral import full_precision
-from voidrl.representations.base import Representation, Views
+from voidrl.representations.base import Representation, Views, require_targets
 from voidrl.types import EnvSpec, Metrics
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class CURL(Representation):
 
     Config = CURLConfig
     has_loss = True
-    splits_over_ranks = True
     uses_learner_encoder = True
 
     def __init__(self, spec: EnvSpec, config: CURLConfig, encoder: Encoder) -> None:
@@ -104,22 +103,24 @@ class CURL(Representation):
         """If its target encoder makes the keys."""
         return self.config.target == "learner"
 
-    def use_learner(self, learner: Learner) -> None:
-        """Keys may come from its target encoder."""
-        super().use_learner(learner)
-        if self.config.target == "learner":
-            self.require_targets("target_encoder")
+    def size_heads(self, learner: Learner) -> None:
+        """Keys may come from the learner's target encoder."""
+        if self.reads_learner:
+            require_targets(learner, "target_encoder")
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """InfoNCE between two fresh views, the mean for each transition."""
-        return self.contrast(*views.obs(times=2).chunk(2))
+        anchor, positive = views.obs(times=2).chunk(2)
+        return self.contrast(anchor, positive, views.learner)
 
     @fusable
-    def contrast(self, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Metrics]:
+    def contrast(
+        self, anchor: Tensor, positive: Tensor, learner: Learner | None = None
+    ) -> tuple[Tensor, Metrics]:
         """The (B,) losses of two views (B, *obs_shape) of the same states."""
         query = self.projection(self.encode(anchor))  # (B, width)
         with torch.no_grad():
-            owner = self.learner if self.config.target == "learner" else self
+            owner = self if learner is None else learner
             target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
             key = self.target_projection(target_encoder(positive))  # (B, width)
         keys, first = ranks.all_gather(key), ranks.current().rank * len(key)  # on several ranks those of all

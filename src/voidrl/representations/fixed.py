@@ -11,8 +11,6 @@ from voidrl.types import EnvSpec
 class Fixed(Representation):
     """f is initialized at random and frozen."""
 
-    splits_over_ranks = True
-
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """A frozen encoder."""

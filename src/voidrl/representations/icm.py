@@ -49,7 +49,6 @@ class ICM(Representation):
 
     Config = ICMConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ICMConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)

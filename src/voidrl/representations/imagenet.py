@@ -89,7 +89,6 @@ class ImageNet(Representation):
 
     Config = ImageNetConfig
     reads_files = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ImageNetConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)

@@ -9,4 +9,3 @@ class LearnerEncoder(Representation):
     """f is the learner's encoder."""
 
     uses_learner_encoder = True
-    splits_over_ranks = True

@@ -126,7 +126,6 @@ class SGI(Representation):
 
     Config = SGIConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SGIConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)

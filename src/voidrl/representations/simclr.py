@@ -40,7 +40,6 @@ class SimCLR(Representation):
 
     Config = SimCLRConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SimCLRConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)

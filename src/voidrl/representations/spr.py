@@ -44,7 +44,7 @@ from voidrl.nets.encoder import CHANNELS
 from voidrl.nets.layers import in_bf16
 from voidrl.nets.observations import input_shape
 from voidrl.nets.spectral import full_precision
-from voidrl.representations.base import Representation, Views
+from voidrl.representations.base import Representation, Views, require_targets
 from voidrl.types import EnvSpec, Layout, Metrics
 
 if TYPE_CHECKING:
@@ -98,7 +98,6 @@ class SPR(Representation):
 
     Config = SPRConfig
     has_loss = True
-    splits_over_ranks = True
     uses_learner_encoder = True
     resets_partly: ClassVar[tuple[str, ...]] = (*Representation.resets_partly, "transition")
 
@@ -141,9 +140,8 @@ class SPR(Representation):
         """If its critic is the projection, or its target network the target."""
         return self.config.projection == "head" or self.config.target == "learner"
 
-    def use_learner(self, learner: Learner) -> None:
-        """Its critic may be the projection, and its target network the target."""
-        super().use_learner(learner)
+    def size_heads(self, learner: Learner) -> None:
+        """The learner's critic may be the projection, and its target network the target."""
         head = self.config.projection == "head"
         if head:
             if not hasattr(getattr(learner, "critic", None), "project"):
@@ -153,20 +151,22 @@ class SPR(Representation):
                 )
             self._make_predictor(int(learner.critic.projection_dim))  # type: ignore[arg-type]
         if self.config.target == "learner":
-            self.require_targets("target_encoder", *(["target_critic"] if head else []))
+            require_targets(learner, "target_encoder", *(["target_critic"] if head else []))
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The error of the predictions along K steps."""
-        return self.predict(*views.sequence(self.config.prediction_steps))
+        return self.predict(*views.sequence(self.config.prediction_steps), views.learner)
 
     @fusable
-    def predict(self, obs: Tensor, action: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
+    def predict(
+        self, obs: Tensor, action: Tensor, mask: Tensor, learner: Learner | None = None
+    ) -> tuple[Tensor, Metrics]:
         """The (B,) losses of (K + 1, B, *obs_shape), (K, B, …) actions and the (K, B) mask of valid steps."""
         with torch.no_grad():
-            reached = self.latent(obs[1:].flatten(0, 1), target=True)  # (K · B, …)
-            target = self.project(reached, target=True)
+            reached = self.latent(obs[1:].flatten(0, 1), learner, target=True)  # (K · B, …)
+            target = self.project(reached, learner, target=True)
         rolled = self.roll(self.latent(obs[0]), action)
-        losses = self.errors(self.project(torch.cat(rolled[1:])), target, mask)
+        losses = self.errors(self.project(torch.cat(rolled[1:]), learner), target, mask)
         return losses, {"spr_loss": losses.detach().mean()}
 
     def roll(self, latent: Tensor, action: Tensor) -> list[Tensor]:
@@ -182,32 +182,33 @@ class SPR(Representation):
         error = (direction - unit_vectors(target.float())).square().sum(-1).view_as(mask)  # 2 − 2 cos
         return (error * mask).mean(0)
 
-    def _encoder(self, *, target: bool) -> Encoder:
+    def _encoder(self, learner: Learner | None, *, target: bool) -> Encoder:
         encoder: nn.Module | None = self.encoder
         if target and self.config.target == "learner":
-            encoder = self.learner.target_encoder  # type: ignore[assignment]
+            encoder = learner.target_encoder  # type: ignore[assignment, union-attr]
         elif target and self.config.momentum:
             encoder = self.target_encoder
         assert isinstance(encoder, Encoder)
         return encoder
 
-    def latent(self, obs: Tensor, *, target: bool = False) -> Tensor:
+    def latent(self, obs: Tensor, learner: Learner | None = None, *, target: bool = False) -> Tensor:
         """(B, *obs_shape) → (B, *shape), by the encoder or the one that gives targets."""
-        encoder = self._encoder(target=target)
+        encoder = self._encoder(learner, target=target)
         latent = encoder(obs) if self._features else encoder.latent(obs)
         done = encoder.rescales and not self._features
         return rescale(latent) if self.rescales and not done else latent
 
-    def project(self, latent: Tensor, *, target: bool = False) -> Tensor:
+    def project(self, latent: Tensor, learner: Learner | None = None, *, target: bool = False) -> Tensor:
         """(B, *shape) → (B, width)."""
         config = self.config
         if config.projection == "own":
             layer = self.target_projection if target and config.momentum else self.projection
             projected: Tensor = layer(latent)
             return projected
-        encoder, from_target = self._encoder(target=target), target and config.target == "learner"
+        assert learner is not None
+        encoder, from_target = self._encoder(learner, target=target), target and config.target == "learner"
         features = latent if self._features or not encoder.pixels else encoder.trunk(latent)
-        critic = self.learner.target_critic if from_target else self.learner.critic
+        critic = learner.target_critic if from_target else learner.critic
         return critic.project(features.flatten(1))  # type: ignore[union-attr, operator, no-any-return]
 
     def after_step(self) -> None:
