@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Count, LearnerConfig, require, require_positive
+from voidrl.config import Count, LearnerConfig, require
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, frozen, linear_schedule
 from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+NOISE_CLIP = 0.3  # of the noise inside the losses
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,15 @@ class DDPGConfig(LearnerConfig):
     trunk_dim: int = 0
     """Width of a trunk FC → LayerNorm → tanh that actor and critic each begin with, trained by their own
     loss; 0 leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
-    actor_every_updates: Count = 1
-    """Updates per actor update."""
     stddev_start: float = 1.0
     """Standard deviation of the exploration noise at the start."""
     stddev_end: float = 0.1
     """Standard deviation of the exploration noise after the decay."""
     stddev_decay_steps: Count = 100_000
     """Environment steps of the decay."""
-    noise_clip: float = 0.3
-    """Noise inside the losses is clipped to this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "actor_every_updates", "noise_clip")
         for name in ("stddev_start", "stddev_end", "stddev_decay_steps", "trunk_dim"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
 
@@ -97,7 +94,7 @@ class DDPG(Learner):
 
     def noisy(self, action: Tensor) -> Tensor:
         """Clipped noise on top of an action; the clamp to [−1, 1] lets gradients through."""
-        clip = self.config.noise_clip
+        clip = NOISE_CLIP
         noise = (self.stddev * torch.randn_like(action)).clamp(-clip, clip)
         inside = (action + noise).clamp(-1, 1)
         return action + (inside - action).detach()
@@ -111,7 +108,7 @@ class DDPG(Learner):
         """Critics first, then the actor."""
         loss, metrics, error, features = self.critic_loss(batch, reward)
         yield Loss("critic", loss, metrics, error)
-        if self.trains_actor and index % self.config.actor_every_updates == 0:
+        if self.trains_actor:
             with frozen(self.critic):
                 loss, metrics = self.actor_loss(features, batch.skill[: len(features)])
             yield Loss("actor", loss, metrics)

@@ -69,9 +69,6 @@ class DQNConfig(LearnerConfig):
     popart: bool = False
     """Learn values normalized by the running mean and deviation of their targets (PopArt), which leaves
     values themselves unchanged whenever these move. The loss has then the same scale whatever the rewards."""
-    popart_rate: float = 3e-4
-    """Weight of the newest batch in these statistics, which look back about 1 / rate updates (Hessel et al.
-    2019: 3e-4)."""
     epsilon_start: float = 1.0
     """Probability of a random action at the start."""
     epsilon_end: float = 0.05
@@ -97,7 +94,6 @@ class DQNConfig(LearnerConfig):
             "0 (no noise) or a number such as 0.5",
         )
         require_positive(self, "head_gradient_scale")
-        require(0 < self.popart_rate <= 1, "popart_rate", self.popart_rate, "a number in (0, 1]")
         ladder, greedy = self.epsilon_ladder, not (self.epsilon_start or self.epsilon_end)
         require(0 <= ladder < 1000, "epsilon_ladder", ladder, "0 (the same ε for all) or a number such as 7")
         remedy = "0, or an epsilon_start or epsilon_end above 0: every power of an ε of 0 is 0"
@@ -148,7 +144,7 @@ class DQN(Learner):
                 f"critic: expected one whose last layers give the values themselves; use learner.popart = "
                 f"False, or a method without a critic of its own"
             )
-        return PopArt(self.config.popart_rate)
+        return PopArt()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """One optimizer."""

@@ -19,6 +19,7 @@ from voidrl.learners.base import Learner, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+LOG_STD_MAX = 2.0  # upper bound of the log standard deviation, as in DrQ
 ENTROPY_MARGIN = 2.0  # nats per dimension below log_std_min that a tanh-Gaussian is granted
 LEAST_TEMPERATURE = 1e-8  # its logarithm is a weight
 
@@ -35,21 +36,15 @@ class SACConfig(LearnerConfig):
     """Updates between two target updates."""
     log_std_min: float = -10.0
     """Lower bound of the policy's log standard deviation."""
-    log_std_max: float = 2.0
-    """Upper bound of the policy's log standard deviation."""
     initial_temperature: float = 0.1
     """α at the start."""
     learn_temperature: bool = True
-    """Adjust α so that the policy's entropy meets `target_entropy`; False keeps it fixed."""
-    target_entropy: float | None = None
-    """Entropy of the policy in nats at which a learned α settles; None: −1 per action dimension."""
+    """Adjust α so that the policy's entropy settles at −1 nat per action dimension; False keeps it fixed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "actor_every_updates", "initial_temperature")
-        target = self.target_entropy
-        require(target is None or math.isfinite(target), "target_entropy", target, "None or a finite number")
-        require(self.log_std_min < self.log_std_max, "log_std_min", self.log_std_min, "less than log_std_max")
+        require(self.log_std_min < LOG_STD_MAX, "log_std_min", self.log_std_min, f"less than {LOG_STD_MAX}")
 
 
 class SAC(Learner):
@@ -69,8 +64,6 @@ class SAC(Learner):
         self.actor = mlp([inputs, *hidden, 2 * spec.action_dim], full_precision=False)
         log_alpha = torch.tensor(math.log(config.initial_temperature))
         self.log_alpha = nn.Parameter(log_alpha, requires_grad=config.learn_temperature)
-        target = config.target_entropy
-        self.target_entropy = float(-spec.action_dim if target is None else target)
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
@@ -86,7 +79,7 @@ class SAC(Learner):
     def policy(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before tanh, (B, A) each."""
         mean, log_std = self.actor(join(features, skill)).float().chunk(2, -1)
-        low, high = self.config.log_std_min, self.config.log_std_max
+        low, high = self.config.log_std_min, LOG_STD_MAX
         return mean, (low + (high - low) * (log_std.tanh() + 1) / 2).exp()
 
     def sample(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +118,7 @@ class SAC(Learner):
                 loss, metrics = self.actor_loss(features, batch.skill[: len(features)], alpha)
             yield Loss("actor", loss, {**metrics, "temperature": alpha})
             if self.config.learn_temperature:
-                loss = self.log_alpha.exp() * (metrics["policy_entropy"] - self.target_entropy)
+                loss = self.log_alpha.exp() * (metrics["policy_entropy"] + self.spec.action_dim)
                 yield Loss("temperature", loss, {})
 
     def bounded(self, target: Tensor, alpha: Tensor) -> Tensor:

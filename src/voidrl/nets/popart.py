@@ -41,6 +41,8 @@ from voidrl.types import Batch, Metrics
 if TYPE_CHECKING:
     from voidrl.learners.dqn import DQN
 
+RATE = 3e-4
+"""Weight of the newest batch (Hessel et al. 2019): statistics look back about 1 / rate updates."""
 SMALLEST_STD = 1e-4
 """Lower limit of σ (Hessel et al. 2019): weights would grow without limit where all targets are equal."""
 
@@ -52,7 +54,7 @@ class PopArt(nn.Module):
         rate: Weight of the newest batch, in (0, 1].
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float = RATE) -> None:
         super().__init__()
         self.moments = RunningMoments(floor=SMALLEST_STD, momentum=1 - rate)
 

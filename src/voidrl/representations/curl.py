@@ -56,10 +56,9 @@ class CURLConfig(RepresentationConfig):
     encoder, as on DMControl (with `learner.target_encoder_tau` 0.05)."""
     momentum: float = 0.999
     """Momentum of that copy, and of the copy of the projection."""
-    projection_hidden: int = 256
-    """Hidden width of the projection."""
     projection_dim: int = 128
-    """Width of queries and keys; 0 compares the features themselves, as on DMControl."""
+    """Width of queries and keys, half that of the projection's hidden layer; 0 compares the features
+    themselves, as on DMControl."""
     logit_scale: float = 0.1
     """Multiplies the logits (Atari 0.1, DMControl 1)."""
 
@@ -67,7 +66,7 @@ class CURLConfig(RepresentationConfig):
         super().__post_init__()
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         require(self.projection_dim >= 0, "projection_dim", self.projection_dim, "0 (none) or more")
-        require_positive(self, "projection_hidden", "logit_scale")
+        require_positive(self, "logit_scale")
 
 
 class CURL(Representation):
@@ -87,7 +86,7 @@ class CURL(Representation):
             )
         self.projection: nn.Module = nn.Identity()
         if config.projection_dim:
-            hidden = config.projection_hidden
+            hidden = 2 * config.projection_dim
             layers = [Linear(self.dim, hidden), Standardize(), nn.ReLU()]
             last = FullPrecisionLinear(hidden, config.projection_dim)
             self.projection = nn.Sequential(*layers, last, Standardize())

@@ -26,8 +26,6 @@ class SimCLRConfig(RepresentationConfig):
     """Hidden width of the projection head; 0 for a linear one."""
     projection_dim: int = 64
     """Output width of the projection head."""
-    decoupled: bool = False
-    """Leave the positive pair out of the denominator, as the paper's printed sum does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +63,6 @@ class SimCLR(Representation):
         loss, accuracy = nt_xent(
             h,
             self.config.temperature,
-            decoupled=self.config.decoupled,
             everyone=None if pairs is None else pairs.transpose(0, 1).flatten(0, 1),
             first=ranks.current().rank * (len(h) // 2),
         )
@@ -78,7 +75,6 @@ def nt_xent(
     h: Tensor,
     temperature: float,
     *,
-    decoupled: bool = False,
     everyone: Tensor | None = None,
     first: int = 0,
 ) -> tuple[Tensor, Tensor]:
@@ -97,5 +93,4 @@ def nt_xent(
         itself = itself.unflatten(0, (2, total))[:, first : first + n].flatten(0, 1)  # (2B, 2N)
     similarity = similarity.masked_fill(itself, -torch.inf)
     accuracy = top1_accuracy(similarity, attract)
-    repel = similarity.masked_fill(itself.roll(total, 1), -torch.inf) if decoupled else similarity
-    return (repel.logsumexp(1) - attract).mean(), accuracy
+    return (similarity.logsumexp(1) - attract).mean(), accuracy

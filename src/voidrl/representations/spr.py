@@ -8,10 +8,10 @@ the mean over k = 1 … K, in which steps after the end count 0; k = 0, where no
 Differences from the paper: the projection may be a layer of its own, which works with every learner; the last
 state before an end is a target too, which the public code masks; with momentum 0 targets come from the
 encoder of this update, in the public code from that of the update before; with a trunk behind the
-convolutions, predictions may be made in its output (`latents`).
+convolutions, it is left to other losses.
 
 Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on f, whatever f shares
-with the learner.
+with the learner, and predicts the output of its trunk (`FeatureSPR`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ from voidrl.types import EnvSpec, Layout, Metrics
 if TYPE_CHECKING:
     from voidrl.learners.base import Learner
 
+HIDDEN_DIM = 512  # of the transition model for vectors
+
 
 @dataclass(frozen=True)
 class SPRConfig(RepresentationConfig):
@@ -65,18 +67,10 @@ class SPRConfig(RepresentationConfig):
     """Weight of this loss next to the learner's."""
     prediction_steps: int = 5
     """K."""
-    latents: Literal["stack", "features"] = "stack"
-    """What is predicted: the feature maps of the convolutions (SPR), which leaves the trunk behind them to
-    other losses; or the encoder's features. The same for vectors, and for an encoder without a trunk; of
-    images with numbers it is always the features, of which the numbers are a part."""
-    hidden_dim: int = 512
-    """Hidden width of the transition model for vectors."""
     batch_norm: bool = False
     """BatchNorm between the convolutions of the transition model (SPR; SR-SPR and BBF have none)."""
     projection: Literal["own", "head"] = "own"
     """A layer of its own, or the first layers of the critic's streams, as in SPR, SR-SPR and BBF."""
-    projection_dim: int = 256
-    """Width of a projection of its own."""
     target: Literal["own", "learner"] = "own"
     """Targets come from the encoder itself or, with a `momentum`, a copy of it (SPR); or from the learner's
     target network (SR-SPR, BBF)."""
@@ -86,7 +80,7 @@ class SPRConfig(RepresentationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "prediction_steps", "hidden_dim", "projection_dim")
+        require_positive(self, "prediction_steps")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         if self.projection == "head":
             wanted = "0 with projection = 'head', whose slow copy is the learner's: use target = 'learner'"
@@ -100,6 +94,11 @@ class SPR(Representation):
     has_loss = True
     uses_learner_encoder = True
     resets_partly: ClassVar[tuple[str, ...]] = (*Representation.resets_partly, "transition")
+    predicts_features: ClassVar[bool] = False
+    """Whether latents of images are the encoder's features instead of its feature maps; with numbers, which
+    are no part of feature maps, they always are."""
+    projection_dim: ClassVar[int] = 256
+    """Width of a projection of its own."""
 
     def __init__(self, spec: EnvSpec, config: SPRConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -112,8 +111,8 @@ class SPR(Representation):
             )
         # Heads read latents as they are in RL; a projection of its own reads them rescaled.
         self.rescales = encoder.rescales or config.projection == "own"
-        self._features = encoder.pixels and config.latents == "features" and len(encoder.trunk) > 0
-        self._features |= encoder.mixed  # numbers are no part of the feature maps
+        self._features = encoder.pixels and self.predicts_features and len(encoder.trunk) > 0
+        self._features |= encoder.mixed
         with torch.no_grad():
             shape = self.latent(torch.zeros(1, *input_shape(spec))).shape[1:]
         self.latent_shape = tuple(shape)
@@ -123,10 +122,12 @@ class SPR(Representation):
                 f"{tuple(shape)}: expected the feature maps of convolutions; use False"
             )
         actions = spec.num_actions or spec.action_dim
-        self.transition = Transition(self.latent_shape, actions, config, rescales=self.rescales)
+        self.transition = Transition(
+            self.latent_shape, actions, batch_norm=config.batch_norm, rescales=self.rescales
+        )
         if config.projection == "own":
-            self.projection = Linear(shape.numel(), config.projection_dim).apply(init_orthogonal)
-            self._make_predictor(config.projection_dim)
+            self.projection = Linear(shape.numel(), self.projection_dim).apply(init_orthogonal)
+            self._make_predictor(self.projection_dim)
             if config.momentum:
                 self.target_projection = target_copy(self.projection)
         if config.momentum and config.target == "own":
@@ -221,10 +222,16 @@ class SPR(Representation):
                 polyak_update(self.target_encoder, self.encoder, tau)
 
 
+class FeatureSPR(SPR):
+    """Self-prediction of all of an encoder's output, trunk included, as a part of other representations."""
+
+    predicts_features = True
+
+
 class Transition(nn.Module):
     """The latent after an action: two convolutions for (C, H, W), two linear layers for (d,)."""
 
-    def __init__(self, shape: tuple[int, ...], actions: int, config: SPRConfig, *, rescales: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], actions: int, *, batch_norm: bool, rescales: bool) -> None:
         super().__init__()
         self.spatial, self.rescales = len(shape) == 3, rescales
         if self.spatial:
@@ -232,11 +239,11 @@ class Transition(nn.Module):
             first = Conv(channels + actions, channels, 3, padding=1)
             first.layout = Layout(multiple=CHANNELS)
             layers: list[nn.Module] = [first, nn.ReLU()]
-            layers += [BatchStandardize(channels)] if config.batch_norm else []
+            layers += [BatchStandardize(channels)] if batch_norm else []
             self.layers = nn.Sequential(*layers, Conv(channels, channels, 3, padding=1), nn.ReLU())
             self.layers.apply(init_orthogonal)
         else:
-            self.layers = mlp([shape[0] + actions, config.hidden_dim, shape[0]])
+            self.layers = mlp([shape[0] + actions, HIDDEN_DIM, shape[0]])
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         """(B, *shape), (B, A) → (B, *shape)."""
