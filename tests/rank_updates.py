@@ -23,7 +23,9 @@ from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import Latents
 from voidrl.replay import Draw
 from voidrl.replay.priorities import Priorities
+from voidrl.representations import sgi
 
+sgi.GOAL_SWAP = sgi.GOAL_NOISE = 0.0  # which are drawn on each rank
 DEVICE = torch.device(os.environ.get("RANKS_DEVICE", "cpu"))
 UPDATES = 4
 NORMALIZED = {"intrinsic_normalization": "standardize"}
@@ -35,7 +37,7 @@ REPRESENTATIONS = {
     "atc": {},
     "spr": {"batch_norm": True},
     "icm": {},
-    "sgi": {"goal_swap": 0.0, "goal_noise": 0.0},
+    "sgi": {},
     "combined": {"losses": ("simclr", "atc", "inverse")},
 }
 

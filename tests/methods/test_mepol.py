@@ -227,7 +227,7 @@ def replay_entropy(replay, part):
 
 @pytest.mark.parametrize("phase", ["pretrain", "train"])
 def test_a_run_that_stops_within_a_rollout_resumes_bit_for_bit(phase, tmp_path):
-    learner = {"name": "mepol", "rollout_steps": 6, "max_updates": 3, "value_updates": 3, "hidden_dim": 8}
+    learner = {"name": "mepol", "rollout_steps": 6, "max_updates": 3, "hidden_dim": 8}
     changes = tiny(env__num_envs=2, log__checkpoint_every_steps=16, learner=learner, log__log_every_steps=8)
     if phase == "pretrain":
         changes |= {"method": small_method("mepol"), "representation": {"name": "simclr", "batch_size": 8}}
@@ -299,7 +299,6 @@ def test_the_policy_of_images_leaves_f_alone():
         ({"reset__every_updates": 5}, r"reset.every_updates = 5 cannot be used"),
         ({"replay__data": "x.npz"}, r"replay.data = 'x.npz' cannot be used .* leave it out"),
         ({"method__min_radius": 2.0}, r"min_radius = 2.0 cannot be used"),
-        ({"learner__backtracks": -1}, r"backtracks = -1 cannot be used"),
         ({"phase": "train", "method": "diayn", "learner": "mepol"}, "it follows no skills"),
     ],
 )

@@ -23,9 +23,8 @@ from voidrl.nets import Encoder
 from voidrl.representations.atc import ATC
 from voidrl.representations.base import Representation, Views
 from voidrl.representations.icm import ICM
-from voidrl.representations.sgi import SGI
+from voidrl.representations.sgi import SGI, FeatureSPR
 from voidrl.representations.simclr import SimCLR
-from voidrl.representations.spr import FeatureSPR
 from voidrl.types import EnvSpec, Metrics
 
 LossName = Literal["simclr", "atc", "spr", "icm", "inverse", "sgi"]

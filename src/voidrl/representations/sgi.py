@@ -41,7 +41,7 @@ from voidrl.nets import (
 from voidrl.nets.observations import action_mask
 from voidrl.representations.base import Representation, Views
 from voidrl.representations.icm import inverse_errors
-from voidrl.representations.spr import FeatureSPR, SPRConfig
+from voidrl.representations.spr import SPR, SPRConfig
 from voidrl.types import EnvSpec, Metrics
 
 # The settings of the paper and its code.
@@ -86,7 +86,13 @@ class SGIConfig(RepresentationConfig):
         require(some, "prediction_weight = inverse_weight = goal_weight", 0, "at least one above 0")
 
 
-class _Prediction(FeatureSPR):
+class FeatureSPR(SPR):
+    """Self-prediction of all of an encoder's output, trunk included, as a part of other representations."""
+
+    predicts_features = True
+
+
+class GoalSPR(FeatureSPR):
     """SPR whose projection is the first layer of the Q function."""
 
     projection_dim = 2 * HIDDEN_DIM
@@ -125,7 +131,7 @@ class SGI(Representation):
                 f"representation.goal_weight = {config.goal_weight} cannot be used with {spec.describe()}: "
                 f"goal-conditioned RL compares the values of discrete actions; use goal_weight = 0"
             )
-        self.spr = _Prediction(spec, SPRConfig(config.name, config.encoder, momentum=MOMENTUM), encoder)
+        self.spr = GoalSPR(spec, SPRConfig(config.name, config.encoder, momentum=MOMENTUM), encoder)
         width = self.spr.projection_dim
         self.rolls = bool(config.prediction_weight or config.inverse_weight)
         if config.inverse_weight:

@@ -11,7 +11,7 @@ encoder of this update, in the public code from that of the update before; with 
 convolutions, it is left to other losses.
 
 Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on f, whatever f shares
-with the learner, and predicts the output of its trunk (`FeatureSPR`).
+with the learner, and predicts the output of its trunk (`voidrl.representations.sgi.FeatureSPR`).
 """
 
 from __future__ import annotations
@@ -220,12 +220,6 @@ class SPR(Representation):
             if self.config.target == "own":
                 assert self.encoder is not None
                 polyak_update(self.target_encoder, self.encoder, tau)
-
-
-class FeatureSPR(SPR):
-    """Self-prediction of all of an encoder's output, trunk included, as a part of other representations."""
-
-    predicts_features = True
 
 
 class Transition(nn.Module):
