@@ -172,6 +172,28 @@ class Learner(nn.Module):
         return [*self.critic.parameters(), *(p for p in encoder if id(p) not in kept)]
 
 
+class ActorCritic(Learner):
+    """A policy of continuous actions with twin critics; the encoder learns from the critics' loss alone."""
+
+    actions = "continuous"
+    actor: nn.Sequential
+
+    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """The mean of both critics."""
+        values: Tensor = self.critic(self.features(obs), skill, action)
+        return values.float().mean(0)
+
+    def regress(self, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics, Tensor, Tensor]:
+        """The squared error of both critics; also each transition's error, and f(s) for the actor."""
+        features = self.features(batch.obs)
+        q = self.critic(features, batch.skill, batch.action)  # (2, B)
+        error = q - target
+        loss = (batch.weight * error.square()).mean(1).sum()
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
+        return loss, metrics, error.detach().abs().mean(0), seen
+
+
 class Surrogate(NamedTuple):
     """What an on-policy learner maximizes under a trust region, for the policy as it is now."""
 

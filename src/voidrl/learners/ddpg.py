@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require
 from voidrl.kernels.fusion import fusable
-from voidrl.learners.base import Learner, frozen, linear_schedule
+from voidrl.learners.base import ActorCritic, frozen, linear_schedule
 from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -45,11 +45,10 @@ class DDPGConfig(LearnerConfig):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
 
 
-class DDPG(Learner):
+class DDPG(ActorCritic):
     """Deterministic policy, twin critics. The encoder learns from the critics' loss and has no target."""
 
     Config = DDPGConfig
-    actions = "continuous"
 
     def __init__(
         self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -99,11 +98,6 @@ class DDPG(Learner):
         inside = (action + noise).clamp(-1, 1)
         return action + (inside - action).detach()
 
-    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
-        """The mean of both critics."""
-        values: Tensor = self.critic(self.features(obs), skill, action)
-        return values.float().mean(0)
-
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then the actor."""
         loss, metrics, error, features = self.critic_loss(batch, reward)
@@ -115,19 +109,13 @@ class DDPG(Learner):
 
     @fusable
     def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor, Tensor]:
-        """The squared n-step error of both critics; also each transition's error, and f(s) for the actor."""
+        """`regress` on n-step targets."""
         with torch.no_grad():
             features = self.features(batch.next_obs)
             action = self.noisy(self.policy(features, batch.skill))
             target_q = self.target_critic(features, batch.skill, action)  # (2, B)
             target = self.average_views(self.bounds.clamp(reward + batch.discount * target_q.amin(0)))  # (B,)
-        features = self.features(batch.obs)
-        q = self.critic(features, batch.skill, batch.action)  # (2, B)
-        error = q - target
-        loss = (batch.weight * error.square()).mean(1).sum()
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
-        return loss, metrics, error.detach().abs().mean(0), seen
+        return self.regress(batch, target)
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Metrics]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
-from voidrl.learners.base import Learner, frozen
+from voidrl.learners.base import ActorCritic, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -47,11 +47,10 @@ class SACConfig(LearnerConfig):
         require(self.log_std_min < LOG_STD_MAX, "log_std_min", self.log_std_min, f"less than {LOG_STD_MAX}")
 
 
-class SAC(Learner):
+class SAC(ActorCritic):
     """A tanh-Gaussian policy with twin critics. The encoder learns from the critics' loss alone."""
 
     Config = SACConfig
-    actions = "continuous"
 
     def __init__(
         self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -97,11 +96,6 @@ class SAC(Learner):
         features = self.features(obs)
         return self.policy(features, skill)[0].tanh() if deterministic else self.sample(features, skill)[0]
 
-    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
-        """The mean of both critics."""
-        values: Tensor = self.critic(self.features(obs), skill, action)
-        return values.float().mean(0)
-
     @torch.no_grad()
     def restart_exploration(self, return_scale: float) -> None:
         """α in proportion to the task: `initial_temperature` for rewards that differ by about 1 per step."""
@@ -135,19 +129,13 @@ class SAC(Learner):
     def critic_loss(
         self, batch: Batch, reward: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Metrics, Tensor, Tensor]:
-        """The squared soft error of both critics; also each transition's error, and f(s) for the actor."""
+        """`regress` on soft targets."""
         with torch.no_grad():
             action, log_prob = self.sample(self.features(batch.next_obs), batch.skill)
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill, action)  # (2, B)
             target = reward + batch.discount * (target_q.amin(0) - alpha * log_prob)
             target = self.average_views(self.bounded(target, alpha))
-        features = self.features(batch.obs)
-        q = self.critic(features, batch.skill, batch.action)  # (2, B)
-        error = q - target
-        loss = (batch.weight * error.square()).mean(1).sum()
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
-        return loss, metrics, error.detach().abs().mean(0), seen
+        return self.regress(batch, target)
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:

@@ -10,7 +10,7 @@ trained by the error of the scalar ψ·w, only its component along w means anyth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -110,16 +110,11 @@ class SuccessorDuelingQ(SuccessorCritic, DuelingQ):
     components of ψ.
 
     Args:
-        features: Width of the features.
-        num_actions: A.
-        hidden_dim: Width of the hidden layers.
-        hidden_layers: Number of hidden layers.
-        dueling: Whether there is a stream for the state's value.
+        features: Width of the features; the next four are those of `DuelingQ`.
         skill_dim: Width of skills, and of ψ.
         condition_dim: Width of w; None for whole skills.
         gpi_skills: Number of other w, fixed unit vectors, whose policies `acting_values` considers.
-        noisy_sigma: σ₀ of noisy layers; 0 for plain ones.
-        shared_hidden: Whether both streams share their hidden layers.
+        layers: `noisy_sigma` and `shared_hidden` of `DuelingQ`.
     """
 
     gpi_directions: Tensor
@@ -136,20 +131,11 @@ class SuccessorDuelingQ(SuccessorCritic, DuelingQ):
         skill_dim: int,
         condition_dim: int | None = None,
         gpi_skills: int = 0,
-        noisy_sigma: float = 0.0,
-        shared_hidden: bool = False,
+        **layers: Any,
     ) -> None:
         condition = skill_dim if condition_dim is None else condition_dim
-        super().__init__(
-            features + condition,
-            num_actions,
-            hidden_dim,
-            hidden_layers,
-            dueling,
-            outputs=skill_dim,
-            noisy_sigma=noisy_sigma,
-            shared_hidden=shared_hidden,
-        )
+        sizes = (features + condition, num_actions, hidden_dim, hidden_layers)
+        super().__init__(*sizes, dueling, outputs=skill_dim, **layers)
         self.condition_dim, self.gpi_skills = condition, gpi_skills
         if gpi_skills:
             # Fixed, so that a policy without noise is a function of state and skill, also after a resume.
