@@ -96,7 +96,7 @@ class Learner(nn.Module):
     def rescale_values(self, scale: Tensor, shift: Tensor) -> bool:
         """Replace every Q by scale · Q + shift, targets included, in place; False where that is impossible.
 
-        `scale`, above 0, and `shift` are (1,). The policy stays as it is.
+        `scale`, above 0, and `shift` are (1,). The policy is unchanged.
         """
         critics = [child for name, child in self.named_children() if name in ("critic", "target_critic")]
         if self.has_bounded_values or not critics or not all(hasattr(c, "rescale_output") for c in critics):
@@ -173,7 +173,7 @@ class Learner(nn.Module):
 
 
 class ActorCritic(Learner):
-    """A policy of continuous actions with twin critics; the encoder learns from the critics' loss alone."""
+    """A policy of continuous actions with twin critics; the encoder learns only from the critics' loss."""
 
     actions = "continuous"
     actor: nn.Sequential
@@ -195,7 +195,7 @@ class ActorCritic(Learner):
 
 
 class Surrogate(NamedTuple):
-    """What an on-policy learner maximizes under a trust region, for the policy as it is now."""
+    """The objective of an on-policy learner under a trust region, for the current policy."""
 
     value: Tensor
     divergence: Tensor
@@ -217,10 +217,10 @@ class OnPolicyLearner(Learner):
     policy_updates: int
     """Gradient steps per rollout, at most."""
     backtracks: int
-    """How often the learning rate is halved where not even the first step stays within the limit."""
+    """Halvings of the learning rate where not even the first step stays within the limit."""
 
     def surrogate(self, rollout: Rollout, goal: Neighborhoods | Tensor) -> Callable[[], Surrogate]:
-        """What to maximize, measured again at every call.
+        """The objective, measured again at every call.
 
         `goal` are the neighborhoods of the states reached, whose entropy is maximized, or (P,) rewards.
         """

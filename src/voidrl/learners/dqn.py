@@ -44,7 +44,7 @@ class DQNConfig(LearnerConfig):
     """Q-learning with a target network."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu", feature_dim=0))
-    """The learner's own encoder; by default the convolutions alone, as in Atari networks."""
+    """The learner's own encoder; by default the convolutions, as in Atari networks."""
     hidden_dim: int = 512
     """Width of the heads."""
     hidden_layers: int = 1
@@ -131,7 +131,7 @@ class DQN(Learner):
 
     @property
     def critic_outputs(self) -> int | None:
-        """What the critic has of each action; None for its value alone."""
+        """Number of the critic's outputs for each action; None for scalar values."""
         return None
 
     def _make_popart(self) -> PopArt | None:
@@ -218,18 +218,18 @@ class DQN(Learner):
         yield Loss("critic", *found)
 
     def chosen(self, output: Tensor, action: Tensor) -> Tensor:
-        """What the critic's output, (B, A) or (B, A, n), has of the (B,) actions: (B,) or (B, n)."""
+        """The entries of the critic's output, (B, A) or (B, A, n), for the (B,) actions: (B,) or (B, n)."""
         index = action.view(-1, *[1] * (output.ndim - 1)).expand(-1, 1, *output.shape[2:])
         return output.gather(1, index).squeeze(1)
 
     def next_output(self, batch: Batch) -> Tensor:
-        """What the target critic has of the best action in s', (B,) or (B, n)."""
+        """The target critic's output for the best action in s', (B,) or (B, n)."""
         output = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)
         chooser = self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else output
         return self.chosen(output, self.greedy(chooser, action_mask(batch.next_obs, self.spec)))
 
     def output(self, batch: Batch) -> Tensor:
-        """What the critic has of the action taken in s, (B,) or (B, n), with gradients."""
+        """The critic's output for the action taken in s, (B,) or (B, n), with gradients."""
         features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
         return self.chosen(self.critic(features, batch.skill), batch.action)
 

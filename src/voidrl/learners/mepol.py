@@ -49,7 +49,7 @@ class MEPOLConfig(LearnerConfig):
     """Gradient steps on whole rollouts under a trust region."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu", feature_dim=0))
-    """The policy's encoder; by default the convolutions alone, and vectors as they are."""
+    """The policy's encoder; by default the convolutions, and vectors as they are."""
     learning_rate: float = 1e-5
     """Learning rate."""
     hidden_dim: int = 300
@@ -93,7 +93,7 @@ class Policy(NamedTuple):
         return (ratio + distance - 1 - ratio.log()).sum(1) / 2
 
     def detach(self) -> Policy:
-        """The same without gradients."""
+        """A copy without gradients."""
         return Policy(self.first.detach(), None if self.log_std is None else self.log_std.detach().clone())
 
 

@@ -48,7 +48,7 @@ class SACConfig(LearnerConfig):
 
 
 class SAC(ActorCritic):
-    """A tanh-Gaussian policy with twin critics. The encoder learns from the critics' loss alone."""
+    """A tanh-Gaussian policy with twin critics. The encoder learns only from the critics' loss."""
 
     Config = SACConfig
 

@@ -102,7 +102,7 @@ class Augment:
         return network_input(source, index, config, shift, noise, layout, low=low, size=self.size)
 
     def plain(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
-        """The same without augmentation: the center of each image, if images are cropped."""
+        """Observations without augmentation: the center of each image, if images are cropped."""
         source, index = frames
         if source.dtype != torch.uint8:
             return frames.stacked()

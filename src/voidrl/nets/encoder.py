@@ -214,7 +214,7 @@ class Encoder(nn.Module):
         return rescale(latent) if self.rescales else latent
 
     def _split(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the stack reads, and the numbers to join behind it, if there are any."""
+        """The stack's input, and the numbers to join behind it, if there are any."""
         stored = obs.dtype == torch.uint8
         if not self.pixels:
             return visible(obs, self.spec), None
@@ -321,7 +321,7 @@ def _stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
 
 
 def _layout(obs_shape: tuple[int, ...], config: EncoderConfig) -> Layout:
-    """Where the first stride divides the kernel, folding it into channels leaves a small dense convolution.
+    """The layout that a stack reads fastest: the first stride is folded, if it divides the kernel.
 
     8×8 at stride 4 on 4 channels, of which tensor cores make little, is 2×2 on 64.
     """

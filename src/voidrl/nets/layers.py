@@ -157,7 +157,7 @@ def trunk_layers(inputs: int, outputs: int, output: str = "layer_norm_tanh") -> 
 
 
 def trunk(inputs: int, outputs: int) -> nn.Sequential:
-    """The same, as DrQ initializes it."""
+    """FC → LayerNorm → tanh, as DrQ initializes it."""
     return nn.Sequential(*trunk_layers(inputs, outputs)).apply(init_orthogonal)
 
 

@@ -35,9 +35,9 @@ class ATCConfig(RepresentationConfig):
     """InfoNCE between a state and a later one, with a momentum encoder."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=256, activation="relu"))
-    """The encoder f, whose output is the code (Atari 256, DMControl 128)."""
+    """The encoder, whose output is the code (Atari 256, DMControl 128)."""
     max_grad_norm: float = 10.0
-    """The gradients of f and its heads are clipped to this norm; 0 turns clipping off."""
+    """The gradients of the encoder and its heads are clipped to this norm; 0 turns clipping off."""
     warmup_updates: Count = 1000
     """Updates over which the learning rate rises from 0."""
     delta_steps: int = 3
@@ -49,7 +49,7 @@ class ATCConfig(RepresentationConfig):
 
 
 class ATC(Representation):
-    """f is trained by contrast over time."""
+    """An encoder trained by contrast over time."""
 
     Config = ATCConfig
     has_loss = True

@@ -1,8 +1,8 @@
 """The contract of a representation: a space in which distances between states mean something.
 
 A new representation is one new file in this folder, or a class of your own passed as `representation`. It
-holds the encoder f and whatever trains it. Set `has_loss` and write `loss` to train f; everything else has a
-default.
+holds the encoder, f in the paper, and whatever trains it. Set `has_loss` and write `loss` to train it;
+everything else has a default.
 """
 
 from __future__ import annotations
@@ -110,20 +110,20 @@ def require_targets(learner: Learner, *names: str) -> None:
 
 
 class Representation(nn.Module):
-    """The encoder f and, if `has_loss`, what is needed to train it. Methods see `encode`.
+    """The encoder and, if `has_loss`, what is needed to train it. Methods see `encode`.
 
-    Whether the gradient of `loss` reaches f is up to `encoder_trainers`; the heads are always trained by it.
+    Whether the gradient of `loss` reaches the encoder is up to `encoder_trainers`; heads always learn by it.
     """
 
     Config: ClassVar[type[RepresentationConfig]] = RepresentationConfig
     has_loss: ClassVar[bool] = False
     """Whether there is a `loss` to minimize."""
     uses_learner_encoder: ClassVar[bool] = False
-    """Whether f is the learner's encoder rather than a network of the representation."""
+    """Whether the encoder is the learner's rather than a network of the representation."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
     reads_files: ClassVar[bool] = False
-    """Whether f has given weights, which a new agent reads from a file."""
+    """Whether the encoder has given weights, which a new agent reads from a file."""
 
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Representation(nn.Module):
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
-        """The network f; None where the observation is the representation."""
+        """The encoder; None where the observation is the representation."""
         return Encoder(spec, config.encoder)
 
     @property
@@ -179,7 +179,7 @@ class Representation(nn.Module):
         return z
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        """The loss of f and its heads, and what to log about it.
+        """The loss of the encoder and its heads, and what to log about it.
 
         The loss is a scalar, or (B,) of each transition: the weights of a prioritized replay then apply.
         """

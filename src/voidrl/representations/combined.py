@@ -1,7 +1,7 @@
-"""Several losses on one f: a weighted sum of those of other representations.
+"""Several losses on one encoder: the weighted sum of the losses of other representations.
 
 Contrast tells states apart, self-prediction (`spr`) follows what happens next, inverse dynamics (`inverse`)
-keeps what the agent controls: none of them alone does all three. Each part is the representation of that name
+keeps what the agent controls: none of them does all three. Each part is the representation of that name
 with the shared encoder and heads of its own; all read the same transitions, each in fresh views. A loss with
 weight 0 is not built.
 
@@ -45,9 +45,9 @@ class CombinedConfig(RepresentationConfig):
     """A weighted sum of losses."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    """The encoder f, which all losses train."""
+    """The encoder, which all losses train."""
     losses: tuple[LossName, ...] = ("simclr", "spr", "inverse")
-    """Which: `simclr`, `atc`, `spr`, `icm` (forward and inverse dynamics), `inverse` (inverse dynamics alone)
+    """Names: `simclr`, `atc`, `spr`, `icm` (forward and inverse dynamics), `inverse` (inverse dynamics only)
     and `sgi` (three losses of its own)."""
     loss_weights: tuple[float, ...] = ()
     """The weight of each loss, in the order of `losses`; () for 1 each. A loss with weight 0 is left out."""
@@ -76,7 +76,7 @@ class CombinedConfig(RepresentationConfig):
 
 
 class Combined(Representation):
-    """f is trained by several losses at once."""
+    """An encoder trained by several losses at once."""
 
     Config = CombinedConfig
     has_loss = True

@@ -99,7 +99,7 @@ class CURL(Representation):
 
     @property
     def reads_learner(self) -> bool:
-        """If its target encoder makes the keys."""
+        """True if the learner's target encoder makes the keys."""
         return self.config.target == "learner"
 
     def size_heads(self, learner: Learner) -> None:

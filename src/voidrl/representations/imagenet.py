@@ -77,7 +77,7 @@ class FrozenFrames(nn.Module):
 
 
 class ImageNet(Representation):
-    """f is a frozen ResNet with a trunk; whoever shares f trains the trunk."""
+    """A frozen ResNet with a trunk, which is trained by whoever shares the encoder."""
 
     Config = ImageNetConfig
     reads_files = True
@@ -152,7 +152,7 @@ def find_weights(config: ImageNetConfig) -> Path:
 
 
 def _remedy() -> str:
-    """How to get a file. Nothing is ever downloaded from here."""
+    """Instructions to get a file. Nothing is ever downloaded from here."""
     return (
         'run `python -c "from torchvision.models import resnet18; '
         "resnet18(weights='IMAGENET1K_V1')\"` where there is network access and torchvision, and set "
@@ -164,10 +164,7 @@ def _read(path: Path, config: ImageNetConfig) -> bytes:
     """The content of the file, which must be the one that the config says."""
     if path.suffix not in (*PICKLED, SAFE):
         raise ConfigError(f"{path} cannot be used for weights: expected {', '.join((*PICKLED, SAFE))}")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    data = path.read_bytes()
     expected, found = config.weights_sha256, _sha256(data)
     if expected and found != expected:
         raise ConfigError(
@@ -190,12 +187,8 @@ def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     except Exception as error:  # of many kinds, for a file that somebody else wrote
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {reason}): expected tensors by name, "
-            f"as `torch.save(model.state_dict(), path)` writes them"
+            f"{path} cannot be read as weights ({type(error).__name__}: {reason}): expected tensors by name"
         ) from error
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ConfigError(
-            f"{path} holds a {type(found).__name__} with other things than tensors: expected tensors by "
-            f"name, as `torch.save(model.state_dict(), path)` writes them"
-        )
+        raise ConfigError(f"{path} holds a {type(found).__name__} with other things than tensors by name")
     return found

@@ -11,8 +11,8 @@ Differences from the public code: values are scalars under a Huber loss, where i
 passes an MLP, where it passes convolutions; noise has the length of the goal that it is mixed with, where
 there its length is 1 and the latent's is not; goals are 1 to 50 steps ahead and in the same episode, each
 step equally likely, where it draws 2 to 49; a step that ends its episode has a reward and no inverse loss,
-where there it is the other way round; a step's own reward is not discounted. Where f has a trunk behind its
-convolutions, latents are its output, z.
+where there it is the other way round; a step's own reward is not discounted. Where the encoder has a trunk
+behind its convolutions, latents are its output, z.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class SGIConfig(RepresentationConfig):
     """Predict, tell actions apart, and reach goals."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    """The encoder f."""
+    """The encoder."""
     learning_rate: float = 1e-4
-    """Learning rate of f and all heads."""
+    """Learning rate of the encoder and all heads."""
     batch_size: int = 256
     """Sequences in one update, each of K + 1 states and a goal; 0 starts them at the learner's own
     transitions."""
@@ -118,7 +118,7 @@ class GoalQ(nn.Module):
 
 
 class SGI(Representation):
-    """f is trained by three losses of sequences."""
+    """An encoder trained by three losses of sequences."""
 
     Config = SGIConfig
     has_loss = True
@@ -172,7 +172,7 @@ class SGI(Representation):
             error = inverse_errors(self.spec, predicted, action.flatten(0, 1)).view_as(mask)
             error = (error * mask).mean(0)
             losses.append(config.inverse_weight * error)
-            # Of the valid steps alone, so that log A is a guess.
+            # Of the valid steps only, so that log A is a guess.
             metrics["inverse_loss"] = error.detach().mean() / mask.mean().clamp(min=1 / mask.numel())
         if goal is not None:
             goals = self.make_goals(spr.latent(goal, target=True))

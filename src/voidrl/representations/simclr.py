@@ -18,7 +18,7 @@ from voidrl.types import EnvSpec, Metrics
 
 @dataclass(frozen=True)
 class SimCLRConfig(RepresentationConfig):
-    """NT-Xent on a projection of f."""
+    """NT-Xent on a projection of the features."""
 
     temperature: float = 0.1
     """τ, which divides the cosine similarities."""
@@ -34,7 +34,7 @@ class SimCLRConfig(RepresentationConfig):
 
 
 class SimCLR(Representation):
-    """f is trained by NT-Xent; the reward uses f(s), never the projection."""
+    """An encoder trained by NT-Xent; the reward uses f(s), never the projection."""
 
     Config = SimCLRConfig
     has_loss = True

@@ -10,8 +10,8 @@ state before an end is a target too, which the public code masks; with momentum 
 encoder of this update, in the public code from that of the update before; with a trunk behind the
 convolutions, it is left to other losses.
 
-Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on f, whatever f shares
-with the learner, and predicts the output of its trunk (`voidrl.representations.sgi.FeatureSPR`).
+Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on theirs and
+predicts the output of its trunk (`voidrl.representations.sgi.FeatureSPR`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class SPR(Representation):
 
     @property
     def reads_learner(self) -> bool:
-        """If its critic is the projection, or its target network the target."""
+        """True if the learner's critic is the projection, or its target network the target."""
         return self.config.projection == "head" or self.config.target == "learner"
 
     def size_heads(self, learner: Learner) -> None:
@@ -257,7 +257,7 @@ class Transition(nn.Module):
 
 
 class BatchStandardize(nn.BatchNorm2d):
-    """BatchNorm by the statistics of the batch alone, in float32; the model predicts in training only.
+    """BatchNorm by the statistics of the batch, in float32; the model predicts in training only.
 
     The batch is that of all ranks.
     """
