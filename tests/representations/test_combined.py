@@ -1,4 +1,4 @@
-"""Several losses on one f: their sum, who shares what, and inverse dynamics alone."""
+"""Several losses on one encoder: their sum, who shares what, and inverse dynamics only."""
 
 import pytest
 import torch

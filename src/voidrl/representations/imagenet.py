@@ -80,11 +80,8 @@ class ImageNet(Representation):
     """A frozen ResNet with a trunk, which is trained by whoever shares the encoder."""
 
     Config = ImageNetConfig
+    config: ImageNetConfig
     reads_files = True
-
-    def __init__(self, spec: EnvSpec, config: ImageNetConfig, encoder: Encoder) -> None:
-        super().__init__(spec, config, encoder)
-        self.config: ImageNetConfig = config
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder:
