@@ -23,13 +23,12 @@ from torch import Tensor, nn
 
 from voidrl import ranks
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
-from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import (
     DuelingQ,
     Encoder,
-    PopArt,
+    popart_for,
     redraw_noise,
     scale_gradient,
     silence,
@@ -124,7 +123,7 @@ class DQN(Learner):
                 noisy_sigma=config.noisy_sigma,
                 shared_hidden=config.shared_hidden,
             )
-        self.popart = self._make_popart()
+        self.popart = popart_for(self.critic) if config.popart else None
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
@@ -133,18 +132,6 @@ class DQN(Learner):
     def critic_outputs(self) -> int | None:
         """Number of the critic's outputs for each action; None for scalar values."""
         return None
-
-    def _make_popart(self) -> PopArt | None:
-        """The normalization of values, if they are normalized; it needs a critic with linear outputs."""
-        if not self.config.popart:
-            return None
-        if not isinstance(self.critic, DuelingQ) or self.critic.outputs is not None:
-            raise ConfigError(
-                f"learner.popart = True cannot be used with {type(self.critic).__name__}, the method's own "
-                f"critic: expected one whose last layers give the values themselves; use learner.popart = "
-                f"False, or a method without a critic of its own"
-            )
-        return PopArt()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """One optimizer."""

@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.entropy import RunningMoments
+from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets.heads import DuelingQ
 from voidrl.types import Batch, Metrics
@@ -106,3 +107,14 @@ class PopArt(nn.Module):
         metrics = {"critic_loss": loss.detach(), "q_mean": q.mean(), "q_target": target.mean()}
         metrics |= {"popart_mean": self.mean[0], "popart_std": self.std[0]}
         return loss, metrics, (q - target).abs()
+
+
+def popart_for(critic: nn.Module) -> PopArt:
+    """PopArt for a critic, which must have linear outputs."""
+    if not isinstance(critic, DuelingQ) or critic.outputs is not None:
+        raise ConfigError(
+            f"learner.popart = True cannot be used with {type(critic).__name__}, the method's own critic: "
+            f"expected one whose last layers give the values themselves; use learner.popart = False, or a "
+            f"method without a critic of its own"
+        )
+    return PopArt()
