@@ -12,8 +12,8 @@ from helpers import (
     small_method,
     snapshot,
 )
+from voidrl.engine.overlap import runs_beside, scoring_needs
 
-from voidrl.agent.overlap import runs_beside, scoring_needs
 from voidrl.config import registry
 from voidrl.representations.base import Representation
 
@@ -127,7 +127,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
     if not expected:
         return
     replay, steps = replay_for(agent, PIXELS), []
-    inner = type(agent)._representation_step
+    inner = type(agent).train_representation
 
     def step(agent, *args):
         before = snapshot({**agent.tensors(), **agent.optimizers.tensors()})
@@ -135,9 +135,9 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
         steps.append(moved(before, {**agent.tensors(), **agent.optimizers.tensors()}))
         return metrics
 
-    monkeypatch.setattr(type(agent), "_representation_step", step)
+    monkeypatch.setattr(type(agent), "train_representation", step)
     for update in range(2):
-        agent.step(replay, update)
+        agent.update(replay, update)
     learning_rate = {"representation_rate"}  # which only the optimizer reads, after both
     assert [changed - learning_rate for changed in steps] == [set(), set()]
 
@@ -155,6 +155,6 @@ def test_views_carry_the_learner_only_for_a_representation_that_says_it_reads_it
             return self.encode(views.obs()).square().mean(), {}
 
     agent = make_agent(PIXELS, representation=Reading)
-    agent.step(replay_for(agent, PIXELS), 0)
+    agent.update(replay_for(agent, PIXELS), 0)
     assert found[-1] is (agent.learner if reads else None)
     assert not reads or scoring_needs(agent, replay_for(agent, PIXELS)) == "everything"

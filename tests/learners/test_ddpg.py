@@ -131,7 +131,7 @@ def test_skills_join_before_the_trunks(spec):
     learner, width = agent.learner, agent.learner.encoder.feature_dim
     assert learner.critic.trunk[0].in_features == width + 2 + (0 if spec.pixels else 2)
     assert learner.actor[0].in_features == width + 2
-    agent.step(fill_replay(spec, skill_dim=2))
+    agent.update(fill_replay(spec, skill_dim=2))
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, PIXELS_CONTINUOUS], ids=["vectors", "pixels"])
