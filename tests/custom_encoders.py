@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from voidrl.types import Layout
-
 
 class TinyConv(nn.Module):
     """Images to a map of features."""
@@ -18,9 +16,7 @@ class TinyConv(nn.Module):
 
 
 class TinyMLP(nn.Module):
-    """Vectors to features, with its width declared."""
-
-    dim = 5
+    """Vectors to features."""
 
     def __init__(self, obs_shape):
         super().__init__()
@@ -28,10 +24,6 @@ class TinyMLP(nn.Module):
 
     def forward(self, x):
         return self.layer(x).tanh()
-
-
-class WrongDim(TinyMLP):
-    dim = 6
 
 
 class WrongShape(TinyMLP):
@@ -42,28 +34,6 @@ class WrongShape(TinyMLP):
 class WrongBatch(TinyMLP):
     def forward(self, x):
         return super().forward(x)[:1]
-
-
-class WrongLayout(TinyConv):
-    layout = "channels_last"
-
-
-class OtherLayout(TinyConv):
-    layout = Layout(fold=2)
-
-
-class Folded(nn.Module):
-    """Reads images folded 2 × 2, and plain ones too."""
-
-    layout = Layout(fold=2)
-
-    def __init__(self, obs_shape):
-        super().__init__()
-        self.channels = obs_shape[0]
-        self.conv = nn.Conv2d(4 * obs_shape[0], 4, 3)
-
-    def forward(self, x):
-        return self.conv(nn.functional.pixel_unshuffle(x, 2) if x.shape[1] == self.channels else x)
 
 
 class NeedsMore(TinyMLP):

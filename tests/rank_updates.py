@@ -21,7 +21,9 @@ from voidrl.engine.engine import Engine
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.replay import Draw
 from voidrl.replay.priorities import Priorities
+from voidrl.representations import sgi
 
+sgi.GOAL_SWAP = sgi.GOAL_NOISE = 0.0  # which are drawn on each rank
 DEVICE = torch.device(os.environ.get("RANKS_DEVICE", "cpu"))
 UPDATES = 4
 NORMALIZED = {"intrinsic_normalization": "standardize"}

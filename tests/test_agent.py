@@ -276,7 +276,7 @@ class Aimed(DQN):
 SHARING = {
     "stack": {"share_encoder": "stack"},
     "all": {"share_encoder": "all"},
-    "learner's": {"representation": {"name": "spr", "hidden_dim": 8, "projection_dim": 4}},
+    "learner's": {"representation": "spr"},
 }
 
 

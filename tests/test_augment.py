@@ -311,7 +311,7 @@ def test_the_learner_sees_s_and_the_next_state_shifted_differently():
 
 @pytest.mark.parametrize("crop", [{}, CROP], ids=["whole", "cropped"])
 def test_a_learner_without_augmentation_does_not_depend_on_its_random_numbers(crop):
-    options = {"phase": "train", "representation": {"name": "curl", "batch_size": 0, "projection_hidden": 8}}
+    options = {"phase": "train", "representation": {"name": "curl", "batch_size": 0, "projection_dim": 4}}
     agent = make_agent(LARGE, **options, augment__learner=False, **{"augment__shift_pixels": 4, **crop})
     replay = fill_replay(LARGE)
     slots = replay.sample(16)

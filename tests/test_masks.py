@@ -12,6 +12,7 @@ from voidrl.nets import Encoder
 from voidrl.nets.observations import action_mask, random_allowed, visible, visible_numbers
 from voidrl.probing.play import _Driver
 from voidrl.replay import Replay
+from voidrl.representations.sgi import GOAL_DISCOUNT
 from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((5,), False, 2, num_actions=3, raw_shape=(5,), masked=True)  # two numbers and a mask
@@ -123,7 +124,7 @@ def test_the_goals_of_sgi_ignore_forbidden_actions():
     sgi.target_head.forward = lambda latent, goal: torch.tensor([[0.1, 0.2, 0.3]]).repeat(4, 1)
     near, latent = torch.zeros(4), sgi.spr.project(sgi.spr.latent(obs))
     targets = sgi._goal_targets(near, near, obs, latent, goal, torch.ones(4))
-    assert targets.tolist() == pytest.approx([sgi.config.goal_discount * v for v in (0.1, 0.2, 0.2, 0.2)])
+    assert targets.tolist() == pytest.approx([GOAL_DISCOUNT * v for v in (0.1, 0.2, 0.2, 0.2)])
 
 
 def test_masked_logits_of_rainbow_choose_among_the_allowed():

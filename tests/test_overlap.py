@@ -15,7 +15,6 @@ from helpers import (
 
 from voidrl.config import registry
 from voidrl.engine.overlap import runs_beside, scoring_needs
-from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 
 METHODS = [name for name in registry.names("method") if not registry.find("method", name).learner]
@@ -143,13 +142,19 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
     assert [changed - learning_rate for changed in steps] == [set(), set()]
 
 
-def test_a_representation_must_say_that_it_reads_the_learner():
-    class Reading(Representation):
-        def loss(self, views):
-            return self.learner.critic(views.obs()), {}
+@pytest.mark.parametrize("reads", [False, True])
+def test_views_carry_the_learner_only_for_a_representation_that_says_it_reads_it(reads):
+    """Or a loss could run at the same time as the updates of what it reads."""
+    found = []
 
-    agent = make_agent(PIXELS)
-    reading = Reading(PIXELS, agent.config.representation, agent.learner.encoder)
-    reading.use_learner(agent.learner)
-    with pytest.raises(ConfigError, match="reads_learner must be True"):
-        reading.loss(None)
+    class Reading(Representation):
+        has_loss, reads_learner = True, reads
+
+        def loss(self, views):
+            found.append(views.learner)
+            return self.encode(views.obs()).square().mean(), {}
+
+    agent = make_agent(PIXELS, representation=Reading)
+    agent.update(replay_for(agent, PIXELS), 0)
+    assert found[-1] is (agent.learner if reads else None)
+    assert not reads or scoring_needs(agent, replay_for(agent, PIXELS)) == "everything"

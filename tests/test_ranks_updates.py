@@ -78,14 +78,12 @@ def test_ranks_with_transitions_of_their_own_keep_the_same_weights(two_ranks):
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_a_contrast_over_parts_is_the_contrast_over_all(decoupled):
+def test_a_contrast_over_parts_is_the_contrast_over_all():
     """Loss and gradient, for two views that differ: each state is contrasted with all but itself."""
     h = points(2, 6, 4).requires_grad_()  # two views of six states
-    whole, _ = nt_xent(h.flatten(0, 1), 0.5, decoupled=decoupled)
+    whole, _ = nt_xent(h.flatten(0, 1), 0.5)
     parts = [
-        nt_xent(h[:, i : i + 2].flatten(0, 1), 0.5, decoupled=decoupled, everyone=h.flatten(0, 1), first=i)
-        for i in (0, 2, 4)
+        nt_xent(h[:, i : i + 2].flatten(0, 1), 0.5, everyone=h.flatten(0, 1), first=i) for i in (0, 2, 4)
     ]
     together = torch.stack([loss for loss, _ in parts]).mean()
     torch.testing.assert_close(together, whole)

@@ -27,10 +27,8 @@ from voidrl.runs.folder import RunFolder
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
 WIDTHS = {  # of representations whose default width would take most of the time
-    "atc": {"hidden_dim": 8, "encoder": {"feature_dim": 6}},
-    "curl": {"projection_hidden": 8, "projection_dim": 4},
-    "spr": {"hidden_dim": 8, "projection_dim": 4},
-    "sgi": {"hidden_dim": 8},
+    "atc": {"encoder": {"feature_dim": 6}},
+    "curl": {"projection_dim": 4},
 }
 CASES = {
     "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),

@@ -23,21 +23,12 @@ _MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
 
 @torch.no_grad()
 def knn_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: bool = False) -> Tensor:
-    """Euclidean distances from each query to its k nearest particles, ascending.
+    """Distances from (n, d) queries to their k nearest of (m, d) particles, ascending: (n, k) float32.
 
     Exact to float32 rounding, even for close points far from the origin: distances come from differences,
-    never from ‖a‖² + ‖b‖² − 2ab, which cancels. Distances are computed in blocks: memory grows with n + m,
-    not n × m.
-
-    Args:
-        queries: (n, d), any float dtype; float64 is computed in float64, narrower ones in float32.
-        particles: (m, d), the pool of possible neighbors.
-        k: number of neighbors.
-        exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbor. The index
-            is masked, not the value: another copy of a point is a neighbor at distance 0.
-
-    Returns:
-        (n, k) float32.
+    never from ‖a‖² + ‖b‖² − 2ab, which cancels. Memory grows with n + m, not n × m. With `exclude_self`,
+    `particles[i]` is `queries[i]` for every i < n, and is not its own neighbor. The index is masked, not the
+    value: another copy of a point is a neighbor at distance 0.
     """
     _check(queries, particles, k, exclude_self)
     if usable(queries) and _wide_dtype(queries, particles) == torch.float32:
@@ -82,14 +73,7 @@ def particle_entropy(z: Tensor, k: int = 3) -> Tensor:
     A particle with k or more exact copies has radius 0 and would make the estimate −inf. In continuous data
     such copies come from rounding (20000 float32 draws from [0, 1) contain about ten pairs), so the spacing
     of floats at that point is used as the radius. With many copies there is no density: the estimate is
-    finite and very low, and means no more than that. NaN in z gives NaN.
-
-    Args:
-        z: (n, d) particles.
-        k: which neighbor's distance to use.
-
-    Returns:
-        A 0-d float64 tensor.
+    finite and very low, and means no more than that. (n, d) → 0-d float64; NaN gives NaN.
     """
     log_volume = _log_ball(z, knn_distances(z, z, k, exclude_self=True)[:, -1])  # (n,) log v_i^k, eq. 2
     psi = torch.full_like(log_volume[0], k).digamma()
@@ -171,7 +155,7 @@ def particle_reward(
     average: bool = True,
     neighbors: Literal["nearest", "random"] = "nearest",
 ) -> Tensor:
-    """The reward of APT before normalization, log(c + mean_j ‖z − z_j‖^p) over k neighbors (eq. 5).
+    """The reward of APT before normalization, log(c + mean_j ‖z − z_j‖^p) over k neighbors (eq. 5): (n,).
 
     Args:
         z: (n, d) the particles to reward.
@@ -182,11 +166,8 @@ def particle_reward(
         distance_power: the exponent p. The paper has the dimension of z (`"dim"`), its code 1.
         include_self: count the point itself as one of its k neighbors, as the authors' code does: k = 12 is
             then the mean of 11 distances and a zero.
-        average: False uses the k-th neighbor alone (eq. 3).
+        average: False uses only the k-th neighbor (eq. 3).
         neighbors: `"random"` draws them uniformly instead (Table 4); the k-th is then the farthest drawn.
-
-    Returns:
-        (n,) float32.
     """
     pool = z if particles is None else particles
     exclude_self = particles is None or own_first  # with include_self, the point's zero is added below
@@ -213,15 +194,12 @@ def particle_reward(
 
 
 class RunningMean(nn.Module):
-    """Running mean of a stream of positive numbers; dividing the reward by it keeps its scale.
+    """Running mean of positive numbers; dividing the reward by it, or at least by `floor`, keeps its scale.
 
     The state is three buffers, changed in place: `total` and `count` in float64 (so that a long run does not
     stop moving) and `mean`, their quotient, in float32. Before the first update the mean is 1: no scaling.
-
-    Args:
-        momentum: None for the mean of everything seen. Otherwise the factor in [0, 1) by which the weight of
-            the past shrinks at each update; as `total` and `count` shrink alike, the start is not biased.
-        floor: smallest number to divide by, for a stream of zeros.
+    `momentum` is None for the mean of everything seen, otherwise the factor in [0, 1) by which the weight of
+    the past shrinks at each update; as `total` and `count` shrink alike, the start is not biased.
     """
 
     mean: Tensor
@@ -272,14 +250,8 @@ class RunningMoments(nn.Module):
 
     What ranks add at the same time is one batch: they exchange its moments, and all have the same state. The
     state is in buffers that are changed in place: the moments in float64, so that a long run does not
-    stop moving them, and `mean` and `std` in float32. Before the first update they are 0 and 1.
-
-    Args:
-        shape: Of one element of the stream; (1,) for numbers.
-        floor: Smallest standard deviation to divide by.
-        momentum: None for the moments of everything seen. Otherwise the factor in [0, 1) by which the weight
-            of the past shrinks at each update, before the new elements count 1 each. The moments are those of
-            the elements with these weights, so that the start is not biased.
+    stop moving them, and `mean` and `std` (at least `floor`) in float32. Before the first update they are 0
+    and 1. `momentum` is that of `RunningMean`.
     """
 
     mean: Tensor
@@ -343,7 +315,7 @@ def _moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
 
 
 def _moments_of_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, (1,) and *shape twice, of the batches of all ranks together, some of which may be empty."""
+    """`_moments`, (1,) and *shape twice, of the batches of all ranks together, some of which may be empty."""
     mean = x.sum(0) / max(1, len(x))
     squares = (x - mean).square().sum(0)
     n = torch.full_like(mean.flatten()[:1], len(x))
@@ -357,7 +329,7 @@ def _moments_of_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _unless_empty(momentum: float, count: Tensor | int) -> Tensor:
-    """The momentum, or 1 for a batch of no elements, which is known on the device alone."""
+    """The momentum, or 1 for a batch of no elements, which is known only on the device."""
     assert isinstance(count, Tensor)
     return torch.where(count > 0, momentum, torch.ones_like(count))
 
@@ -392,7 +364,8 @@ def _knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: boo
 
 def _knn(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> tuple[Tensor, Tensor]:
     """Distances to the k nearest particles, ascending, and their indices, (n, k) each; block by block."""
-    chunk_size = _chunk_size(queries)
+    elements = _MAX_ELEMENTS.get(queries.device.type, _MAX_ELEMENTS["cuda"])
+    chunk_size = max(1, elements // max(1, min(len(queries), _MAX_QUERIES)))
     rows = []
     for i, block in enumerate(queries.split(_MAX_QUERIES)):
         nearest, index = block.new_empty(len(block), 0), block.new_empty(len(block), 0, dtype=torch.int64)
@@ -419,8 +392,3 @@ def _wide_dtype(queries: Tensor, particles: Tensor) -> torch.dtype:
 def _widen(queries: Tensor, particles: Tensor) -> tuple[Tensor, Tensor]:
     dtype = _wide_dtype(queries, particles)
     return queries.to(dtype), particles.to(dtype)
-
-
-def _chunk_size(queries: Tensor) -> int:
-    elements = _MAX_ELEMENTS.get(queries.device.type, _MAX_ELEMENTS["cuda"])
-    return max(1, elements // max(1, min(len(queries), _MAX_QUERIES)))

@@ -164,7 +164,7 @@ def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else()
         for phase, config in apt.items():
             assert differences(config, cells[arm, phase].config) == changed, (arm, phase)
     fixed = differences(apt["pretrain"], cells["fixed_encoder", "pretrain"].config)
-    contrast = ("temperature", "projection_hidden", "projection_dim", "decoupled")
+    contrast = ("temperature", "projection_hidden", "projection_dim")
     gone = {f"representation.{name}": None for name in contrast}
     assert fixed == {"representation.name": "fixed", "encoder_trainers": [], **gone}
     table3 = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,)))

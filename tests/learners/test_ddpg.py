@@ -48,18 +48,18 @@ def test_the_noise_is_scheduled():
 
 
 def test_noise_inside_the_losses_is_clipped_and_lets_gradients_through():
-    learner = ddpg(learner__noise_clip=0.2).learner
+    learner = ddpg().learner
     action = torch.tensor([0.0, 0.95]).repeat(1000, 1).requires_grad_()
     noisy = learner.noisy(action)
-    assert (noisy - action).abs().max() <= 0.2 + 1e-6
-    assert (noisy[:, 0].abs() > 0.19).float().mean() > 0.5  # stddev 1: most of it was clipped
+    assert (noisy - action).abs().max() <= 0.3 + 1e-6
+    assert (noisy[:, 0].abs() > 0.29).float().mean() > 0.5  # stddev 1: most of it was clipped
     assert noisy.max() <= 1
     noisy.sum().backward()
     assert torch.equal(action.grad, torch.ones_like(action))
 
 
 def test_the_target_by_hand():
-    agent = ddpg(learner__noise_clip=0.1)
+    agent = ddpg()
     replay = fill_replay(CONTINUOUS)
     learner, batch = agent.learner, replay.batch(replay.sample(16), 3, 0.9)
     with torch.no_grad():
@@ -68,20 +68,11 @@ def test_the_target_by_hand():
         torch.manual_seed(5)
         features = learner.encoder(batch.next_obs)  # the online encoder: there is no other
         policy = learner.actor(features).tanh()
-        action = (policy + torch.randn(16, 2).clamp(-0.1, 0.1)).clamp(-1, 1)
+        action = (policy + torch.randn(16, 2).clamp(-0.3, 0.3)).clamp(-1, 1)
         target = batch.reward + batch.discount * learner.target_critic(features, batch.skill, action).amin(0)
     torch.manual_seed(5)
     loss = next(learner.losses(batch, batch.reward, 0))
     torch.testing.assert_close(loss.metrics["q_target"], target.mean())
-
-
-def test_the_actor_may_be_updated_less_often():
-    agent, replay = (
-        ddpg(learner__actor_every_updates=3, learner__target_every_updates=2),
-        fill_replay(CONTINUOUS),
-    )
-    assert agent.learner.period == 6
-    assert ["actor_loss" in agent.update(replay, i) for i in range(6)] == [True, False, False] * 2
 
 
 # Trunks

@@ -10,6 +10,7 @@ from torch import distributions
 import voidrl
 from voidrl.agent.on_policy import ascend, rollout_step
 from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.learners import mepol
 from voidrl.learners.base import Surrogate
 from voidrl.learners.mepol import Policy
 from voidrl.nets.observations import action_mask
@@ -167,7 +168,7 @@ def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec):
 # Rewards
 
 
-def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_terminate():
+def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_terminate(monkeypatch):
     """γ = 0.5, λ = 0.5; the value is a constant 4, the rewards 1 … 6, with resets after the 2nd and 4th.
 
     The first episode terminates, the second is truncated, and the third loses a life and continues.
@@ -183,7 +184,8 @@ def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_term
         terminated, truncated, ended = (np.array([bool(end)]) for end in ends)
         reward = np.array([float(reward)])
         replay.add(np.zeros(1, int), reward, terminated, truncated, frame, torch.zeros(1, 0), ended)
-    agent = make_agent(spec, phase="train", learner={"name": "mepol", "discount": 0.5, "gae_lambda": 0.5})
+    agent = make_agent(spec, phase="train", learner={"name": "mepol", "discount": 0.5})
+    monkeypatch.setattr(mepol, "GAE_LAMBDA", 0.5)
     with torch.no_grad():
         agent.learner.critic[-1].weight.zero_()
         agent.learner.critic[-1].bias.fill_(4.0)
@@ -206,7 +208,6 @@ TASK = {
         "hidden_dim": 32,
         "learning_rate": 3e-3,
         "policy_kl_limit": 0.05,
-        "value_updates": 20,
         "max_updates": 10,
     },
     "log": {"tensorboard": False, "log_every_steps": 320},

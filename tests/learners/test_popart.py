@@ -16,10 +16,13 @@ SPEC = EnvSpec((4,), False, 1, num_actions=3, raw_shape=(4,))
 NOTHING = torch.zeros(64, 0)
 
 
-def dqn(seed=0, **options):
+def dqn(seed=0, rate=0.5, **options):
     torch.manual_seed(seed)
     encoder = Encoder(seen_as((4,)), EncoderConfig(stack="mlp", feature_dim=0))
-    return DQN(SPEC, DQNConfig(**{"hidden_dim": 16, "popart": True} | options), encoder, None, 0)
+    learner = DQN(SPEC, DQNConfig(**{"hidden_dim": 16, "popart": True} | options), encoder, None, 0)
+    if learner.popart is not None:
+        learner.popart = PopArt(rate)
+    return learner
 
 
 def states(n=64, seed=0):
@@ -47,7 +50,7 @@ def test_statistics_by_hand():
 @pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
 @pytest.mark.parametrize(("dueling", "shared_hidden"), [(True, False), (True, True), (False, False)])
 def test_values_of_both_networks_are_preserved_while_statistics_move(dueling, shared_hidden, noisy_sigma):
-    learner = dqn(dueling=dueling, shared_hidden=shared_hidden, noisy_sigma=noisy_sigma, popart_rate=0.3)
+    learner = dqn(dueling=dueling, shared_hidden=shared_hidden, noisy_sigma=noisy_sigma, rate=0.3)
     with torch.no_grad():
         for weight in learner.target_critic.parameters():
             weight.add_(0.1 * torch.randn_like(weight))  # an older network
@@ -64,7 +67,7 @@ def test_values_of_both_networks_are_preserved_while_statistics_move(dueling, sh
 
 def test_averages_of_normalized_networks_are_those_of_plain_ones():
     """A target that follows by τ has the values that it would have without PopArt."""
-    learner = dqn(popart_rate=0.5)
+    learner = dqn()
     with torch.no_grad():
         for weight in learner.critic.advantage[-1].parameters():
             weight.add_(torch.randn_like(weight))
@@ -93,7 +96,7 @@ def batch_of(obs, discount=0.0):
 @pytest.mark.parametrize("double", [True, False])
 def test_targets_are_those_of_the_plain_learner(double):
     """As long as the values are the same: the statistics do not matter for r + γⁿ Q."""
-    plain, learner = dqn(popart=False, double=double), dqn(double=double, popart_rate=0.5)
+    plain, learner = dqn(popart=False, double=double), dqn(double=double)
     learner.popart.update(7 + 3 * torch.randn(99), learner.critic, learner.target_critic)
     batch, reward = batch_of(states(), 0.9), torch.randn(64)
     torch.testing.assert_close(
@@ -114,7 +117,7 @@ def test_targets_are_those_of_the_plain_learner(double):
 
 def fitted(popart, scales, updates=100):
     """Relative error after regressions of a linear function, one scale after the other."""
-    learner = dqn(popart=popart, popart_rate=0.1, hidden_dim=64)
+    learner = dqn(popart=popart, rate=0.1, hidden_dim=64)
     adam = torch.optim.Adam(learner.critic.parameters(), 2e-2)
     losses, errors = [], []
     for scale in scales:
@@ -200,6 +203,4 @@ def test_what_cannot_be_normalized_is_refused():
         make_agent(learner={"name": "rainbow", "popart": True})
     with pytest.raises(ConfigError, match=r"learner.popart = True cannot be used with SuccessorDuelingQ"):
         make_agent(DISCRETE, method="aps", learner__popart=True)
-    with pytest.raises(ConfigError, match="popart_rate = 0"):
-        DQNConfig(popart_rate=0.0)
     assert isinstance(dqn().critic, DuelingQ)

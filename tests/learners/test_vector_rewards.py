@@ -10,7 +10,7 @@ from torch import nn
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
-from voidrl.nets import SuccessorDuelingQ, successor_critic
+from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
 from voidrl.training.build import rehearse_reward
 from voidrl.types import Batch, EnvSpec
@@ -44,7 +44,7 @@ class Ring(Pair):
         return batch.next_obs @ TABLE
 
 
-class Table(nn.Module):
+class Table(SuccessorCritic):
     """ψ of every state, action and one of two skills, as free numbers."""
 
     def __init__(self):
@@ -53,9 +53,6 @@ class Table(nn.Module):
 
     def successor(self, features, skill):
         return self.psi[features.argmax(1), (skill[:, 0] < 0).long()]
-
-    def forward(self, features, skill):
-        return (self.successor(features, skill) * skill[:, None]).sum(-1)
 
 
 class Tabular(Ring):
@@ -102,7 +99,7 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
     action, half = torch.zeros(1, dtype=torch.int64), torch.tensor([0.5])
     weight, ended, note = torch.tensor([3.0]), torch.zeros(1), torch.zeros(1, 0)
     batch = Batch(obs, action, half, half, next_obs, WEIGHTS[:1], weight, ended, note)
-    loss, metrics, error = learner.successor_loss(batch, torch.tensor([[1.0, 2.0]]))
+    loss, metrics, error = learner.critic.successor_loss(learner, batch, torch.tensor([[1.0, 2.0]]))
     # Target (1, 2) + ½ (1, −2) = (1.5, 1); errors (−1, 1), Huber ½ each; weight 3.
     assert loss.item() == pytest.approx(3.0)
     q, target = 0.8 * 0.5 + 0.6 * 2, 0.8 * 1.5 + 0.6 * 1
@@ -110,7 +107,8 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
     assert metrics["q_target"].item() == pytest.approx(target)
     assert error.item() == pytest.approx(abs(q - target))
     learner.config = DQNConfig(double=False)  # chosen by the target, for which action 0 has 4
-    assert learner.successor_target(batch, torch.tensor([[1.0, 2.0]])).tolist() == [[3.5, 2.0]]
+    target = learner.critic.successor_target(learner, batch, torch.tensor([[1.0, 2.0]]))
+    assert target.tolist() == [[3.5, 2.0]]
 
 
 class NextState(nn.Module):
@@ -132,7 +130,7 @@ def test_double_q_chooses_the_next_action_from_the_online_features(monkeypatch):
     batch = Batch(obs, nothing, nothing, nothing, obs, WEIGHTS[:1], nothing, nothing, note)
     chosen = learner.chosen
     monkeypatch.setattr(learner, "chosen", lambda *args: bootstrapped.append(chosen(*args)) or chosen(*args))
-    learner.successor_target(batch, torch.zeros(1, 2))
+    learner.critic.successor_target(learner, batch, torch.zeros(1, 2))
     assert [psi.tolist() for psi in bootstrapped] == [[[0.5, -0.5]]]  # the target's ψ of action 0
 
 
@@ -267,7 +265,7 @@ class Critical(Pair):
         ),
         (Pair, {"learner__popart": True}, r"learner.popart = True cannot be used with SuccessorDuelingQ"),
         (Unequal, {}, "rewards of 2 numbers and skills of 3"),
-        (Critical, {}, "no critic with `successor`: return one from make_critic"),
+        (Critical, {}, "no critic that learns them: return a voidrl.nets.SuccessorCritic"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(method, changes, sentence):

@@ -69,7 +69,7 @@ def test_spr_still_trains_the_encoder_in_fine_tuning():
 
 def test_a_run_of_both_phases_minimizes_the_loss_in_both(tmp_path):
     config = {"learner.batch_size": 16, "learner.hidden_dim": 16, "representation": "spr", "device": "cpu"}
-    config |= {"representation.hidden_dim": 16, "learner.encoder.width": 0.2, "env.num_envs": 4}
+    config |= {"learner.encoder.width": 0.2, "env.num_envs": 4}
     config |= {"warmup_steps": 40, "finetune.warmup_steps": 40, "log.log_every_steps": 40}
     agent = voidrl.pretrain(
         MAZE, "apt", preset="maze-demo", steps=200, out=tmp_path / "pretrain", config=config

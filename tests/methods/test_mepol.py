@@ -227,7 +227,7 @@ def replay_entropy(replay, part):
 
 @pytest.mark.parametrize("phase", ["pretrain", "train"])
 def test_a_run_that_stops_within_a_rollout_resumes_bit_for_bit(phase, tmp_path):
-    learner = {"name": "mepol", "rollout_steps": 6, "max_updates": 3, "value_updates": 3, "hidden_dim": 8}
+    learner = {"name": "mepol", "rollout_steps": 6, "max_updates": 3, "hidden_dim": 8}
     changes = tiny(env__num_envs=2, log__checkpoint_every_steps=16, learner=learner, log__log_every_steps=8)
     if phase == "pretrain":
         changes |= {"method": small_method("mepol"), "representation": {"name": "simclr", "batch_size": 8}}

@@ -8,10 +8,11 @@ from helpers import CPU, DISCRETE, PIXELS, fill_replay, line_replay, make_agent,
 from voidrl.config import AugmentConfig
 from voidrl.nets.augment import Augment
 from voidrl.replay import Replay
+from voidrl.representations import atc
 from voidrl.representations.base import Views
 from voidrl.types import EnvSpec, Layout
 
-SMALL = {"representation__hidden_dim": 16, "representation__encoder__feature_dim": 8}
+SMALL = {"representation__encoder__feature_dim": 8}
 
 
 def views_of(replay, slots):
@@ -92,8 +93,9 @@ def moving_squares(steps=50, num_envs=16):
     return replay
 
 
-def test_states_learn_to_find_their_future():
-    options = {"hidden_dim": 64, "momentum": 0.9, "learning_rate": 3e-3, "warmup_updates": 0}
+def test_states_learn_to_find_their_future(monkeypatch):
+    monkeypatch.setattr(atc, "MOMENTUM", 0.9)
+    options = {"learning_rate": 3e-3, "warmup_updates": 0}
     encoder = {"feature_dim": 64, "width": 0.5}
     agent = make_agent(SQUARE, representation={"name": "atc", "encoder": encoder, **options})
     replay, f, accuracy = moving_squares(), agent.representation, []

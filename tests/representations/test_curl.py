@@ -112,9 +112,9 @@ def test_keys_of_the_learners_own_target_encoder():
     assert names
     assert all(name.startswith("learner.target_encoder.") for name in names)
     view = torch.rand(4, *PIXELS.obs_shape)
-    before = f.contrast(view, view)[0]
+    before = f.contrast(view, view, learner)[0]
     shake(learner.target_encoder)
-    assert not torch.equal(f.contrast(view, view)[0], before)
+    assert not torch.equal(f.contrast(view, view, learner)[0], before)
     old = {
         part: snapshot(parameters_of(getattr(learner, part))) for part in ("target_encoder", "target_critic")
     }

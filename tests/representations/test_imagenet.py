@@ -50,13 +50,13 @@ def resnet_tensors(tensors):
 # The network
 
 
-@pytest.mark.parametrize(("network", "suffix"), [("resnet18", ".pth"), ("resnet50", ".safetensors")])
-def test_files_of_both_kinds_give_the_features_of_the_definition(network, suffix, tmp_path, monkeypatch):
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_files_of_both_kinds_give_the_features_of_the_definition(suffix, tmp_path, monkeypatch):
     channels = 16
     monkeypatch.setattr(resnet, "CHANNELS", channels)
-    weights = resnet_weights(network, channels)
+    weights = resnet_weights(channels=channels)
     path = write_weights(tmp_path / f"file{suffix}", weights)
-    agent = make_agent(PIXELS, representation={"name": "imagenet", "network": network, "weights": str(path)})
+    agent = make_agent(PIXELS, representation={"name": "imagenet", "weights": str(path)})
     agent.representation.read_files()
     net = agent.representation.given_part.resnet
     unread = {name for name in weights if name.startswith("fc.") or name.endswith("tracked")}
@@ -65,27 +65,25 @@ def test_files_of_both_kinds_give_the_features_of_the_definition(network, suffix
         assert torch.equal(tensor, weights[name]), name
     x = torch.randn(2, 3, 40, 36, dtype=torch.float64)
     expected = reference({name: tensor.double() for name, tensor in weights.items()}, x)
-    assert expected.shape == (2, channels * (8 if network == "resnet18" else 32))
+    assert expected.shape == (2, channels * 8)
     torch.testing.assert_close(net.double()(x), expected)
 
 
-@pytest.mark.parametrize(("network", "count", "dim"), [("resnet18", 11.69, 512), ("resnet50", 25.56, 2048)])
-def test_the_networks_have_their_published_sizes(network, count, dim):
+def test_the_network_has_its_published_size():
     with torch.device("meta"):
-        net = ResNet(network)
+        net = ResNet()
     parameters = sum(p.numel() for p in net.parameters())
-    assert net.dim == dim
-    assert (parameters + 1000 * (dim + 1)) / 1e6 == pytest.approx(count, abs=0.005)  # with the classifier
+    assert net.dim == 512
+    assert (parameters + 1000 * 513) / 1e6 == pytest.approx(11.69, abs=0.005)  # with the classifier
 
 
 def test_the_network_is_torchvisions():
     torchvision = pytest.importorskip("torchvision")
-    for network in ("resnet18", "resnet50"):
-        theirs, mine = getattr(torchvision.models, network)().eval(), ResNet(network)
-        mine.load(theirs.state_dict(), "torchvision")
-        theirs.fc = torch.nn.Identity()
-        x = torch.randn(2, 3, 84, 84)
-        torch.testing.assert_close(mine(x), theirs(x), rtol=1e-4, atol=1e-4)
+    theirs, mine = torchvision.models.resnet18().eval(), ResNet()
+    mine.load(theirs.state_dict(), "torchvision")
+    theirs.fc = torch.nn.Identity()
+    x = torch.randn(2, 3, 84, 84)
+    torch.testing.assert_close(mine(x), theirs(x), rtol=1e-4, atol=1e-4)
 
 
 def test_each_frame_is_normalized_and_read_by_itself(narrow):
@@ -186,19 +184,16 @@ def test_a_file_of_another_network_is_refused_by_the_first_tensor(tmp_path, monk
         "resnet50": r"'layer1.0.conv1.weight' has shape \(4, 4, 3, 3\) in the network and \(4, 4, 1, 1\)",
         "resnet34": r"'layer1.2.conv1.weight' has shape nothing in the network and \(4, 4, 3, 3\)",
     }.items():
-        with pytest.raises(ConfigError, match=f"does not hold a resnet18: {sentence}"):
-            ResNet("resnet18").load(resnet_weights(network, NARROW), "the file")
-    with pytest.raises(ConfigError, match=r"resnet50: 'layer1.0.conv1.weight' .* and \(4, 4, 3, 3\) in"):
-        ResNet("resnet50").load(resnet_weights("resnet18", NARROW), "the file")
+        with pytest.raises(ConfigError, match=f"does not hold a ResNet-18: {sentence}"):
+            ResNet().load(resnet_weights(network, NARROW), "the file")
     broken = resnet_weights(channels=NARROW)
     broken["layer2.0.conv1.weight"][0, 0, 0, 0] = torch.nan
     with pytest.raises(ConfigError, match=r"'layer2.0.conv1.weight' has values that are NaN"):
-        ResNet("resnet18").load(broken, "the file")
+        ResNet().load(broken, "the file")
 
 
 def test_a_file_that_is_not_there_is_a_sentence_with_the_line_to_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     line = (
         'run `python -c "from torchvision.models import resnet18; '
         "resnet18(weights='IMAGENET1K_V1')\"` where there is network access"
@@ -214,16 +209,12 @@ def test_a_file_that_is_not_there_is_a_sentence_with_the_line_to_run(tmp_path, m
     assert not (tmp_path / "run").exists()
 
 
-def test_the_caches_of_torchvision_and_timm_are_searched(tmp_path, monkeypatch):
+def test_the_cache_of_torchvision_is_searched(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    for network, name in (("resnet18", "resnet18-f37072fd.pth"), ("resnet50", "resnet50-0676ba61.pth")):
-        timm = tmp_path / f"hub/models--timm--{network}.tv_in1k/snapshots/abc/model.safetensors"
-        ours = tmp_path / f"torch/hub/checkpoints/{name}"
-        for path in (timm, ours):  # the latter wins
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            assert find_weights(ImageNetConfig(network=network)) == path
+    path = tmp_path / "torch/hub/checkpoints/resnet18-f37072fd.pth"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert find_weights(ImageNetConfig()) == path
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path, narrow):

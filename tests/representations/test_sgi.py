@@ -10,6 +10,8 @@ from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.nets.augment import Augment
 from voidrl.replay import Replay
+from voidrl.representations import sgi as sgi_module
+from voidrl.representations import spr as spr_module
 from voidrl.representations.base import Views
 from voidrl.representations.sgi import SGIConfig
 from voidrl.types import Layout
@@ -18,7 +20,7 @@ WEIGHTS = ("prediction_weight", "inverse_weight", "goal_weight")
 
 
 def sgi(spec=DISCRETE, **changes):
-    return make_agent(spec, representation={"name": "sgi", "hidden_dim": 8, **changes})
+    return make_agent(spec, representation={"name": "sgi", **changes})
 
 
 def views_of(replay, slots):
@@ -44,10 +46,17 @@ def ring_replay(envs=8, steps=96, places=8):
     return replay
 
 
-def test_each_loss_falls():
-    options = {"hidden_dim": 32, "learning_rate": 1e-2, "momentum": 0.9, "encoder": {"feature_dim": 16}}
-    options |= {"prediction_steps": 1, "goal_steps": 4, "goal_noise": 0.1, "goal_discount": 0.5}
-    options["encoder"]["hidden_dim"] = 32
+def constants(monkeypatch, **values):
+    for name, value in values.items():
+        monkeypatch.setattr(sgi_module, name.upper(), value)
+
+
+def test_each_loss_falls(monkeypatch):
+    constants(monkeypatch, prediction_steps=1, goal_steps=4, goal_noise=0.1, goal_discount=0.5)
+    constants(monkeypatch, hidden_dim=32, momentum=0.9)
+    monkeypatch.setattr(spr_module, "HIDDEN_DIM", 32)
+    monkeypatch.setattr(sgi_module.GoalSPR, "projection_dim", 64)
+    options = {"learning_rate": 1e-2, "encoder": {"feature_dim": 16, "hidden_dim": 32}}
     agent, replay = sgi(**options), ring_replay(places=4)
     f, seen = agent.representation.train(), []
     for _ in range(90):
@@ -83,10 +92,11 @@ def test_a_weight_of_0_gives_no_gradient_and_costs_nothing(on, monkeypatch):
     agent.update(replay)  # with weights that no loss reaches
 
 
-def test_the_loss_is_the_weighted_sum_of_what_is_logged():
+def test_the_loss_is_the_weighted_sum_of_what_is_logged(monkeypatch):
+    constants(monkeypatch, goal_swap=0, goal_noise=0)
     weights = {"prediction_weight": 0.5, "inverse_weight": 2.0, "goal_weight": 3.0}
     replay = fill_replay(DISCRETE)
-    f = sgi(**weights, goal_swap=0, goal_noise=0).representation
+    f = sgi(**weights).representation
     views = views_of(replay, replay.sample(16))
     whole, metrics = f.loss(views)
     mask = views.sequence(5).mask
@@ -95,9 +105,10 @@ def test_the_loss_is_the_weighted_sum_of_what_is_logged():
     torch.testing.assert_close(whole.mean(), expected)
 
 
-def test_progress_by_hand():
+def test_progress_by_hand(monkeypatch):
     """Latents at 90° from the goal are at d² = 2, at 45° at 2 − √2."""
-    f = sgi(goal_discount=0.9).representation
+    constants(monkeypatch, goal_discount=0.9)
+    f = sgi().representation
     goal = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     before = torch.tensor([[0.0, 2.0], [3.0, 3.0], [1.0, 0.0]])
     after = torch.tensor([[1.0, 1.0], [5.0, 0.0], [0.0, 1.0]])
@@ -122,15 +133,16 @@ def test_progress_by_hand():
         assert targets.tolist() == pytest.approx([10 * bound for bound in bounds], rel=1e-4)
 
 
-def test_goals_are_mixed_with_noise_and_some_are_of_others():
+def test_goals_are_mixed_with_noise_and_some_are_of_others(monkeypatch):
     latents = torch.nn.functional.normalize(torch.rand(2000, 20))
-    f = sgi(goal_noise=0, goal_swap=0).representation
+    f = sgi().representation
+    constants(monkeypatch, goal_noise=0, goal_swap=0)
     torch.manual_seed(0)
     torch.testing.assert_close(f.make_goals(7 * latents), latents)
-    f = sgi(goal_noise=0, goal_swap=0.2).representation
+    constants(monkeypatch, goal_noise=0, goal_swap=0.2)
     swapped = (f.make_goals(latents) - latents).norm(dim=1) > 1e-3
     assert swapped.float().mean().item() == pytest.approx(0.2, abs=0.03)
-    f = sgi(goal_noise=0.5, goal_swap=0).representation
+    constants(monkeypatch, goal_noise=0.5, goal_swap=0)
     goals = f.make_goals(latents)
     torch.testing.assert_close(goals.norm(dim=1), torch.ones(2000))
     similarity = (goals * latents).sum(1)
@@ -148,13 +160,12 @@ def test_an_update_reads_nothing_on_the_host_and_moves_all_networks(spec):
     assert moved(before, parameters_of(agent.representation)) == set(before)
     logged = {"spr_loss", "inverse_loss", "goal_loss", "goal_q", "goal_nearness", "z_std"}
     assert logged <= metrics.keys()
-    options = {"representation": "sgi", "representation__hidden_dim": 8, "precision": "bf16"}
-    metrics = make_agent(spec, **options).update(replay)
+    metrics = make_agent(spec, representation="sgi", precision="bf16").update(replay)
     assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
 
 
 def test_targets_follow_with_the_momentum():
-    agent, replay = sgi(momentum=0.9), fill_replay(DISCRETE)
+    agent, replay = sgi(), fill_replay(DISCRETE)
     f = agent.representation
     pairs = {"head": "target_head", "spr.projection": "spr.target_projection"}
     pairs["encoder"] = "spr.target_encoder"
@@ -163,7 +174,7 @@ def test_targets_follow_with_the_momentum():
     for online, target in pairs.items():
         new = parameters_of(f.get_submodule(online))
         for name, value in f.get_submodule(target).named_parameters():
-            wanted = 0.9 * before[target][name] + 0.1 * new[name]
+            wanted = 0.99 * before[target][name] + 0.01 * new[name]
             torch.testing.assert_close(value, wanted, atol=1e-6, rtol=0)
             assert value.grad is None
 
@@ -175,5 +186,3 @@ def test_goals_need_discrete_actions_and_some_loss_must_be_on():
     assert "goal_loss" not in metrics
     with pytest.raises(ConfigError, match="expected at least one above 0"):
         SGIConfig(**dict.fromkeys(WEIGHTS, 0.0))
-    with pytest.raises(ConfigError, match="goal_steps = 0 cannot be used: expected 1 to 1000"):
-        SGIConfig(goal_steps=0)

@@ -31,9 +31,9 @@ HEAD = {"representation": "spr", "representation__projection": "head", "learner_
 BBF = {**HEAD, "representation__target": "learner", "learner__encoder__rescale": True}
 
 
-def views_of(replay, slots):
+def views_of(replay, slots, learner=None):
     segment = replay.segment(torch.as_tensor(slots), 1, 1.0)
-    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout())
+    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout(), learner)
 
 
 def test_a_sequence_stops_at_the_end_of_its_episode():
@@ -169,7 +169,7 @@ def test_through_the_heads_the_loss_trains_the_critics_first_layers():
     optimized = agent.optimizers.all_parameters()
     assert len(optimized) == len({id(p) for p in optimized})
     assert f.predictor.weight.shape == (critic.projection_dim,) * 2 == (32, 32)  # both streams of 16
-    loss = f.loss(views_of(replay, replay.sample(16)))[0].mean()
+    loss = f.loss(views_of(replay, replay.sample(16), agent.learner))[0].mean()
     weights = dict(critic.named_parameters())
     gradients = torch.autograd.grad(loss, weights.values(), allow_unused=True)
     reached = {
@@ -200,7 +200,7 @@ def test_targets_of_the_learners_target_network():
     f, learner, replay = agent.representation, agent.learner, fill_replay(PIXELS)
     obs = torch.rand(4, *PIXELS.obs_shape)
     assert torch.equal(f.latent(obs).flatten(1), learner.features(obs))
-    views = views_of(replay, replay.sample(16))
+    views = views_of(replay, replay.sample(16), learner)
     losses = [f.loss(views)[0].mean()]
     for part in ("target_encoder", "target_critic"):
         shake(getattr(learner, part), 0.3)

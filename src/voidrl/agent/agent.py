@@ -113,7 +113,7 @@ class Agent(nn.Module):
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.learner.num_envs, self.learner.warmup_steps = config.env.num_envs, phase.epsilon_hold_steps
-        self.representation.use_learner(self.learner)
+        self.representation.size_heads(self.learner)
         self.method = method
         heads = config.finetune.heads if phase.may_adapt else "auto"
         lacks = "no actor" if heads == "actor" and not hasattr(self.learner, "actor") else ""
@@ -223,7 +223,8 @@ class Agent(nn.Module):
         `weight` are the importance weights of the learner's transitions, if these are the ones.
         """
         representation, config = self.representation, self.config.representation
-        views = Views(replay, segment, self.augment, representation.layout)
+        learner = self.learner if representation.reads_learner else None
+        views = Views(replay, segment, self.augment, representation.layout, learner)
         if config.warmup_updates:
             rise = config.learning_rate / config.warmup_updates
             self.representation_rate.add_(rise).clamp_(max=config.learning_rate)

@@ -209,10 +209,11 @@ def check_vector_rewards(config: Config, method: Method, pieces: Pieces, critic:
         )
     if not pieces.learner.takes_vector_rewards:
         raise ConfigError(f"learner {config.learner.name!r} cannot be used with {rewards}: use dqn")
-    if not (isinstance(critic, nn.Module) and hasattr(critic, "successor")):
+    if not (isinstance(critic, nn.Module) and hasattr(critic, "td_loss")):
         raise ConfigError(
-            f"{name} has rewards of {dim} numbers and no critic with `successor`: return one from "
-            f"make_critic, such as voidrl.nets.successor_critic(…), or use reward_dim = 0"
+            f"{name} has rewards of {dim} numbers and no critic that learns them: return a "
+            f"voidrl.nets.SuccessorCritic from make_critic, such as successor_critic(…), or use "
+            f"reward_dim = 0"
         )
     if config.intrinsic_normalization == "standardize":
         raise ConfigError(

@@ -35,9 +35,6 @@ class Learner(nn.Module):
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
-    splits_over_ranks: ClassVar[bool] = False
-    """Whether several processes may train one agent with it: its losses are means over the batch, and what it
-    keeps of a batch is the same on all ranks, since it is exchanged (`voidrl.dist`)."""
     critic: nn.Module
     num_envs: int = 0
     """Training environments of all ranks, set by the agent."""
@@ -99,7 +96,7 @@ class Learner(nn.Module):
     def rescale_values(self, scale: Tensor, shift: Tensor) -> bool:
         """Replace every Q by scale · Q + shift, targets included, in place; False where that is impossible.
 
-        `scale`, above 0, and `shift` are (1,). The policy stays as it is.
+        `scale`, above 0, and `shift` are (1,). The policy is unchanged.
         """
         critics = [child for name, child in self.named_children() if name in ("critic", "target_critic")]
         if self.has_bounded_values or not critics or not all(hasattr(c, "rescale_output") for c in critics):
@@ -175,8 +172,30 @@ class Learner(nn.Module):
         return [*self.critic.parameters(), *(p for p in encoder if id(p) not in kept)]
 
 
+class ActorCritic(Learner):
+    """A policy of continuous actions with twin critics; the encoder learns only from the critics' loss."""
+
+    actions = "continuous"
+    actor: nn.Sequential
+
+    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """The mean of both critics."""
+        values: Tensor = self.critic(self.features(obs), skill, action)
+        return values.float().mean(0)
+
+    def regress(self, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics, Tensor, Tensor]:
+        """The squared error of both critics; also each transition's error, and f(s) for the actor."""
+        features = self.features(batch.obs)
+        q = self.critic(features, batch.skill, batch.action)  # (2, B)
+        error = q - target
+        loss = (batch.weight * error.square()).mean(1).sum()
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
+        return loss, metrics, error.detach().abs().mean(0), seen
+
+
 class Surrogate(NamedTuple):
-    """What an on-policy learner maximizes under a trust region, for the policy as it is now."""
+    """The objective of an on-policy learner under a trust region, for the current policy."""
 
     value: Tensor
     divergence: Tensor
@@ -198,10 +217,10 @@ class OnPolicyLearner(Learner):
     policy_updates: int
     """Gradient steps per rollout, at most."""
     backtracks: int
-    """How often the learning rate is halved where not even the first step stays within the limit."""
+    """Halvings of the learning rate where not even the first step stays within the limit."""
 
     def surrogate(self, rollout: Rollout, goal: Neighborhoods | Tensor) -> Callable[[], Surrogate]:
-        """What to maximize, measured again at every call.
+        """The objective, measured again at every call.
 
         `goal` are the neighborhoods of the states reached, whose entropy is maximized, or (P,) rewards.
         """

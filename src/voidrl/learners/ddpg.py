@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Count, LearnerConfig, require, require_positive
+from voidrl.config import Count, LearnerConfig, require
 from voidrl.kernels.fusion import fusable
-from voidrl.learners.base import Learner, frozen, linear_schedule
+from voidrl.learners.base import ActorCritic, frozen, linear_schedule
 from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+NOISE_CLIP = 0.3  # of the noise inside the losses
 
 
 @dataclass(frozen=True)
@@ -30,30 +32,23 @@ class DDPGConfig(LearnerConfig):
     trunk_dim: int = 0
     """Width of a trunk FC → LayerNorm → tanh that actor and critic each begin with, trained by their own
     loss; 0 leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
-    actor_every_updates: Count = 1
-    """Updates per actor update."""
     stddev_start: float = 1.0
     """Standard deviation of the exploration noise at the start."""
     stddev_end: float = 0.1
     """Standard deviation of the exploration noise after the decay."""
     stddev_decay_steps: Count = 100_000
     """Environment steps of the decay."""
-    noise_clip: float = 0.3
-    """Noise inside the losses is clipped to this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "actor_every_updates", "noise_clip")
         for name in ("stddev_start", "stddev_end", "stddev_decay_steps", "trunk_dim"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
 
 
-class DDPG(Learner):
+class DDPG(ActorCritic):
     """Deterministic policy, twin critics. The encoder learns from the critics' loss and has no target."""
 
     Config = DDPGConfig
-    actions = "continuous"
-    splits_over_ranks = True
 
     def __init__(
         self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -98,40 +93,29 @@ class DDPG(Learner):
 
     def noisy(self, action: Tensor) -> Tensor:
         """Clipped noise on top of an action; the clamp to [−1, 1] lets gradients through."""
-        clip = self.config.noise_clip
+        clip = NOISE_CLIP
         noise = (self.stddev * torch.randn_like(action)).clamp(-clip, clip)
         inside = (action + noise).clamp(-1, 1)
         return action + (inside - action).detach()
-
-    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
-        """The mean of both critics."""
-        values: Tensor = self.critic(self.features(obs), skill, action)
-        return values.float().mean(0)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then the actor."""
         loss, metrics, error, features = self.critic_loss(batch, reward)
         yield Loss("critic", loss, metrics, error)
-        if self.trains_actor and index % self.config.actor_every_updates == 0:
+        if self.trains_actor:
             with frozen(self.critic):
                 loss, metrics = self.actor_loss(features, batch.skill[: len(features)])
             yield Loss("actor", loss, metrics)
 
     @fusable
     def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor, Tensor]:
-        """The squared n-step error of both critics; also each transition's error, and f(s) for the actor."""
+        """`regress` on n-step targets."""
         with torch.no_grad():
             features = self.features(batch.next_obs)
             action = self.noisy(self.policy(features, batch.skill))
             target_q = self.target_critic(features, batch.skill, action)  # (2, B)
             target = self.average_views(self.bounds.clamp(reward + batch.discount * target_q.amin(0)))  # (B,)
-        features = self.features(batch.obs)
-        q = self.critic(features, batch.skill, batch.action)  # (2, B)
-        error = q - target
-        loss = (batch.weight * error.square()).mean(1).sum()
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
-        return loss, metrics, error.detach().abs().mean(0), seen
+        return self.regress(batch, target)
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Metrics]:

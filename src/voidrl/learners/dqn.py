@@ -4,10 +4,8 @@ With `popart` the critic and its target predict normalized values (voidrl.nets.p
 by these, since adding a large mean would round their differences away; everything that is logged or returned,
 and the priorities, is in units of the reward.
 
-Vector rewards (`Method.reward_dim`) train a critic on successor features, ψ(s, a, w) → Σ γ^i φ_i + γⁿ
-ψ⁻(s', a*, w) in each component, with a* = argmax ψ(s', a, w)·w. The Huber losses of the components are added,
-not averaged as in VISR's notebook: an error along w then costs as much as the same error of a scalar Q. Such
-a critic may choose actions by values of its own, `acting_values`.
+A critic with a method `td_loss` computes the loss itself: those on successor features (voidrl.nets.successor)
+learn from vector rewards. It may also choose actions by values of its own, `acting_values`.
 
 Where the environment masks actions, forbidden ones are neither taken, nor drawn at random, nor the best in s'
 of a target.
@@ -25,14 +23,12 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
-from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import (
     DuelingQ,
     Encoder,
-    PopArt,
-    SuccessorDuelingQ,
+    popart_for,
     redraw_noise,
     scale_gradient,
     silence,
@@ -47,7 +43,7 @@ class DQNConfig(LearnerConfig):
     """Q-learning with a target network."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu", feature_dim=0))
-    """The learner's own encoder; by default the convolutions alone, as in Atari networks."""
+    """The learner's own encoder; by default the convolutions, as in Atari networks."""
     hidden_dim: int = 512
     """Width of the heads."""
     hidden_layers: int = 1
@@ -72,9 +68,6 @@ class DQNConfig(LearnerConfig):
     popart: bool = False
     """Learn values normalized by the running mean and deviation of their targets (PopArt), which leaves
     values themselves unchanged whenever these move. The loss has then the same scale whatever the rewards."""
-    popart_rate: float = 3e-4
-    """Weight of the newest batch in these statistics, which look back about 1 / rate updates (Hessel et al.
-    2019: 3e-4)."""
     epsilon_start: float = 1.0
     """Probability of a random action at the start."""
     epsilon_end: float = 0.05
@@ -100,7 +93,6 @@ class DQNConfig(LearnerConfig):
             "0 (no noise) or a number such as 0.5",
         )
         require_positive(self, "head_gradient_scale")
-        require(0 < self.popart_rate <= 1, "popart_rate", self.popart_rate, "a number in (0, 1]")
         ladder, greedy = self.epsilon_ladder, not (self.epsilon_start or self.epsilon_end)
         require(0 <= ladder < 1000, "epsilon_ladder", ladder, "0 (the same ε for all) or a number such as 7")
         remedy = "0, or an epsilon_start or epsilon_end above 0: every power of an ε of 0 is 0"
@@ -112,7 +104,6 @@ class DQN(Learner):
 
     Config = DQNConfig
     actions = "discrete"
-    splits_over_ranks = True
     takes_vector_rewards = True
 
     def __init__(
@@ -132,27 +123,15 @@ class DQN(Learner):
                 noisy_sigma=config.noisy_sigma,
                 shared_hidden=config.shared_hidden,
             )
-        self.popart = self._make_popart()
+        self.popart = popart_for(self.critic) if config.popart else None
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
 
     @property
     def critic_outputs(self) -> int | None:
-        """What the critic has of each action; None for its value alone."""
+        """Number of the critic's outputs for each action; None for scalar values."""
         return None
-
-    def _make_popart(self) -> PopArt | None:
-        """The normalization of values, if they are normalized; it needs a critic with linear outputs."""
-        if not self.config.popart:
-            return None
-        if not isinstance(self.critic, DuelingQ) or self.critic.outputs is not None:
-            raise ConfigError(
-                f"learner.popart = True cannot be used with {type(self.critic).__name__}, the method's own "
-                f"critic: expected one whose last layers give the values themselves; use learner.popart = "
-                f"False, or a method without a critic of its own"
-            )
-        return PopArt(self.config.popart_rate)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """One optimizer."""
@@ -221,32 +200,23 @@ class DQN(Learner):
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """One loss, for which online and target network draw new noise."""
         redraw_noise(self.critic, self.target_critic)
-        if reward.ndim > 1:
-            yield Loss("critic", *self.successor_loss(batch, reward))
-            return
-        for critic in (self.critic, self.target_critic):
-            if isinstance(critic, SuccessorDuelingQ):
-                critic.invalidate_gpi()
-        if self.popart is None:
-            yield Loss("critic", *self.critic_loss(batch, reward))
-            return
-        target = self.popart_target(batch, reward)
-        self.popart.update(target, self.critic, self.target_critic)
-        yield Loss("critic", *self.popart_loss(batch, target))
+        td_loss = getattr(self.critic if self.popart is None else self.popart, "td_loss", None)
+        found = self.critic_loss(batch, reward) if td_loss is None else td_loss(self, batch, reward)
+        yield Loss("critic", *found)
 
     def chosen(self, output: Tensor, action: Tensor) -> Tensor:
-        """What the critic's output, (B, A) or (B, A, n), has of the (B,) actions: (B,) or (B, n)."""
+        """The entries of the critic's output, (B, A) or (B, A, n), for the (B,) actions: (B,) or (B, n)."""
         index = action.view(-1, *[1] * (output.ndim - 1)).expand(-1, 1, *output.shape[2:])
         return output.gather(1, index).squeeze(1)
 
     def next_output(self, batch: Batch) -> Tensor:
-        """What the target critic has of the best action in s', (B,) or (B, n)."""
+        """The target critic's output for the best action in s', (B,) or (B, n)."""
         output = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)
         chooser = self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else output
         return self.chosen(output, self.greedy(chooser, action_mask(batch.next_obs, self.spec)))
 
     def output(self, batch: Batch) -> Tensor:
-        """What the critic has of the action taken in s, (B,) or (B, n), with gradients."""
+        """The critic's output for the action taken in s, (B,) or (B, n), with gradients."""
         features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
         return self.chosen(self.critic(features, batch.skill), batch.action)
 
@@ -264,58 +234,6 @@ class DQN(Learner):
         loss = (batch.weight * F.smooth_l1_loss(q, target, reduction="none")).mean()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
         return loss, metrics, (q - target).detach().abs()
-
-    @torch.no_grad()
-    def successor_target(self, batch: Batch, reward: Tensor) -> Tensor:
-        """(B, dim): φ + γⁿ ψ(s', a', w), a' the best action for w."""
-        psi = self.successor(self.target_critic, self.target_encoder(batch.next_obs), batch.skill)
-        if self.config.double:
-            q = self.critic(self.features(batch.next_obs), batch.skill)
-        else:
-            q = (psi * batch.skill[:, None]).sum(-1)
-        best = self.greedy(q, action_mask(batch.next_obs, self.spec))
-        target = reward + batch.discount[:, None] * self.chosen(psi, best)
-        return self.average_views(self.bounds.clamp(target))
-
-    @fusable
-    def successor_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
-        """Huber losses of all components, added; also the error of each transition's ψ·w."""
-        target = self.successor_target(batch, reward)
-        features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
-        psi = self.chosen(self.successor(self.critic, features, batch.skill), batch.action)  # (B, dim)
-        loss = (batch.weight * F.smooth_l1_loss(psi, target, reduction="none").sum(-1)).mean()
-        q = (psi.detach() * batch.skill).sum(-1)
-        q_target = (target * batch.skill).sum(-1)
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.mean(), "q_target": q_target.mean()}
-        return loss, metrics, (q - q_target).abs()
-
-    @staticmethod
-    def successor(critic: nn.Module, features: Tensor, skill: Tensor) -> Tensor:
-        """ψ(s, a, w) of all actions, (B, A, dim)."""
-        psi: Tensor = critic.successor(features, skill)  # type: ignore[operator]
-        return psi
-
-    @fusable
-    def popart_target(self, batch: Batch, reward: Tensor) -> Tensor:
-        """The target, compiled by itself: the last layers are rescaled by it before the loss is computed."""
-        return self.target(batch, reward)
-
-    @fusable
-    def popart_loss(self, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics, Tensor]:
-        """Huber loss of the normalized error; also the error of each transition."""
-        assert self.popart is not None
-        output = self.output(batch)
-        goal = self.popart.normalize(target)
-        loss = (batch.weight * F.smooth_l1_loss(output, goal, reduction="none")).mean()
-        q = self.popart.denormalize(output.detach())
-        metrics = {
-            "critic_loss": loss.detach(),
-            "q_mean": q.mean(),
-            "q_target": target.mean(),
-            "popart_mean": self.popart.mean[0],
-            "popart_std": self.popart.std[0],
-        }
-        return loss, metrics, (q - target).abs()
 
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
+from voidrl.config import Count, EncoderConfig, LearnerConfig, require_positive
 from voidrl.entropy import Neighborhoods, weighted_entropy
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.nets import Encoder, FullPrecisionLinear, join, mlp
@@ -37,6 +37,10 @@ from voidrl.types import EnvSpec, Loss
 
 FORBIDDEN = -1e9  # the logit of an action that is masked: finite, since 0 · ∞ is NaN in a KL divergence
 MAX_ACTION = 1 - 1e-6  # tanh never reaches 1, but its rounding does
+BACKTRACKS = 10  # halvings of the learning rate if not even the first step stays within the limit
+LOG_STD = -0.5  # of continuous actions before tanh, at the start; it is learned, the same for all states
+GAE_LAMBDA = 0.95  # with a task's reward
+VALUE_UPDATES = 60  # with a task's reward: steps of the value function per rollout
 SMALL_START = 0.01  # of the last layer: at first all actions are equally likely, or their means 0
 
 
@@ -45,7 +49,7 @@ class MEPOLConfig(LearnerConfig):
     """Gradient steps on whole rollouts under a trust region."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu", feature_dim=0))
-    """The policy's encoder; by default the convolutions alone, and vectors as they are."""
+    """The policy's encoder; by default the convolutions, and vectors as they are."""
     learning_rate: float = 1e-5
     """Learning rate."""
     hidden_dim: int = 300
@@ -57,24 +61,12 @@ class MEPOLConfig(LearnerConfig):
     kl_limit: float = 15.0
     """δ: K̂L between the states of the new policy and of the one that acted, at most; the authors' 15 hardly
     ever binds, except 0.05 for Ant in the plane."""
-    backtracks: int = 10
-    """How often the learning rate is halved if not even the first step stays within the limit."""
-    log_std: float = -0.5
-    """Initial log standard deviation of continuous actions before tanh; it is learned, the same for all
-    states."""
     policy_kl_limit: float = 0.01
     """With a task's reward: the mean KL divergence of the policies, at most."""
-    gae_lambda: float = 0.95
-    """With a task's reward: λ of generalized advantage estimation."""
-    value_updates: int = 60
-    """With a task's reward: steps of the value function per rollout."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "rollout_steps", "max_updates", "kl_limit", "policy_kl_limit", "value_updates")
-        require(0 <= self.backtracks <= 50, "backtracks", self.backtracks, "0 to 50")
-        require(-10 <= self.log_std <= 2, "log_std", self.log_std, "-10 to 2")
-        require(0 <= self.gae_lambda <= 1, "gae_lambda", self.gae_lambda, "a number in [0, 1]")
+        require_positive(self, "rollout_steps", "max_updates", "kl_limit", "policy_kl_limit")
 
 
 class Policy(NamedTuple):
@@ -101,7 +93,7 @@ class Policy(NamedTuple):
         return (ratio + distance - 1 - ratio.log()).sum(1) / 2
 
     def detach(self) -> Policy:
-        """The same without gradients."""
+        """A copy without gradients."""
         return Policy(self.first.detach(), None if self.log_std is None else self.log_std.detach().clone())
 
 
@@ -124,12 +116,12 @@ class MEPOL(OnPolicyLearner):
         self.critic = mlp([*hidden, 1], layer=FullPrecisionLinear)
         self.log_std: nn.Parameter | None = None
         if not spec.discrete:
-            self.log_std = nn.Parameter(torch.full((spec.action_dim,), config.log_std))
+            self.log_std = nn.Parameter(torch.full((spec.action_dim,), LOG_STD))
         with torch.no_grad():
             for weight in self.actor[-1:].parameters():
                 weight.mul_(SMALL_START)
         self.rollout_steps = config.rollout_steps
-        self.policy_updates, self.backtracks = config.max_updates, config.backtracks
+        self.policy_updates, self.backtracks = config.max_updates, BACKTRACKS
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Policy and value function."""
@@ -201,7 +193,7 @@ class MEPOL(OnPolicyLearner):
         batch = rollout.batch
         value, after = (self.value(obs, batch.skill) for obs in (batch.obs, batch.next_obs))
         error = rollout.grid(reward + batch.discount * after - value)  # (R, N)
-        trace = rollout.grid(self.config.discount * self.config.gae_lambda * (~rollout.ends).float())
+        trace = rollout.grid(self.config.discount * GAE_LAMBDA * (~rollout.ends).float())
         gained = torch.zeros_like(error)
         later = torch.zeros_like(error[0])
         for t in reversed(range(len(error))):
@@ -222,7 +214,7 @@ class MEPOL(OnPolicyLearner):
         batch, target = rollout.batch, self.advantages(rollout, reward)[1]
         with torch.no_grad():
             x = join(self.encoder(batch.obs), batch.skill)
-        for _ in range(self.config.value_updates):
+        for _ in range(VALUE_UPDATES):
             value = self.critic(x).float()[:, 0]
             loss = F.mse_loss(value, target)
             metrics = {"value_loss": loss, "value_mean": value.mean(), "value_target": target.mean()}

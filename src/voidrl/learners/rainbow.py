@@ -53,7 +53,7 @@ class RainbowConfig(DQNConfig):
     v_max: float = 10.0
     """The highest return that can be represented."""
     priority: Literal["cross_entropy", "kl"] = "cross_entropy"
-    """What a prioritized replay draws transitions by: the cross-entropy to the target distribution, or the KL
+    """The priority of transitions: the cross-entropy to the target distribution, or the KL
     divergence from it (SPR), which is 0 where the prediction is right."""
 
     def __post_init__(self) -> None:

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
-from voidrl.learners.base import Learner, frozen
+from voidrl.learners.base import ActorCritic, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+LOG_STD_MAX = 2.0  # upper bound of the log standard deviation, as in DrQ
 ENTROPY_MARGIN = 2.0  # nats per dimension below log_std_min that a tanh-Gaussian is granted
 LEAST_TEMPERATURE = 1e-8  # its logarithm is a weight
 
@@ -35,29 +36,21 @@ class SACConfig(LearnerConfig):
     """Updates between two target updates."""
     log_std_min: float = -10.0
     """Lower bound of the policy's log standard deviation."""
-    log_std_max: float = 2.0
-    """Upper bound of the policy's log standard deviation."""
     initial_temperature: float = 0.1
     """α at the start."""
     learn_temperature: bool = True
-    """Adjust α so that the policy's entropy meets `target_entropy`; False keeps it fixed."""
-    target_entropy: float | None = None
-    """Entropy of the policy in nats at which a learned α settles; None: −1 per action dimension."""
+    """Adjust α so that the policy's entropy settles at −1 nat per action dimension; False keeps it fixed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "actor_every_updates", "initial_temperature")
-        target = self.target_entropy
-        require(target is None or math.isfinite(target), "target_entropy", target, "None or a finite number")
-        require(self.log_std_min < self.log_std_max, "log_std_min", self.log_std_min, "less than log_std_max")
+        require(self.log_std_min < LOG_STD_MAX, "log_std_min", self.log_std_min, f"less than {LOG_STD_MAX}")
 
 
-class SAC(Learner):
-    """A tanh-Gaussian policy with twin critics. The encoder learns from the critics' loss alone."""
+class SAC(ActorCritic):
+    """A tanh-Gaussian policy with twin critics. The encoder learns only from the critics' loss."""
 
     Config = SACConfig
-    actions = "continuous"
-    splits_over_ranks = True
 
     def __init__(
         self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -70,8 +63,6 @@ class SAC(Learner):
         self.actor = mlp([inputs, *hidden, 2 * spec.action_dim], full_precision=False)
         log_alpha = torch.tensor(math.log(config.initial_temperature))
         self.log_alpha = nn.Parameter(log_alpha, requires_grad=config.learn_temperature)
-        target = config.target_entropy
-        self.target_entropy = float(-spec.action_dim if target is None else target)
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
@@ -87,7 +78,7 @@ class SAC(Learner):
     def policy(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before tanh, (B, A) each."""
         mean, log_std = self.actor(join(features, skill)).float().chunk(2, -1)
-        low, high = self.config.log_std_min, self.config.log_std_max
+        low, high = self.config.log_std_min, LOG_STD_MAX
         return mean, (low + (high - low) * (log_std.tanh() + 1) / 2).exp()
 
     def sample(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,11 +96,6 @@ class SAC(Learner):
         features = self.features(obs)
         return self.policy(features, skill)[0].tanh() if deterministic else self.sample(features, skill)[0]
 
-    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
-        """The mean of both critics."""
-        values: Tensor = self.critic(self.features(obs), skill, action)
-        return values.float().mean(0)
-
     @torch.no_grad()
     def restart_exploration(self, return_scale: float) -> None:
         """α in proportion to the task: `initial_temperature` for rewards that differ by about 1 per step."""
@@ -126,7 +112,7 @@ class SAC(Learner):
                 loss, metrics = self.actor_loss(features, batch.skill[: len(features)], alpha)
             yield Loss("actor", loss, {**metrics, "temperature": alpha})
             if self.config.learn_temperature:
-                loss = self.log_alpha.exp() * (metrics["policy_entropy"] - self.target_entropy)
+                loss = self.log_alpha.exp() * (metrics["policy_entropy"] + self.spec.action_dim)
                 yield Loss("temperature", loss, {})
 
     def bounded(self, target: Tensor, alpha: Tensor) -> Tensor:
@@ -143,19 +129,13 @@ class SAC(Learner):
     def critic_loss(
         self, batch: Batch, reward: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Metrics, Tensor, Tensor]:
-        """The squared soft error of both critics; also each transition's error, and f(s) for the actor."""
+        """`regress` on soft targets."""
         with torch.no_grad():
             action, log_prob = self.sample(self.features(batch.next_obs), batch.skill)
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill, action)  # (2, B)
             target = reward + batch.discount * (target_q.amin(0) - alpha * log_prob)
             target = self.average_views(self.bounded(target, alpha))
-        features = self.features(batch.obs)
-        q = self.critic(features, batch.skill, batch.action)  # (2, B)
-        error = q - target
-        loss = (batch.weight * error.square()).mean(1).sum()
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
-        return loss, metrics, error.detach().abs().mean(0), seen
+        return self.regress(batch, target)
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:

@@ -241,8 +241,8 @@ class Method(nn.Module):
         """A critic to use in place of the learner's, for instance on successor features.
 
         `critic(features, skill, action) -> (2, B)` for continuous actions,
-        `critic(features, skill) -> (B, num_actions)` for discrete ones. With vector rewards it also has
-        `critic.successor(features, skill) -> (B, num_actions, reward_dim)`. If it has `acting_values`, with
+        `critic(features, skill) -> (B, num_actions)` for discrete ones. With vector rewards it is a
+        `voidrl.nets.SuccessorCritic`, such as that of `successor_critic`. If it has `acting_values`, with
         arguments and result of the critic itself, `dqn` chooses actions by these.
         """
         return None

@@ -19,9 +19,9 @@ from voidrl.nets.layers import (
     unit_vectors,
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
-from voidrl.nets.popart import PopArt
+from voidrl.nets.popart import PopArt, popart_for
 from voidrl.nets.progressive import ProgressiveEncoder
-from voidrl.nets.successor import SuccessorDuelingQ, successor_critic
+from voidrl.nets.successor import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
 
@@ -38,6 +38,7 @@ __all__ = [
     "NoisyLinear",
     "PopArt",
     "ProgressiveEncoder",
+    "SuccessorCritic",
     "SuccessorDuelingQ",
     "TF32Linear",
     "TrunkQ",
@@ -48,6 +49,7 @@ __all__ = [
     "join",
     "mlp",
     "polyak_update",
+    "popart_for",
     "redraw_noise",
     "rescale",
     "scale_gradient",

@@ -1,4 +1,4 @@
-"""How often the right candidate has the highest score."""
+"""The share of rows in which the right candidate has the highest score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def top1_accuracy(scores: Tensor, right: Tensor) -> Tensor:
 
 
 def top1_hits(scores: Tensor, right: Tensor) -> Tensor:
-    """The same of each row, (B,)."""
+    """Whether it is, of each row, (B,), with ties as in `top1_accuracy`."""
     scores, right = scores.detach(), right.detach()
     best = scores.amax(1)  # (B,)
     # In int32, since PyTorch counts several times slower in int64; and NaN is equal to nothing.

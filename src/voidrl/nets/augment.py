@@ -11,6 +11,7 @@ On CUDA one kernel does everything. The plain PyTorch version runs on the CPU an
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -57,13 +58,11 @@ def with_shift(config: AugmentConfig, size: Size) -> AugmentConfig:
 class Augment:
     """Converts observations for the losses: images to augmented network input; vectors are unchanged.
 
-    Of images with numbers the images alone are augmented. `spec` says how to tell them apart; without it
-    there are no numbers.
+    `spec` says which part of a mixed observation is its image; without it there are no numbers.
     """
 
     def __init__(self, config: AugmentConfig, spec: EnvSpec | None = None) -> None:
         self.config, self.spec = config, spec
-        self.mixed = spec is not None and spec.num_values > 0
         self.size: Size = (config.crop_size, config.crop_size) if config.crop_size else ()
 
     def __call__(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
@@ -71,16 +70,23 @@ class Augment:
 
         Mixed observations become one vector each (`observations.split_input`), whatever the layout.
         """
+        return self._converted(frames, layout, self._augmented)
+
+    def plain(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
+        """Observations without augmentation: the center of each image, if images are cropped."""
+        return self._converted(frames, layout, self._centered)
+
+    def _converted(self, frames: Frames, layout: Layout, convert: Callable[..., Tensor]) -> Tensor:
+        """Observations of which `convert` makes the images."""
         if frames.source.dtype != torch.uint8:
             return frames.stacked()
-        if self.mixed:
-            stacked, numbers = self._unpack(frames)
-            return pack_input(self._augmented(stacked, None, PLAIN), numbers)
-        return self._augmented(*frames, layout)
+        if self.spec is None or not self.spec.num_values:
+            return convert(*frames, layout)
+        stacked, numbers = unpack(frames.stacked(), self.spec)
+        return pack_input(convert(stacked, None, PLAIN), numbers)
 
-    def _unpack(self, frames: Frames) -> tuple[Tensor, Tensor]:
-        assert self.spec is not None
-        return unpack(frames.stacked(), self.spec)
+    def _centered(self, source: Tensor, index: Tensor | None, layout: Layout) -> Tensor:
+        return network_input(source, index, NO_AUGMENTATION, None, None, layout, size=self.size)
 
     def _augmented(self, source: Tensor, index: Tensor | None, layout: Layout) -> Tensor:
         """Augmented images, of stored frames or, without an index, of stacked ones."""
@@ -100,17 +106,6 @@ class Augment:
         if config.intensity_scale:
             noise = torch.randn(batch, device=device)
         return network_input(source, index, config, shift, noise, layout, low=low, size=self.size)
-
-    def plain(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
-        """The same without augmentation: the center of each image, if images are cropped."""
-        source, index = frames
-        if source.dtype != torch.uint8:
-            return frames.stacked()
-        if self.mixed:
-            stacked, numbers = self._unpack(frames)
-            centers = network_input(stacked, None, NO_AUGMENTATION, None, None, PLAIN, size=self.size)
-            return pack_input(centers, numbers)
-        return network_input(source, index, NO_AUGMENTATION, None, None, layout, size=self.size)
 
 
 def network_spec(spec: EnvSpec, config: AugmentConfig) -> EnvSpec:

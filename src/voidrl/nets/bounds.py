@@ -1,4 +1,4 @@
-"""What values are possible: the sums that the rewards seen so far could add up to."""
+"""Limits of values: the sums that the rewards seen so far could add up to."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class SimHash(nn.Module):
 
 
 class VisitTable(nn.Module):
-    """How often each bucket was visited, exactly."""
+    """Exact numbers of visits of each bucket."""
 
     counts: Tensor
     total: Tensor
@@ -137,8 +137,9 @@ class VisitTable(nn.Module):
 class CodeSample(nn.Module):
     """The newest codes of states drawn from the replay, for counts in a space that moves.
 
-    As f learns, a state's code changes, and what was counted under the old one is lost. So nothing is stored
-    for long: every update hashes some states with the current f, and the newest `size` codes are the sample.
+    As the encoder learns, a state's code changes, and what was counted under the old one is lost. So nothing
+    is stored for long: every update hashes some states with the current encoder, and the newest `size` codes
+    are the sample.
     """
 
     codes: Tensor

@@ -169,12 +169,11 @@ class Encoder(nn.Module):
         elif stack is not None:
             self.stack, self.layout = stack, Layout()
         elif ":" in config.stack:
-            self.stack = _custom_stack(obs_shape, config)
-            self.layout = getattr(self.stack, "layout", Layout())
+            self.stack, self.layout = _custom_stack(obs_shape, config), Layout()
         else:
             self.stack, self.layout = _built_in_stack(obs_shape, config)
         # `layout` is the one in which images are read fastest on CUDA; plain ones can be read too.
-        self.feature_dim = _output_width(self.stack, obs_shape, config.stack)
+        self.feature_dim = _probe(self.stack, obs_shape, config.stack).flatten(1).shape[1]
         if self.mixed:
             self.feature_dim += visible_numbers(spec)
         layers: list[nn.Module] = []
@@ -215,7 +214,7 @@ class Encoder(nn.Module):
         return rescale(latent) if self.rescales else latent
 
     def _split(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the stack reads, and the numbers to join behind it, if there are any."""
+        """The stack's input, and the numbers to join behind it, if there are any."""
         stored = obs.dtype == torch.uint8
         if not self.pixels:
             return visible(obs, self.spec), None
@@ -255,7 +254,7 @@ def _built_in_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> tuple[
 
 
 def _custom_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Module:
-    """A user's network; whatever does not fit the contract is refused here, before anything runs."""
+    """A network of the user."""
     name = config.stack
     if config.spectral_norm_iterations:
         raise ConfigError(
@@ -270,42 +269,16 @@ def _custom_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Modul
             f"encoder stack {name!r} cannot be built ({type(error).__name__}: {error}): expected a class "
             f"whose only required argument is obs_shape, here {obs_shape}"
         ) from error
-    layout = getattr(stack, "layout", Layout())
-    if not isinstance(layout, Layout):
-        raise ConfigError(
-            f"encoder stack {name!r} has layout = {layout!r}: expected a voidrl.types.Layout, or no layout "
-            f"at all for plain images"
-        )
-    if layout != Layout():
-        plain, arranged_in = (_probe(stack, obs_shape, name, wanted) for wanted in (Layout(), layout))
-        if plain.shape != arranged_in.shape:
-            raise ConfigError(
-                f"encoder stack {name!r} maps images in its layout {layout} to {tuple(arranged_in.shape)} "
-                f"and plain ones to {tuple(plain.shape)}: expected the same, or no layout at all"
-            )
     return stack
 
 
-def _output_width(stack: nn.Module, obs_shape: tuple[int, ...], name: str) -> int:
-    """Features of one observation, as a trial pass has them."""
-    output = _probe(stack, obs_shape, name, Layout())
-    width = output.flatten(1).shape[1]
-    declared = getattr(stack, "dim", width)
-    if declared != width:
-        raise ConfigError(
-            f"encoder stack {name!r} has dim = {declared!r} and gives {width} features for observations of "
-            f"{'×'.join(map(str, obs_shape))}: expected the same; leave dim out and it is measured"
-        )
-    return width
-
-
 @torch.no_grad()
-def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str, layout: Layout) -> Tensor:
+def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str) -> Tensor:
+    """The features of two observations, of zeros."""
     size = "×".join(map(str, obs_shape))
-    x = torch.zeros(2, *obs_shape)
     was_training = stack.training
     try:
-        output = stack.eval()(x if layout == Layout() else to_layout(x, layout))
+        output = stack.eval()(torch.zeros(2, *obs_shape))
     except Exception as error:
         if ":" in name:
             raise ConfigError(
@@ -348,7 +321,7 @@ def _stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
 
 
 def _layout(obs_shape: tuple[int, ...], config: EncoderConfig) -> Layout:
-    """Where the first stride divides the kernel, folding it into channels leaves a small dense convolution.
+    """The layout that a stack reads fastest: the first stride is folded, if it divides the kernel.
 
     8×8 at stride 4 on 4 channels, of which tensor cores make little, is 2×2 on 64.
     """

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.nets.layers import EnsembleLinear, join, mlp, trunk
+from voidrl.nets.layers import EnsembleLinear, chain, join, mlp, trunk
 from voidrl.nets.noisy import NoisyLinear
 
 
@@ -18,11 +18,10 @@ class TwinQ(nn.Module):
     def __init__(self, inputs: int, hidden_dim: int, hidden_layers: int, outputs: int = 1) -> None:
         super().__init__()
         sizes = [inputs, *[hidden_dim] * hidden_layers, outputs]
-        layers: list[nn.Module] = []
-        for i, (a, b) in enumerate(pairwise(sizes)):
-            layers += [nn.ReLU()] if i else []
-            layers += [EnsembleLinear(2, a, b, full_precision=i == hidden_layers)]
-        self.layers = nn.Sequential(*layers)
+        self.layers = chain(
+            EnsembleLinear(2, a, b, full_precision=i == hidden_layers)
+            for i, (a, b) in enumerate(pairwise(sizes))
+        )
 
     @property
     def first_layers(self) -> list[nn.Module]:
@@ -173,8 +172,7 @@ def _layers(sizes: list[int], noisy_sigma: float, *, last: bool = True) -> nn.Se
     """Linear layers, noisy with a σ₀, with ReLU in between; `last` if the network ends with them."""
     if not noisy_sigma:
         return mlp(sizes, full_precision=last)
-    layers: list[nn.Module] = []
-    for i, (a, b) in enumerate(pairwise(sizes)):
-        layers += [nn.ReLU()] if i else []
-        layers += [NoisyLinear(a, b, noisy_sigma, full_precision=last and i == len(sizes) - 2)]
-    return nn.Sequential(*layers)
+    return chain(
+        NoisyLinear(a, b, noisy_sigma, full_precision=last and i == len(sizes) - 2)
+        for i, (a, b) in enumerate(pairwise(sizes))
+    )

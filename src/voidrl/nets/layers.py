@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -156,29 +157,31 @@ def trunk_layers(inputs: int, outputs: int, output: str = "layer_norm_tanh") -> 
 
 
 def trunk(inputs: int, outputs: int) -> nn.Sequential:
-    """The same, as DrQ initializes it."""
+    """FC → LayerNorm → tanh, as DrQ initializes it."""
     return nn.Sequential(*trunk_layers(inputs, outputs)).apply(init_orthogonal)
 
 
 def mlp(
-    sizes: list[int],
-    nonlinearity: str = "relu",
-    *,
-    full_precision: bool = True,
-    layer: type[nn.Linear] | None = None,
+    sizes: list[int], *, full_precision: bool = True, layer: type[nn.Linear] | None = None
 ) -> nn.Sequential:
-    """Linear layers with a non-linearity in between; with `full_precision` the last one is never bf16.
+    """Linear layers with ReLU in between; with `full_precision` the last one is never bf16.
 
     `layer` is a class for all of them instead.
     """
-    layers: list[nn.Module] = []
-    for i, (a, b) in enumerate(pairwise(sizes)):
-        layers += [activation(nonlinearity)] if i else []
-        last = i == len(sizes) - 2
-        kind = layer or (FullPrecisionLinear if full_precision and last else Linear)
-        layers += [kind(a, b)]
-    network = nn.Sequential(*layers)
-    network.apply(init_orthogonal)
+    inner = layer or Linear
+    outer = layer or (FullPrecisionLinear if full_precision else Linear)
+    pairs = list(pairwise(sizes))
+    layers = (inner(a, b) if i < len(pairs) - 1 else outer(a, b) for i, (a, b) in enumerate(pairs))
+    return chain(layers).apply(init_orthogonal)
+
+
+def chain(layers: Iterable[nn.Module]) -> nn.Sequential:
+    """Layers with ReLU in between."""
+    network = nn.Sequential()
+    for i, layer in enumerate(layers):
+        if i:
+            network.append(nn.ReLU())
+        network.append(layer)
     return network
 
 

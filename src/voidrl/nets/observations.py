@@ -1,4 +1,4 @@
-"""How observations are laid out: images with numbers, masks of actions, and what networks see of them.
+"""The layout of observations: images with numbers, masks of actions, and what networks see of them.
 
 An observation is one tensor. Images with numbers ("mixed", `spec.num_values` > 0) come in two forms:
 

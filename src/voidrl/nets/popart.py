@@ -27,12 +27,23 @@ Differences from the papers:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.entropy import RunningMoments
+from voidrl.errors import ConfigError
+from voidrl.kernels.fusion import fusable
 from voidrl.nets.heads import DuelingQ
+from voidrl.types import Batch, Metrics
 
+if TYPE_CHECKING:
+    from voidrl.learners.dqn import DQN
+
+RATE = 3e-4
+"""Weight of the newest batch (Hessel et al. 2019): statistics look back about 1 / rate updates."""
 SMALLEST_STD = 1e-4
 """Lower limit of σ (Hessel et al. 2019): weights would grow without limit where all targets are equal."""
 
@@ -44,7 +55,7 @@ class PopArt(nn.Module):
         rate: Weight of the newest batch, in (0, 1].
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float = RATE) -> None:
         super().__init__()
         self.moments = RunningMoments(floor=SMALLEST_STD, momentum=1 - rate)
 
@@ -74,3 +85,36 @@ class PopArt(nn.Module):
     def denormalize(self, outputs: Tensor) -> Tensor:
         """σ n + μ."""
         return self.std * outputs + self.mean
+
+    def td_loss(self, learner: DQN, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
+        """Huber loss of the normalized error, after the targets have moved the statistics."""
+        target = self.target(learner, batch, reward)
+        self.update(target, learner.critic, learner.target_critic)
+        return self.normalized_loss(learner, batch, target)
+
+    @fusable
+    def target(self, learner: DQN, batch: Batch, reward: Tensor) -> Tensor:
+        """The target, compiled by itself: the last layers are rescaled by it before the loss is computed."""
+        return learner.target(batch, reward)
+
+    @fusable
+    def normalized_loss(self, learner: DQN, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics, Tensor]:
+        """The loss, what to log about it, and the error of each transition in units of the reward."""
+        output = learner.output(batch)
+        goal = self.normalize(target)
+        loss = (batch.weight * F.smooth_l1_loss(output, goal, reduction="none")).mean()
+        q = self.denormalize(output.detach())
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.mean(), "q_target": target.mean()}
+        metrics |= {"popart_mean": self.mean[0], "popart_std": self.std[0]}
+        return loss, metrics, (q - target).abs()
+
+
+def popart_for(critic: nn.Module) -> PopArt:
+    """PopArt for a critic, which must have linear outputs."""
+    if not isinstance(critic, DuelingQ) or critic.outputs is not None:
+        raise ConfigError(
+            f"learner.popart = True cannot be used with {type(critic).__name__}, the method's own critic: "
+            f"expected one whose last layers give the values themselves; use learner.popart = False, or a "
+            f"method without a critic of its own"
+        )
+    return PopArt()

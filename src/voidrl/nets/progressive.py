@@ -1,4 +1,4 @@
-"""A frozen pre-trained encoder next to a new one: the features of both, side by side.
+"""A frozen pre-trained encoder and a new one: the features of both, side by side.
 
 After progressive networks (Rusu et al. 2016), without their lateral connections between hidden layers: the
 columns meet in the heads, which read both. What was pre-trained cannot be forgotten, and the new column has

@@ -1,13 +1,11 @@
-"""ResNet-18 and ResNet-50 up to the pooled features, with weights that never change (He et al. 2016).
+"""ResNet-18 up to the pooled features, with weights that never change (He et al. 2016).
 
-Tensors have torchvision's names, and ResNet-50 its stride in the 3×3 convolution, so that its files fit, and
-timm's, which are the same. The classifier is left out.
+Tensors have torchvision's names, so that its files and timm's fit. The classifier is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,22 +14,9 @@ from torch import Tensor, nn
 from voidrl.errors import ConfigError, shown
 
 CHANNELS = 64  # of the first layer
+LAYERS = 4  # of two blocks each
 CLASSIFIER = "fc."  # begins the names of tensors that are not needed
 COUNTER = ".num_batches_tracked"  # ends them: only training reads it
-
-
-class Architecture(NamedTuple):
-    """What distinguishes two ResNets."""
-
-    bottleneck: bool
-    blocks: tuple[int, int, int, int]
-    """Blocks at each resolution."""
-
-
-NETWORKS = {
-    "resnet18": Architecture(False, (2, 2, 2, 2)),
-    "resnet50": Architecture(True, (3, 4, 6, 3)),
-}
 
 
 class FrozenBatchNorm(nn.Module):
@@ -52,52 +37,41 @@ class FrozenBatchNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions, or with `bottleneck` 1×1, 3×3 and 1×1, and a bypass."""
+    """Two 3×3 convolutions and a bypass."""
 
-    def __init__(self, inputs: int, channels: int, stride: int, bottleneck: bool) -> None:
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
         super().__init__()
-        outputs = 4 * channels if bottleneck else channels
-        if bottleneck:
-            self.conv1, self.conv2 = _conv(inputs, channels, 1), _conv(channels, channels, 3, stride)
-            self.conv3, self.bn3 = _conv(channels, outputs, 1), FrozenBatchNorm(outputs)
-        else:
-            self.conv1, self.conv2 = _conv(inputs, channels, 3, stride), _conv(channels, channels, 3)
-        self.bn1, self.bn2 = FrozenBatchNorm(channels), FrozenBatchNorm(channels)
-        self.bottleneck = bottleneck
+        self.conv1, self.bn1 = _conv(inputs, channels, 3, stride), FrozenBatchNorm(channels)
+        self.conv2, self.bn2 = _conv(channels, channels, 3), FrozenBatchNorm(channels)
         self.downsample: nn.Module = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            self.downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), FrozenBatchNorm(outputs))
+        if stride > 1 or inputs != channels:
+            self.downsample = nn.Sequential(_conv(inputs, channels, 1, stride), FrozenBatchNorm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → (B, C', H', W')."""
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        if self.bottleneck:
-            y = self.bn3(self.conv3(F.relu(y)))
         return F.relu(y + self.downsample(x))
 
 
 class ResNet(nn.Module):
     """(B, 3, H, W), normalized, → (B, dim). It has no gradients."""
 
-    def __init__(self, network: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.network = network
-        bottleneck, blocks = NETWORKS[network]
         self.conv1, self.bn1 = _conv(3, CHANNELS, 7, stride=2), FrozenBatchNorm(CHANNELS)
         inputs = CHANNELS
-        for i, count in enumerate(blocks):
-            channels, layer = CHANNELS * 2**i, nn.Sequential()
-            for j in range(count):
-                layer.append(Block(inputs, channels, 2 if i and not j else 1, bottleneck))
-                inputs = 4 * channels if bottleneck else channels
-            self.add_module(f"layer{i + 1}", layer)
+        for i in range(LAYERS):
+            channels = CHANNELS * 2**i
+            blocks = [Block(inputs, channels, 2 if i else 1), Block(channels, channels, 1)]
+            self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
+            inputs = channels
         self.dim = inputs
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """The features before the classifier."""
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
-        for i in range(4):
+        for i in range(LAYERS):
             x = self.get_submodule(f"layer{i + 1}")(x)
         return x.mean((2, 3))
 
@@ -119,9 +93,8 @@ class ResNet(nn.Module):
 
     def _misfit(self, source: str, name: str, here: object, there: object) -> ConfigError:
         return ConfigError(
-            f"{source} does not hold a {self.network}: {shown(name)} has shape {here} in the network and "
-            f"{there} in the file; choose another file, or another representation.network "
-            f"({' or '.join(NETWORKS)})"
+            f"{source} does not hold a ResNet-18: {shown(name)} has shape {here} in the network and "
+            f"{there} in the file; choose another file"
         )
 
 

@@ -1,1 +1,1 @@
-"""How the encoder f is learned: one file each."""
+"""Representations: ways to learn an encoder, one file each."""

@@ -19,12 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import Count, EncoderConfig, RepresentationConfig, require, require_positive
+from voidrl.config import Count, EncoderConfig, RepresentationConfig, require
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, polyak_update, target_copy, top1_hits
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
+
+MOMENTUM = 0.99  # of the encoder of the later state, as in the public code
+HIDDEN_DIM = 512  # of the residual MLP, as in the public code
 
 
 @dataclass(frozen=True)
@@ -32,36 +35,29 @@ class ATCConfig(RepresentationConfig):
     """InfoNCE between a state and a later one, with a momentum encoder."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=256, activation="relu"))
-    """The encoder f, whose output is the code (Atari 256, DMControl 128)."""
+    """The encoder, whose output is the code (Atari 256, DMControl 128)."""
     max_grad_norm: float = 10.0
-    """The gradients of f and its heads are clipped to this norm; 0 turns clipping off."""
+    """The gradients of the encoder and its heads are clipped to this norm; 0 turns clipping off."""
     warmup_updates: Count = 1000
     """Updates over which the learning rate rises from 0."""
     delta_steps: int = 3
     """Steps between the two states of a pair (Atari 3, DMControl 1)."""
-    momentum: float = 0.99
-    """Momentum of the encoder of the later state."""
-    hidden_dim: int = 512
-    """Hidden width of the residual MLP."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         require(1 <= self.delta_steps <= 1000, "delta_steps", self.delta_steps, "1 to 1000")
-        require_positive(self, "hidden_dim")
 
 
 class ATC(Representation):
-    """f is trained by contrast over time."""
+    """An encoder trained by contrast over time."""
 
     Config = ATCConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ATCConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
         self.config: ATCConfig = config
-        self.anchor = mlp([self.dim, config.hidden_dim, self.dim])
+        self.anchor = mlp([self.dim, HIDDEN_DIM, self.dim])
         self.bilinear = nn.Parameter(torch.empty(self.dim, self.dim))
         nn.init.uniform_(self.bilinear, -(self.dim**-0.5), self.dim**-0.5)
         self.target_encoder = target_copy(encoder)
@@ -91,4 +87,4 @@ class ATC(Representation):
     def after_step(self) -> None:
         """Move the momentum encoder."""
         assert self.encoder is not None
-        polyak_update(self.target_encoder, self.encoder, 1 - self.config.momentum)
+        polyak_update(self.target_encoder, self.encoder, 1 - MOMENTUM)

@@ -1,8 +1,8 @@
 """The contract of a representation: a space in which distances between states mean something.
 
 A new representation is one new file in this folder, or a class of your own passed as `representation`. It
-holds the encoder f and whatever trains it. Set `has_loss` and write `loss` to train f; everything else has a
-default.
+holds the encoder, f in the paper, and whatever trains it. Set `has_loss` and write `loss` to train it;
+everything else has a default.
 """
 
 from __future__ import annotations
@@ -31,8 +31,17 @@ if TYPE_CHECKING:
 class Views:
     """A sample of transitions, each read of which is a fresh augmentation."""
 
-    def __init__(self, replay: Replay, segment: Segment, augment: Augment, layout: Layout) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        segment: Segment,
+        augment: Augment,
+        layout: Layout,
+        learner: Learner | None = None,
+    ) -> None:
         self._replay, self._segment, self._augment, self._layout = replay, segment, augment, layout
+        self.learner = learner
+        """The learner, for a representation with `reads_learner`; else None."""
 
     @cached_property
     def batch(self) -> Batch:
@@ -90,63 +99,48 @@ class Views:
         return self._augment(frames, self._layout)
 
 
-class Representation(nn.Module):
-    """The encoder f and, if `has_loss`, what is needed to train it. Methods see `encode`.
+def require_targets(learner: Learner, *names: str) -> None:
+    """Refuse a learner that lacks one of these target networks."""
+    for name in names:
+        if not hasattr(learner, name):
+            raise ConfigError(
+                f"representation.target = 'learner' cannot be used with learner {learner.config.name!r}, "
+                f"which has no {name.replace('_', ' ')}: use 'own'"
+            )
 
-    Whether the gradient of `loss` reaches f is up to `encoder_trainers`; the heads are always trained by it.
+
+class Representation(nn.Module):
+    """The encoder and, if `has_loss`, what is needed to train it. Methods see `encode`.
+
+    Whether the gradient of `loss` reaches the encoder is up to `encoder_trainers`; heads always learn by it.
     """
 
     Config: ClassVar[type[RepresentationConfig]] = RepresentationConfig
     has_loss: ClassVar[bool] = False
     """Whether there is a `loss` to minimize."""
     uses_learner_encoder: ClassVar[bool] = False
-    """Whether f is the learner's encoder rather than a network of the representation."""
+    """Whether the encoder is the learner's rather than a network of the representation."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
-
-    splits_over_ranks: ClassVar[bool] = False
-    """Whether several processes may train one agent with it: its loss is a mean over the batch, and what it
-    computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
-    (`voidrl.dist`)."""
-
     reads_files: ClassVar[bool] = False
-    """Whether f has given weights, which a new agent reads from a file."""
+    """Whether the encoder has given weights, which a new agent reads from a file."""
 
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
         self.spec, self.config, self.encoder = spec, config, encoder
-        self._learner: tuple[Learner, ...] = ()
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
-        """The network f; None where the observation is the representation."""
+        """The encoder; None where the observation is the representation."""
         return Encoder(spec, config.encoder)
 
     @property
     def reads_learner(self) -> bool:
-        """Whether the loss reads networks of the learner, which must then not learn at the same time."""
+        """Whether the loss reads networks of `views.learner`, which must then not learn at the same time."""
         return False
 
-    def use_learner(self, learner: Learner) -> None:
-        """Called once with the learner, for a loss that reads its networks."""
-        self._learner = (learner,)  # in a tuple it is no submodule, and no weight has two names
-
-    @property
-    def learner(self) -> Learner:
-        """The learner, which is not a part of the representation."""
-        if not self.reads_learner:
-            name = type(self).__name__
-            raise ConfigError(f"{name} reads the learner's networks: its property reads_learner must be True")
-        return self._learner[0]
-
-    def require_targets(self, *names: str) -> None:
-        """Refuse a learner that lacks one of these target networks."""
-        for name in names:
-            if not hasattr(self.learner, name):
-                raise ConfigError(
-                    f"representation.target = 'learner' cannot be used with learner "
-                    f"{self.learner.config.name!r}, which has no {name.replace('_', ' ')}: use 'own'"
-                )
+    def size_heads(self, learner: Learner) -> None:
+        """Called once, when the learner exists: build heads of its width, or refuse one that does not fit."""
 
     @classmethod
     def describe_files(
@@ -185,7 +179,7 @@ class Representation(nn.Module):
         return z
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        """The loss of f and its heads, and what to log about it.
+        """The loss of the encoder and its heads, and what to log about it.
 
         The loss is a scalar, or (B,) of each transition: the weights of a prioritized replay then apply.
         """

@@ -1,7 +1,7 @@
-"""Several losses on one f: a weighted sum of those of other representations.
+"""Several losses on one encoder: the weighted sum of the losses of other representations.
 
 Contrast tells states apart, self-prediction (`spr`) follows what happens next, inverse dynamics (`inverse`)
-keeps what the agent controls: none of them alone does all three. Each part is the representation of that name
+keeps what the agent controls: none of them does all three. Each part is the representation of that name
 with the shared encoder and heads of its own; all read the same transitions, each in fresh views. A loss with
 weight 0 is not built.
 
@@ -11,64 +11,46 @@ transition has that loss of its batch.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
+from voidrl.config import EncoderConfig, RepresentationConfig, require
 from voidrl.nets import Encoder
 from voidrl.representations.atc import ATC
 from voidrl.representations.base import Representation, Views
 from voidrl.representations.icm import ICM
-from voidrl.representations.sgi import SGI
+from voidrl.representations.sgi import SGI, FeatureSPR
 from voidrl.representations.simclr import SimCLR
-from voidrl.representations.spr import SPR
 from voidrl.types import EnvSpec, Metrics
-
-if TYPE_CHECKING:
-    from voidrl.learners.base import Learner
 
 LossName = Literal["simclr", "atc", "spr", "icm", "inverse", "sgi"]
 PARTS: dict[str, tuple[type[Representation], dict[str, Any]]] = {
     "simclr": (SimCLR, {}),
     "atc": (ATC, {}),
-    "spr": (SPR, {}),
-    "icm": (ICM, {}),
-    "inverse": (ICM, {"forward_weight": 0.0}),
+    # Without RL, predictions of an encoder's own output need a slow target.
+    "spr": (FeatureSPR, {"momentum": 0.99}),
+    "icm": (ICM, {"hidden_dim": 512}),
+    "inverse": (ICM, {"hidden_dim": 512, "forward_weight": 0.0}),
     "sgi": (SGI, {}),
 }
-"""The representation of each loss, and the fields in which it differs from its defaults."""
+"""The representation of each loss, and the fields in which it differs from the defaults."""
 
 
 @dataclass(frozen=True)
 class CombinedConfig(RepresentationConfig):
-    """A weighted sum of losses. Fields of parts that are not here have their defaults."""
+    """A weighted sum of losses."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    """The encoder f, which all losses train."""
+    """The encoder, which all losses train."""
     losses: tuple[LossName, ...] = ("simclr", "spr", "inverse")
-    """Which: `simclr`, `atc`, `spr`, `icm` (forward and inverse dynamics), `inverse` (inverse dynamics alone)
+    """Names: `simclr`, `atc`, `spr`, `icm` (forward and inverse dynamics), `inverse` (inverse dynamics only)
     and `sgi` (three losses of its own)."""
     loss_weights: tuple[float, ...] = ()
     """The weight of each loss, in the order of `losses`; () for 1 each. A loss with weight 0 is left out."""
-    prediction_steps: int = 5
-    """K, the steps that `spr` and `sgi` predict ahead."""
-    latents: Literal["stack", "features"] = "features"
-    """Where they predict: in the feature maps of the convolutions, or in z, which they then train too. The
-    same with feature_dim = hidden_dim = 0."""
-    momentum: float = 0.99
-    """Momentum of the target encoders of `spr`, `sgi` and `atc`. Without RL, predictions of an encoder's own
-    output need a slow target; 0, as published for SPR next to RL, uses the encoder itself."""
-    delta_steps: int = 3
-    """Steps between the two states of a pair of `atc`."""
-    temperature: float = 0.1
-    """τ of `simclr`."""
-    hidden_dim: int = 512
-    """Hidden width of the parts' networks, except for the projection of `simclr`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,8 +62,6 @@ class CombinedConfig(RepresentationConfig):
         for weight in weights:
             require(0 <= weight < math.inf, "loss_weights", weight, "numbers from 0 on")
         require(not weights or any(weights), "loss_weights", weights, "at least one above 0")
-        require_positive(self, "prediction_steps", "delta_steps", "temperature", "hidden_dim")
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
 
     @property
     def weight_of(self) -> dict[str, float]:
@@ -90,20 +70,16 @@ class CombinedConfig(RepresentationConfig):
         return {name: weight for name, weight in zip(self.losses, weights, strict=True) if weight}
 
     def part(self, loss: str) -> RepresentationConfig:
-        """The config of a part: what is set here, else what the part has by default."""
-        cls, fixed = PARTS[loss]
-        common = {f.name for f in dataclasses.fields(RepresentationConfig)}
-        theirs = {f.name for f in dataclasses.fields(cls.Config)} - common
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in theirs}
-        return cls.Config(name=loss, encoder=self.encoder, **given | fixed)
+        """The config of a part."""
+        cls, changes = PARTS[loss]
+        return cls.Config(name=loss, encoder=self.encoder, **changes)
 
 
 class Combined(Representation):
-    """f is trained by several losses at once."""
+    """An encoder trained by several losses at once."""
 
     Config = CombinedConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: CombinedConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
@@ -117,17 +93,6 @@ class Combined(Representation):
         part = self.parts[name]
         assert isinstance(part, Representation)
         return part
-
-    @property
-    def reads_learner(self) -> bool:
-        """If a part does."""
-        return any(self.part(name).reads_learner for name in self.parts)
-
-    def use_learner(self, learner: Learner) -> None:
-        """Parts may read its networks."""
-        super().use_learner(learner)
-        for name in self.parts:
-            self.part(name).use_learner(learner)
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The weighted sum: a scalar, or (B,) if a part has a loss for each transition."""

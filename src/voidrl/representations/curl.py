@@ -34,7 +34,7 @@ from voidrl.nets import (
     top1_accuracy,
 )
 from voidrl.nets.spectral import full_precision
-from voidrl.representations.base import Representation, Views
+from voidrl.representations.base import Representation, Views, require_targets
 from voidrl.types import EnvSpec, Metrics
 
 if TYPE_CHECKING:
@@ -56,10 +56,9 @@ class CURLConfig(RepresentationConfig):
     encoder, as on DMControl (with `learner.target_encoder_tau` 0.05)."""
     momentum: float = 0.999
     """Momentum of that copy, and of the copy of the projection."""
-    projection_hidden: int = 256
-    """Hidden width of the projection."""
     projection_dim: int = 128
-    """Width of queries and keys; 0 compares the features themselves, as on DMControl."""
+    """Width of queries and keys, half that of the projection's hidden layer; 0 compares the features
+    themselves, as on DMControl."""
     logit_scale: float = 0.1
     """Multiplies the logits (Atari 0.1, DMControl 1)."""
 
@@ -67,7 +66,7 @@ class CURLConfig(RepresentationConfig):
         super().__post_init__()
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         require(self.projection_dim >= 0, "projection_dim", self.projection_dim, "0 (none) or more")
-        require_positive(self, "projection_hidden", "logit_scale")
+        require_positive(self, "logit_scale")
 
 
 class CURL(Representation):
@@ -75,7 +74,6 @@ class CURL(Representation):
 
     Config = CURLConfig
     has_loss = True
-    splits_over_ranks = True
     uses_learner_encoder = True
 
     def __init__(self, spec: EnvSpec, config: CURLConfig, encoder: Encoder) -> None:
@@ -88,7 +86,7 @@ class CURL(Representation):
             )
         self.projection: nn.Module = nn.Identity()
         if config.projection_dim:
-            hidden = config.projection_hidden
+            hidden = 2 * config.projection_dim
             layers = [Linear(self.dim, hidden), Standardize(), nn.ReLU()]
             last = FullPrecisionLinear(hidden, config.projection_dim)
             self.projection = nn.Sequential(*layers, last, Standardize())
@@ -101,25 +99,27 @@ class CURL(Representation):
 
     @property
     def reads_learner(self) -> bool:
-        """If its target encoder makes the keys."""
+        """True if the learner's target encoder makes the keys."""
         return self.config.target == "learner"
 
-    def use_learner(self, learner: Learner) -> None:
-        """Keys may come from its target encoder."""
-        super().use_learner(learner)
-        if self.config.target == "learner":
-            self.require_targets("target_encoder")
+    def size_heads(self, learner: Learner) -> None:
+        """Keys may come from the learner's target encoder."""
+        if self.reads_learner:
+            require_targets(learner, "target_encoder")
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """InfoNCE between two fresh views, the mean for each transition."""
-        return self.contrast(*views.obs(times=2).chunk(2))
+        anchor, positive = views.obs(times=2).chunk(2)
+        return self.contrast(anchor, positive, views.learner)
 
     @fusable
-    def contrast(self, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Metrics]:
+    def contrast(
+        self, anchor: Tensor, positive: Tensor, learner: Learner | None = None
+    ) -> tuple[Tensor, Metrics]:
         """The (B,) losses of two views (B, *obs_shape) of the same states."""
         query = self.projection(self.encode(anchor))  # (B, width)
         with torch.no_grad():
-            owner = self.learner if self.config.target == "learner" else self
+            owner = self if learner is None else learner
             target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
             key = self.target_projection(target_encoder(positive))  # (B, width)
         keys, first = dist.all_gather(key), dist.current().rank * len(key)  # on several ranks those of all

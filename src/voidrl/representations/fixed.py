@@ -9,9 +9,7 @@ from voidrl.types import EnvSpec
 
 
 class Fixed(Representation):
-    """f is initialized at random and frozen."""
-
-    splits_over_ranks = True
+    """An encoder that is initialized at random and frozen."""
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:

@@ -1,9 +1,9 @@
-"""Forward and inverse dynamics: f keeps what actions change (Pathak et al. 2017; the APT of URLB's code).
+"""Forward and inverse dynamics: an encoder of what actions change (Pathak et al. 2017; URLB's APT).
 
-Two networks on top of f: a forward model predicts f(s') from f(s) and the action, an inverse model predicts
-the action from f(s) and f(s'). As in URLB, both errors are norms and not their squares, f(s') receives
-gradients too, and one loss trains everything. In n-step transitions (`batch_size` 0) the action is the first
-of the n; where an episode, or the data, ends early, s' is its last state.
+Two networks on top of the encoder f: a forward model predicts f(s') from f(s) and the action, an inverse
+model predicts the action from f(s) and f(s'). As in URLB, both errors are norms and not their squares, f(s')
+receives gradients too, and one loss trains everything. In n-step transitions (`batch_size` 0) the action is
+the first of the n; where an episode, or the data, ends early, s' is its last state.
 """
 
 from __future__ import annotations
@@ -27,29 +27,28 @@ class ICMConfig(RepresentationConfig):
     """Predict f(s') from the action, and the action from f(s')."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=512))
-    """The encoder f. In URLB, on vectors, it has no hidden layer: stack `mlp`, hidden_dim 0."""
+    """The encoder. In URLB, on vectors, it has no hidden layer: stack `mlp`, hidden_dim 0."""
     learning_rate: float = 1e-4
-    """Learning rate of f and both models."""
+    """Learning rate of the encoder and both models."""
     hidden_dim: int = 1024
     """Width of the hidden layer of both networks."""
     forward_weight: float = 1.0
-    """Weight of the forward error next to the inverse error; the paper's is 0.25 (0.2 to 0.8), URLB's 1. The
-    forward error alone is lowest where f is constant. 0 leaves out the forward model, which makes this a
-    representation by inverse dynamics alone; the method `icm` then has no error to reward."""
+    """Weight of the forward error, where that of the inverse error is 1; the paper's is 0.25 (0.2 to 0.8),
+    URLB's 1. The forward error is lowest where the encoder is constant. 0 leaves out the forward model, which
+    makes this a representation by inverse dynamics only; the method `icm` then has no error to reward."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "hidden_dim")
         weight = self.forward_weight
-        require(0 <= weight < math.inf, "forward_weight", weight, "0 (inverse dynamics alone) or more")
+        require(0 <= weight < math.inf, "forward_weight", weight, "0 (inverse dynamics only) or more")
 
 
 class ICM(Representation):
-    """f is trained by forward and inverse dynamics; the method `icm` rewards the forward error."""
+    """An encoder trained by forward and inverse dynamics; the method `icm` rewards the forward error."""
 
     Config = ICMConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ICMConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)

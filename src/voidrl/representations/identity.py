@@ -15,8 +15,6 @@ from voidrl.types import EnvSpec
 class Identity(Representation):
     """f(s) = s."""
 
-    splits_over_ranks = True
-
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """None; pixels are refused, since distances between images say little about states."""

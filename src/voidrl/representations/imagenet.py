@@ -1,6 +1,6 @@
 """Features of a ResNet trained on ImageNet, which never learns, below a trunk which does (APT, figure 3).
 
-The paper does not name the network; this is ResNet-18, or ResNet-50. Each frame is read by itself, scaled to
+The paper does not name the network; this is ResNet-18. Each frame is read by itself, scaled to
 [0, 1] and normalized by ImageNet's mean and standard deviation; the pooled features of a stack stand side by
 side. Grayscale frames are repeated to three channels. Images are not enlarged to the 224 × 224 of ImageNet.
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import safetensors.torch
 import torch
@@ -24,16 +22,13 @@ from torch import Tensor, nn
 from voidrl.config import EncoderConfig, RepresentationConfig, require
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
-from voidrl.nets.resnet import NETWORKS, ResNet
+from voidrl.nets.resnet import ResNet
 from voidrl.representations.base import Representation
 from voidrl.system.files import user_path
 from voidrl.types import EnvSpec
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels in [0, 1], RGB
-CACHED = {  # names of the files in torchvision's cache, IMAGENET1K_V1
-    "resnet18": "resnet18-f37072fd.pth",
-    "resnet50": "resnet50-0676ba61.pth",
-}
+CACHED = "resnet18-f37072fd.pth"  # in torchvision's cache, IMAGENET1K_V1
 PICKLED, SAFE = (".pth", ".pt", ".bin"), ".safetensors"
 
 
@@ -43,17 +38,14 @@ class ImageNetConfig(RepresentationConfig):
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     """The layers behind the ResNet, which replaces `stack`."""
-    network: Literal["resnet18", "resnet50"] = "resnet18"
-    """512 features per frame, or 2048."""
     weights: str = ""
     """torchvision's or timm's file of weights (`.pth`, `.pt`, `.bin` or `.safetensors`), read when a run
-    starts and never downloaded; empty looks into torchvision's and timm's caches."""
+    starts and never downloaded; empty looks into torchvision's cache."""
     weights_sha256: str = ""
     """SHA-256 of that file, filled in when a run starts; if given, another file is refused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.network in NETWORKS, "network", self.network, " or ".join(map(repr, NETWORKS)))
         given = self.weights_sha256
         is_hash = len(given) == 64 and set(given) <= set("0123456789abcdef")
         require(not given or is_hash, "weights_sha256", given, "64 hexadecimal digits in lower case, or none")
@@ -64,10 +56,10 @@ class FrozenFrames(nn.Module):
 
     is_constant = True
 
-    def __init__(self, spec: EnvSpec, network: str) -> None:
+    def __init__(self, spec: EnvSpec) -> None:
         super().__init__()
         self.frames = spec.frame_stack
-        self.resnet = ResNet(network)
+        self.resnet = ResNet()
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
@@ -85,15 +77,11 @@ class FrozenFrames(nn.Module):
 
 
 class ImageNet(Representation):
-    """f is a frozen ResNet with a trunk; whoever shares f trains the trunk."""
+    """A frozen ResNet with a trunk, which is trained by whoever shares the encoder."""
 
     Config = ImageNetConfig
+    config: ImageNetConfig
     reads_files = True
-    splits_over_ranks = True
-
-    def __init__(self, spec: EnvSpec, config: ImageNetConfig, encoder: Encoder) -> None:
-        super().__init__(spec, config, encoder)
-        self.config: ImageNetConfig = config
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder:
@@ -104,7 +92,7 @@ class ImageNet(Representation):
                 f"representation 'imagenet' cannot be used on {spec.describe()}: it takes images with 1 or 3 "
                 f"channels; use simclr, fixed or learner"
             )
-        return Encoder(spec, config.encoder, stack=FrozenFrames(spec, config.network))
+        return Encoder(spec, config.encoder, stack=FrozenFrames(spec))
 
     @classmethod
     def describe_files(
@@ -142,43 +130,30 @@ class ImageNet(Representation):
 
 
 def find_weights(config: ImageNetConfig) -> Path:
-    """The file that the config names, else the first one in the caches."""
+    """The file that the config names, else the one in torchvision's cache."""
     if config.weights:
         path = user_path(config.weights)
         if not path.is_file():
             raise ConfigError(
                 f"representation.weights = {config.weights!r} cannot be used: there is no such file; "
-                f"{_remedy(config)}"
+                f"{_remedy()}"
             )
         return path.absolute()
-    cached = _cached_files(config.network)
-    found = next((path for path in cached if path.is_file()), None)
-    if found is None:
+    cached = Path(torch.hub.get_dir()) / "checkpoints" / CACHED
+    if not cached.is_file():
         raise ConfigError(
             f"representation 'imagenet' has no weights: representation.weights is not set and there is no "
-            f"{cached[0]}; {_remedy(config)}"
+            f"{cached}; {_remedy()}"
         )
-    return found.absolute()
+    return cached.absolute()
 
 
-def _cached_files(network: str) -> list[Path]:
-    """Where torchvision and timm keep the weights that they have downloaded."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
-    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    snapshots = hub / f"models--timm--{network}.tv_in1k" / "snapshots"
-    return [
-        Path(torch.hub.get_dir()) / "checkpoints" / CACHED[network],
-        *sorted(snapshots.glob("*/model.safetensors")),
-    ]
-
-
-def _remedy(config: ImageNetConfig) -> str:
-    """Where a file can be had. Nothing is ever downloaded from here."""
-    call = f"{config.network}(weights='IMAGENET1K_V1')"
+def _remedy() -> str:
+    """Instructions to get a file. Nothing is ever downloaded from here."""
     return (
-        f'run `python -c "from torchvision.models import {config.network}; {call}"` where there is network '
-        f"access and torchvision, and set representation.weights to the path of the file "
-        f"{CACHED[config.network]} that it downloads"
+        'run `python -c "from torchvision.models import resnet18; '
+        "resnet18(weights='IMAGENET1K_V1')\"` where there is network access and torchvision, and set "
+        f"representation.weights to the path of the file {CACHED} that it downloads"
     )
 
 
@@ -186,10 +161,7 @@ def _read(path: Path, config: ImageNetConfig) -> bytes:
     """The content of the file, which must be the one that the config says."""
     if path.suffix not in (*PICKLED, SAFE):
         raise ConfigError(f"{path} cannot be used for weights: expected {', '.join((*PICKLED, SAFE))}")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    data = path.read_bytes()
     expected, found = config.weights_sha256, _sha256(data)
     if expected and found != expected:
         raise ConfigError(
@@ -212,12 +184,8 @@ def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     except Exception as error:  # of many kinds, for a file that somebody else wrote
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {reason}): expected tensors by name, "
-            f"as `torch.save(model.state_dict(), path)` writes them"
+            f"{path} cannot be read as weights ({type(error).__name__}: {reason}): expected tensors by name"
         ) from error
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ConfigError(
-            f"{path} holds a {type(found).__name__} with other things than tensors: expected tensors by "
-            f"name, as `torch.save(model.state_dict(), path)` writes them"
-        )
+        raise ConfigError(f"{path} holds a {type(found).__name__} with other things than tensors by name")
     return found

@@ -1,4 +1,4 @@
-"""No representation loss: f is the learner's encoder, trained by the RL loss (the paper's "APT w/o CL")."""
+"""No representation loss: the encoder is the learner's, trained by the RL loss (the paper's "APT w/o CL")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from voidrl.representations.base import Representation
 
 
 class LearnerEncoder(Representation):
-    """f is the learner's encoder."""
+    """The learner's encoder."""
 
     uses_learner_encoder = True
-    splits_over_ranks = True

@@ -11,21 +11,20 @@ Differences from the public code: values are scalars under a Huber loss, where i
 passes an MLP, where it passes convolutions; noise has the length of the goal that it is mixed with, where
 there its length is 1 and the latent's is not; goals are 1 to 50 steps ahead and in the same episode, each
 step equally likely, where it draws 2 to 49; a step that ends its episode has a reward and no inverse loss,
-where there it is the other way round; a step's own reward is not discounted. Where f has a trunk behind its
-convolutions, latents are its output, z (`latents`).
+where there it is the other way round; a step's own reward is not discounted. Where the encoder has a trunk
+behind its convolutions, latents are its output, z.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
+from voidrl.config import EncoderConfig, RepresentationConfig, require
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
@@ -45,15 +44,28 @@ from voidrl.representations.icm import inverse_errors
 from voidrl.representations.spr import SPR, SPRConfig
 from voidrl.types import EnvSpec, Metrics
 
+# The settings of the paper and its code.
+PREDICTION_STEPS = 5  # K
+MOMENTUM = 0.99  # of the target networks
+HIDDEN_DIM = (
+    512  # of each stream of the Q function and of other hidden layers; the projection is twice as wide
+)
+GOAL_STEPS = 50  # the most between a state and its goal
+GOAL_SWAP = 0.2  # probability that a goal is swapped for one of another trajectory
+GOAL_NOISE = 0.5  # the largest share of noise in a goal, drawn from 0 up to this
+GOAL_REWARD_SCALE = 10.0  # multiplies the progress
+GOAL_DISTANCE_SCALE = 5.0  # multiplies d² in 1 − exp(−5 d²)
+GOAL_DISCOUNT = 0.99
+
 
 @dataclass(frozen=True)
 class SGIConfig(RepresentationConfig):
     """Predict, tell actions apart, and reach goals."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    """The encoder f."""
+    """The encoder."""
     learning_rate: float = 1e-4
-    """Learning rate of f and all heads."""
+    """Learning rate of the encoder and all heads."""
     batch_size: int = 256
     """Sequences in one update, each of K + 1 states and a goal; 0 starts them at the learner's own
     transitions."""
@@ -63,28 +75,6 @@ class SGIConfig(RepresentationConfig):
     """Weight of inverse dynamics; 0 turns it off."""
     goal_weight: float = 1.0
     """Weight of goal-conditioned RL, which takes discrete actions; 0 turns it off."""
-    prediction_steps: int = 5
-    """K."""
-    latents: Literal["stack", "features"] = "features"
-    """Where the losses are computed: in the feature maps of the convolutions, which leaves a trunk behind
-    them untrained, or in z. The same with feature_dim = hidden_dim = 0."""
-    momentum: float = 0.99
-    """Momentum of the target networks."""
-    hidden_dim: int = 512
-    """Width of each stream of the Q function and of the other hidden layers; the projection is twice as
-    wide."""
-    goal_steps: int = 50
-    """The most steps between a state and its goal."""
-    goal_swap: float = 0.2
-    """Probability that a goal is swapped for one of another trajectory."""
-    goal_noise: float = 0.5
-    """The largest share of noise in a goal, drawn from 0 up to this."""
-    goal_reward_scale: float = 10.0
-    """Multiplies the progress."""
-    goal_distance_scale: float = 5.0
-    """Multiplies d² in 1 − exp(−5 d²)."""
-    goal_discount: float = 0.99
-    """γ of goal-conditioned RL."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,12 +84,18 @@ class SGIConfig(RepresentationConfig):
             require(0 <= value < math.inf, name, value, "0 (off) or a number above it")
         some = any(getattr(self, name) for name in names)
         require(some, "prediction_weight = inverse_weight = goal_weight", 0, "at least one above 0")
-        require_positive(self, "prediction_steps", "hidden_dim", "goal_reward_scale", "goal_distance_scale")
-        require(1 <= self.goal_steps <= 1000, "goal_steps", self.goal_steps, "1 to 1000")
-        for name in ("goal_swap", "goal_noise"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
-        for name in ("momentum", "goal_discount"):
-            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number in [0, 1)")
+
+
+class FeatureSPR(SPR):
+    """Self-prediction of all of an encoder's output, trunk included, as a part of other representations."""
+
+    predicts_features = True
+
+
+class GoalSPR(FeatureSPR):
+    """SPR whose projection is the first layer of the Q function."""
+
+    projection_dim = 2 * HIDDEN_DIM
 
 
 class GoalQ(nn.Module):
@@ -122,11 +118,10 @@ class GoalQ(nn.Module):
 
 
 class SGI(Representation):
-    """f is trained by three losses of sequences."""
+    """An encoder trained by three losses of sequences."""
 
     Config = SGIConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SGIConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -136,34 +131,22 @@ class SGI(Representation):
                 f"representation.goal_weight = {config.goal_weight} cannot be used with {spec.describe()}: "
                 f"goal-conditioned RL compares the values of discrete actions; use goal_weight = 0"
             )
-        width = 2 * config.hidden_dim
-        self.spr = SPR(
-            spec,
-            SPRConfig(
-                config.name,
-                config.encoder,
-                prediction_steps=config.prediction_steps,
-                latents=config.latents,
-                hidden_dim=config.hidden_dim,
-                projection_dim=width,
-                momentum=config.momentum,
-            ),
-            encoder,
-        )
+        self.spr = GoalSPR(spec, SPRConfig(config.name, config.encoder, momentum=MOMENTUM), encoder)
+        width = self.spr.projection_dim
         self.rolls = bool(config.prediction_weight or config.inverse_weight)
         if config.inverse_weight:
             actions = spec.num_actions or spec.action_dim
-            self.inverse_net = mlp([2 * width, config.hidden_dim, actions], full_precision=False)
+            self.inverse_net = mlp([2 * width, HIDDEN_DIM, actions], full_precision=False)
         if config.goal_weight:
             goal_dim = math.prod(self.spr.latent_shape)
-            self.head = GoalQ(width, goal_dim, config.hidden_dim, spec.num_actions)
+            self.head = GoalQ(width, goal_dim, HIDDEN_DIM, spec.num_actions)
             self.target_head = target_copy(self.head)
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The weighted sum of the three losses of each sequence."""
         config = self.config
-        sequence = views.sequence(config.prediction_steps if self.rolls else 1)
-        goal = views.future(config.goal_steps) if config.goal_weight else None
+        sequence = views.sequence(PREDICTION_STEPS if self.rolls else 1)
+        goal = views.future(GOAL_STEPS) if config.goal_weight else None
         return self.objectives(*sequence, goal)
 
     @fusable
@@ -189,7 +172,7 @@ class SGI(Representation):
             error = inverse_errors(self.spec, predicted, action.flatten(0, 1)).view_as(mask)
             error = (error * mask).mean(0)
             losses.append(config.inverse_weight * error)
-            # Of the valid steps alone, so that log A is a guess.
+            # Of the valid steps only, so that log A is a guess.
             metrics["inverse_loss"] = error.detach().mean() / mask.mean().clamp(min=1 / mask.numel())
         if goal is not None:
             goals = self.make_goals(spr.latent(goal, target=True))
@@ -207,16 +190,16 @@ class SGI(Representation):
     def make_goals(self, latent: Tensor) -> Tensor:
         """(B, d) goals of length 1 from (B, *shape) latents: mixed with noise, some of other trajectories."""
         goal = unit_vectors(latent.flatten(1).float())
-        share = torch.rand_like(goal[:, :1]) * self.config.goal_noise
+        share = torch.rand_like(goal[:, :1]) * GOAL_NOISE
         goal = unit_vectors(torch.lerp(goal, unit_vectors(torch.randn_like(goal)), share))
         other = goal[torch.randint(len(goal), (len(goal),), device=goal.device)]
-        return torch.where(torch.rand_like(share) < self.config.goal_swap, other, goal)
+        return torch.where(torch.rand_like(share) < GOAL_SWAP, other, goal)
 
     @torch.no_grad()
     def nearness(self, latent: Tensor, goal: Tensor) -> Tensor:
         """(B,) in [0, 1]: exp(−5 d²) for (B, *shape) latents and (B, d) goals."""
         squared = (unit_vectors(latent.flatten(1).float()) - goal).square().sum(1)
-        return torch.exp(-self.config.goal_distance_scale * squared)
+        return torch.exp(-GOAL_DISTANCE_SCALE * squared)
 
     @torch.no_grad()
     def _goal_targets(
@@ -226,13 +209,13 @@ class SGI(Representation):
 
         `obs` is s' and `projected` its projection by the target networks.
         """
-        scale, goal = self.config.goal_reward_scale, rescale(goal)
+        scale, goal = GOAL_REWARD_SCALE, rescale(goal)
         values, allowed = self.head(self.spr.project(self.spr.latent(obs)), goal), action_mask(obs, self.spec)
         if allowed is not None:
             values = values.masked_fill(~allowed, -torch.inf)
         best = values.argmax(1, keepdim=True)
         value = self.target_head(projected, goal).gather(1, best)[:, 0]
-        target = scale * (near_next - near) + self.config.goal_discount * mask * value
+        target = scale * (near_next - near) + GOAL_DISCOUNT * mask * value
         # Discounted progress adds up to 1 − near at most, and to −near at least. Nothing else would stop
         # values from growing; the public code has the support of its distributions.
         return torch.minimum(torch.maximum(target, -scale * near), scale * (1 - near))
@@ -241,4 +224,4 @@ class SGI(Representation):
         """Move the target networks."""
         self.spr.after_step()
         if self.config.goal_weight:
-            polyak_update(self.target_head, self.head, 1 - self.config.momentum)
+            polyak_update(self.target_head, self.head, 1 - MOMENTUM)

@@ -18,7 +18,7 @@ from voidrl.types import EnvSpec, Metrics
 
 @dataclass(frozen=True)
 class SimCLRConfig(RepresentationConfig):
-    """NT-Xent on a projection of f."""
+    """NT-Xent on a projection of the features."""
 
     temperature: float = 0.1
     """τ, which divides the cosine similarities."""
@@ -26,8 +26,6 @@ class SimCLRConfig(RepresentationConfig):
     """Hidden width of the projection head; 0 for a linear one."""
     projection_dim: int = 64
     """Output width of the projection head."""
-    decoupled: bool = False
-    """Leave the positive pair out of the denominator, as the paper's printed sum does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,11 +34,10 @@ class SimCLRConfig(RepresentationConfig):
 
 
 class SimCLR(Representation):
-    """f is trained by NT-Xent; the reward uses f(s), never the projection."""
+    """An encoder trained by NT-Xent; the reward uses f(s), never the projection."""
 
     Config = SimCLRConfig
     has_loss = True
-    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SimCLRConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
@@ -66,7 +63,6 @@ class SimCLR(Representation):
         loss, accuracy = nt_xent(
             h,
             self.config.temperature,
-            decoupled=self.config.decoupled,
             everyone=None if pairs is None else pairs.transpose(0, 1).flatten(0, 1),
             first=dist.current().rank * (len(h) // 2),
         )
@@ -79,7 +75,6 @@ def nt_xent(
     h: Tensor,
     temperature: float,
     *,
-    decoupled: bool = False,
     everyone: Tensor | None = None,
     first: int = 0,
 ) -> tuple[Tensor, Tensor]:
@@ -98,5 +93,4 @@ def nt_xent(
         itself = itself.unflatten(0, (2, total))[:, first : first + n].flatten(0, 1)  # (2B, 2N)
     similarity = similarity.masked_fill(itself, -torch.inf)
     accuracy = top1_accuracy(similarity, attract)
-    repel = similarity.masked_fill(itself.roll(total, 1), -torch.inf) if decoupled else similarity
-    return (repel.logsumexp(1) - attract).mean(), accuracy
+    return (similarity.logsumexp(1) - attract).mean(), accuracy

@@ -8,10 +8,10 @@ the mean over k = 1 … K, in which steps after the end count 0; k = 0, where no
 Differences from the paper: the projection may be a layer of its own, which works with every learner; the last
 state before an end is a target too, which the public code masks; with momentum 0 targets come from the
 encoder of this update, in the public code from that of the update before; with a trunk behind the
-convolutions, predictions may be made in its output (`latents`).
+convolutions, it is left to other losses.
 
-Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on f, whatever f shares
-with the learner.
+Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on theirs and
+predicts the output of its trunk (`voidrl.representations.sgi.FeatureSPR`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from voidrl.nets.encoder import CHANNELS
 from voidrl.nets.layers import in_bf16
 from voidrl.nets.observations import input_shape
 from voidrl.nets.spectral import full_precision
-from voidrl.representations.base import Representation, Views
+from voidrl.representations.base import Representation, Views, require_targets
 from voidrl.types import EnvSpec, Layout, Metrics
 
 if TYPE_CHECKING:
     from voidrl.learners.base import Learner
+
+HIDDEN_DIM = 512  # of the transition model for vectors
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,10 @@ class SPRConfig(RepresentationConfig):
     """Weight of this loss next to the learner's."""
     prediction_steps: int = 5
     """K."""
-    latents: Literal["stack", "features"] = "stack"
-    """What is predicted: the feature maps of the convolutions (SPR), which leaves the trunk behind them to
-    other losses; or the encoder's features. The same for vectors, and for an encoder without a trunk; of
-    images with numbers it is always the features, of which the numbers are a part."""
-    hidden_dim: int = 512
-    """Hidden width of the transition model for vectors."""
     batch_norm: bool = False
     """BatchNorm between the convolutions of the transition model (SPR; SR-SPR and BBF have none)."""
     projection: Literal["own", "head"] = "own"
     """A layer of its own, or the first layers of the critic's streams, as in SPR, SR-SPR and BBF."""
-    projection_dim: int = 256
-    """Width of a projection of its own."""
     target: Literal["own", "learner"] = "own"
     """Targets come from the encoder itself or, with a `momentum`, a copy of it (SPR); or from the learner's
     target network (SR-SPR, BBF)."""
@@ -86,7 +80,7 @@ class SPRConfig(RepresentationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "prediction_steps", "hidden_dim", "projection_dim")
+        require_positive(self, "prediction_steps")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         if self.projection == "head":
             wanted = "0 with projection = 'head', whose slow copy is the learner's: use target = 'learner'"
@@ -98,9 +92,13 @@ class SPR(Representation):
 
     Config = SPRConfig
     has_loss = True
-    splits_over_ranks = True
     uses_learner_encoder = True
     resets_partly: ClassVar[tuple[str, ...]] = (*Representation.resets_partly, "transition")
+    predicts_features: ClassVar[bool] = False
+    """Whether latents of images are the encoder's features instead of its feature maps; with numbers, which
+    are no part of feature maps, they always are."""
+    projection_dim: ClassVar[int] = 256
+    """Width of a projection of its own."""
 
     def __init__(self, spec: EnvSpec, config: SPRConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -113,8 +111,8 @@ class SPR(Representation):
             )
         # Heads read latents as they are in RL; a projection of its own reads them rescaled.
         self.rescales = encoder.rescales or config.projection == "own"
-        self._features = encoder.pixels and config.latents == "features" and len(encoder.trunk) > 0
-        self._features |= encoder.mixed  # numbers are no part of the feature maps
+        self._features = encoder.pixels and self.predicts_features and len(encoder.trunk) > 0
+        self._features |= encoder.mixed
         with torch.no_grad():
             shape = self.latent(torch.zeros(1, *input_shape(spec))).shape[1:]
         self.latent_shape = tuple(shape)
@@ -124,10 +122,12 @@ class SPR(Representation):
                 f"{tuple(shape)}: expected the feature maps of convolutions; use False"
             )
         actions = spec.num_actions or spec.action_dim
-        self.transition = Transition(self.latent_shape, actions, config, rescales=self.rescales)
+        self.transition = Transition(
+            self.latent_shape, actions, batch_norm=config.batch_norm, rescales=self.rescales
+        )
         if config.projection == "own":
-            self.projection = Linear(shape.numel(), config.projection_dim).apply(init_orthogonal)
-            self._make_predictor(config.projection_dim)
+            self.projection = Linear(shape.numel(), self.projection_dim).apply(init_orthogonal)
+            self._make_predictor(self.projection_dim)
             if config.momentum:
                 self.target_projection = target_copy(self.projection)
         if config.momentum and config.target == "own":
@@ -138,12 +138,11 @@ class SPR(Representation):
 
     @property
     def reads_learner(self) -> bool:
-        """If its critic is the projection, or its target network the target."""
+        """True if the learner's critic is the projection, or its target network the target."""
         return self.config.projection == "head" or self.config.target == "learner"
 
-    def use_learner(self, learner: Learner) -> None:
-        """Its critic may be the projection, and its target network the target."""
-        super().use_learner(learner)
+    def size_heads(self, learner: Learner) -> None:
+        """The learner's critic may be the projection, and its target network the target."""
         head = self.config.projection == "head"
         if head:
             if not hasattr(getattr(learner, "critic", None), "project"):
@@ -153,20 +152,22 @@ class SPR(Representation):
                 )
             self._make_predictor(int(learner.critic.projection_dim))  # type: ignore[arg-type]
         if self.config.target == "learner":
-            self.require_targets("target_encoder", *(["target_critic"] if head else []))
+            require_targets(learner, "target_encoder", *(["target_critic"] if head else []))
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The error of the predictions along K steps."""
-        return self.predict(*views.sequence(self.config.prediction_steps))
+        return self.predict(*views.sequence(self.config.prediction_steps), views.learner)
 
     @fusable
-    def predict(self, obs: Tensor, action: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
+    def predict(
+        self, obs: Tensor, action: Tensor, mask: Tensor, learner: Learner | None = None
+    ) -> tuple[Tensor, Metrics]:
         """The (B,) losses of (K + 1, B, *obs_shape), (K, B, …) actions and the (K, B) mask of valid steps."""
         with torch.no_grad():
-            reached = self.latent(obs[1:].flatten(0, 1), target=True)  # (K · B, …)
-            target = self.project(reached, target=True)
+            reached = self.latent(obs[1:].flatten(0, 1), learner, target=True)  # (K · B, …)
+            target = self.project(reached, learner, target=True)
         rolled = self.roll(self.latent(obs[0]), action)
-        losses = self.errors(self.project(torch.cat(rolled[1:])), target, mask)
+        losses = self.errors(self.project(torch.cat(rolled[1:]), learner), target, mask)
         return losses, {"spr_loss": losses.detach().mean()}
 
     def roll(self, latent: Tensor, action: Tensor) -> list[Tensor]:
@@ -182,32 +183,33 @@ class SPR(Representation):
         error = (direction - unit_vectors(target.float())).square().sum(-1).view_as(mask)  # 2 − 2 cos
         return (error * mask).mean(0)
 
-    def _encoder(self, *, target: bool) -> Encoder:
+    def _encoder(self, learner: Learner | None, *, target: bool) -> Encoder:
         encoder: nn.Module | None = self.encoder
         if target and self.config.target == "learner":
-            encoder = self.learner.target_encoder  # type: ignore[assignment]
+            encoder = learner.target_encoder  # type: ignore[assignment, union-attr]
         elif target and self.config.momentum:
             encoder = self.target_encoder
         assert isinstance(encoder, Encoder)
         return encoder
 
-    def latent(self, obs: Tensor, *, target: bool = False) -> Tensor:
+    def latent(self, obs: Tensor, learner: Learner | None = None, *, target: bool = False) -> Tensor:
         """(B, *obs_shape) → (B, *shape), by the encoder or the one that gives targets."""
-        encoder = self._encoder(target=target)
+        encoder = self._encoder(learner, target=target)
         latent = encoder(obs) if self._features else encoder.latent(obs)
         done = encoder.rescales and not self._features
         return rescale(latent) if self.rescales and not done else latent
 
-    def project(self, latent: Tensor, *, target: bool = False) -> Tensor:
+    def project(self, latent: Tensor, learner: Learner | None = None, *, target: bool = False) -> Tensor:
         """(B, *shape) → (B, width)."""
         config = self.config
         if config.projection == "own":
             layer = self.target_projection if target and config.momentum else self.projection
             projected: Tensor = layer(latent)
             return projected
-        encoder, from_target = self._encoder(target=target), target and config.target == "learner"
+        assert learner is not None
+        encoder, from_target = self._encoder(learner, target=target), target and config.target == "learner"
         features = latent if self._features or not encoder.pixels else encoder.trunk(latent)
-        critic = self.learner.target_critic if from_target else self.learner.critic
+        critic = learner.target_critic if from_target else learner.critic
         return critic.project(features.flatten(1))  # type: ignore[union-attr, operator, no-any-return]
 
     def after_step(self) -> None:
@@ -223,7 +225,7 @@ class SPR(Representation):
 class Transition(nn.Module):
     """The latent after an action: two convolutions for (C, H, W), two linear layers for (d,)."""
 
-    def __init__(self, shape: tuple[int, ...], actions: int, config: SPRConfig, *, rescales: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], actions: int, *, batch_norm: bool, rescales: bool) -> None:
         super().__init__()
         self.spatial, self.rescales = len(shape) == 3, rescales
         if self.spatial:
@@ -231,11 +233,11 @@ class Transition(nn.Module):
             first = Conv(channels + actions, channels, 3, padding=1)
             first.layout = Layout(multiple=CHANNELS)
             layers: list[nn.Module] = [first, nn.ReLU()]
-            layers += [BatchStandardize(channels)] if config.batch_norm else []
+            layers += [BatchStandardize(channels)] if batch_norm else []
             self.layers = nn.Sequential(*layers, Conv(channels, channels, 3, padding=1), nn.ReLU())
             self.layers.apply(init_orthogonal)
         else:
-            self.layers = mlp([shape[0] + actions, config.hidden_dim, shape[0]])
+            self.layers = mlp([shape[0] + actions, HIDDEN_DIM, shape[0]])
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         """(B, *shape), (B, A) → (B, *shape)."""
@@ -255,7 +257,7 @@ class Transition(nn.Module):
 
 
 class BatchStandardize(nn.BatchNorm2d):
-    """BatchNorm by the statistics of the batch alone, in float32; the model predicts in training only.
+    """BatchNorm by the statistics of the batch, in float32; the model predicts in training only.
 
     The batch is that of all ranks.
     """

@@ -601,7 +601,8 @@ def rehearse_representation(agent: Agent) -> None:
         segment = replay.segment(replay.sample(2), 1, 1.0)
         try:
             z = copied.encode(replay.observations(segment.slots[:, 0]))
-            views = Views(replay, segment, agent.augment, copied.layout)
+            learner = agent.learner if copied.reads_learner else None
+            views = Views(replay, segment, agent.augment, copied.layout, learner)
             returned = copied.train().loss(views) if copied.has_loss else None
         except Exception as error:
             raise ConfigError(
