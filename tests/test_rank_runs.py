@@ -20,7 +20,7 @@ from voidrl import api, ranks
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
-from voidrl.config import Config, EnvConfig, update
+from voidrl.config import Config, update
 from voidrl.errors import ConfigError, RankLostError, RunFolderError
 from voidrl.ranks import liveness
 from voidrl.ranks.liveness import Heartbeats, Liveness, machine_id
@@ -136,19 +136,6 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
         mine = split.replay_part(config).capacity_steps
         rows.append(mine // split.env_part(config.env)[1])
     assert rows == [15, 15, 15]
-
-
-@pytest.mark.parametrize(
-    ("counted", "shares"),
-    [(3, [(True, 2, 2), (True, 1, 2), (False, 0, 2)]), (0, [(True, 0, 2)] * 3)],  # 0 counts in all of them
-)
-def test_each_rank_counts_states_in_its_share_of_the_environments(counted, shares, monkeypatch):
-    env, found = EnvConfig(num_envs=6, count_states=True, counted_envs=counted), []
-    for rank in range(3):
-        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 3))
-        part, n = split.env_part(env)
-        found.append((part.count_states, part.counted_envs, n))
-    assert found == shares
 
 
 WRONG = {
@@ -456,12 +443,12 @@ def test_uneven_parts(tmp_path):
 def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
     """Each once, whichever rank it was in; on one process too, with which the run is resumed."""
     out, coverage = tmp_path / "run", "0/loop.safetensors/states/"
-    counted = words(env__count_states="true", env__backend="sync", env__counted_envs=3)  # two and one
+    counted = words(env__count_states="true", env__backend="sync")
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *counted], tmp_path)
     assert codes == [0, 0], messages
     for size in (2, 1):
         tensors, meta = saved_tensors(out)
-        assert tensors[f"{coverage}seen"].tolist() == [meta["steps"] * 3 // 4]
+        assert tensors[f"{coverage}seen"].tolist() == [meta["steps"]]
         assert read_metrics(out)[-1]["coverage/bins"] == len(tensors[f"{coverage}bins"]) > 1
         assert not any(name.startswith("1/loop.safetensors/states") for name in tensors)
         codes, messages = resume(size, out, "", "--steps", str(meta["steps"] + 40))
@@ -472,7 +459,7 @@ def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
 def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
     """It computes rewards, which in updates are those among the particles of all ranks."""
     out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "all_ranks"}
-    probing = {"log__probe_every_steps": 30, "log__probe_steps": 500, "representation": "identity"}
+    probing = {"log__probe_every_steps": 30, "representation": "identity"}
     options = words(method="apt", steps=40, env__backend="sync", **pool, **probing)
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
     assert codes == [0, 0], messages

@@ -256,7 +256,7 @@ class Agent(nn.Module):
             settings = {
                 "eps": config.representation.adam_eps,
                 "max_grad_norm": config.representation.max_grad_norm,
-                "weight_decay": config.representation.weight_decay,
+                "weight_decay": config.learner.weight_decay,
             }
             warmed_up = self.representation_rate if config.representation.warmup_updates else rate
             own = [p for p in self.representation.parameters() if id(p) not in taken]

@@ -28,7 +28,7 @@ def names(kind: str) -> list[str]:
 
 @cache
 def read_about(method: str) -> dict[str, Any]:
-    """What the file of a method says about it (`About`), without importing it; empty for other methods."""
+    """Read the `About` of a method from its file, without importing it; empty for other methods."""
     path = Path(__file__).parents[1] / "methods" / f"{method}.py"
     return parse_about(path.read_text("utf-8")) if method.isidentifier() and path.is_file() else {}
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from voidrl import kernels, ranks
 from voidrl.agent.agent import Agent, Scored
-from voidrl.agent.explorer import Explorer
+from voidrl.agent.explorer import MEAN_STEPS, Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
 from voidrl.engine.accumulator import Accumulator
@@ -196,8 +196,7 @@ class Engine:
             return actions
         assert self.explorer is not None
         with self.agent.precision():
-            mean_steps = self.agent.config.finetune.explorer_steps
-            return self.explorer.replace(actions, obs, skill, mean_steps)
+            return self.explorer.replace(actions, obs, skill, MEAN_STEPS)
 
     # Capture
 

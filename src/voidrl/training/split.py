@@ -61,12 +61,8 @@ def require_same_config(config: Config) -> None:
 
 
 def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
-    """The environments of this rank, and how many they are; states are counted in the first of all."""
-    part = ranks.current().part(env.num_envs)
-    if not env.count_states or not 0 < env.counted_envs <= env.num_envs:
-        return env, len(part)
-    counted = min(len(part), max(0, env.counted_envs - part.start))
-    return dataclasses.replace(env, count_states=counted > 0, counted_envs=counted), len(part)
+    """The environments of this rank, and how many they are."""
+    return env, len(ranks.current().part(env.num_envs))
 
 
 def replay_part(config: Config) -> ReplayConfig:
