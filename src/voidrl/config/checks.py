@@ -12,7 +12,7 @@ from voidrl.errors import ConfigError, shown
 
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_SKILLS = 2**16  # discrete ones
-LEAST_PROBE_STEPS, MAX_PROBE_STEPS = 100, 1_000_000
+LEAST_PROBE_STEPS = 100
 
 
 class Limit(NamedTuple):
@@ -40,7 +40,8 @@ class Checked:
     """Base of all configs: refuses values beyond the limits of their fields."""
 
     def __post_init__(self) -> None:
-        for name, limit in _limits(type(self)):
+        cls: Any = type(self)
+        for name, limit in _limits(cls):
             value = getattr(self, name)
             for each in value if isinstance(value, tuple) else (value,):
                 require(each is None or limit.fits(each), name, each, limit.expected)

@@ -126,8 +126,8 @@ class AtariEnvs(Envs):
             self._keep_picture(picture, color_info, info)
         if self.counter is not None:
             counted = ~fresh if counted is None else counted & ~fresh
-            frames = info["episode_frame_number"]
-            self.counter.step(self._actions, fresh, counted, frames, info["lives"], score)
+            numbers = info["episode_frame_number"]
+            self.counter.step(self._actions, fresh, counted, numbers, info["lives"], score)
         if self._ram is not None:
             self._ram.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
             self._state = self._ram.read()
