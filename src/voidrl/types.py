@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -152,14 +153,8 @@ class EnvSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a manifest; `voidrl.envs.spaces.spec_from_json` reads them."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists and parts as mappings."""
-    if isinstance(value, ObsPart):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
 
 
 class Layout(NamedTuple):
@@ -172,7 +167,7 @@ class Layout(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Observations where they lie: which stored frames make up each of B observations."""
+    """B observations as the indices of their stored frames."""
 
     source: Tensor  # (S, *frame_shape) uint8 images or float32 vectors
     index: Tensor  # type: ignore[assignment]  # (B, stack) into source, oldest first

@@ -17,29 +17,14 @@ from voidrl.config.pieces import PIECES
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
-    "device",
-    "cpu_threads",
-    "engine",
-    "env.backend",
-    "env.timeout_s",
-    "replay.data",
-    "replay.device",
-    "representation.weights",
-    "log.keep_last",
-    "log.keep_replay",
-    "log.tensorboard",
-    "log.wandb_project",
+    *("device", "cpu_threads", "engine", "env.backend", "env.timeout_s", "replay.data", "replay.device"),
+    *("representation.weights", "log.keep_last", "log.keep_replay", "log.tensorboard", "log.wandb_project"),
 )
-# Fields that whoever runs a downloaded agent decides: what is measured, logged and kept. `log.eval_epsilon`
-# is not among them, since it belongs to the protocol of evaluations.
+# Fields of measuring and logging, which whoever runs a downloaded agent decides. `log.eval_epsilon` is not
+# among them, since it belongs to the protocol of evaluations.
 USER_FIELDS = (
-    "env.count_states",
-    "log.log_every_steps",
-    "log.eval_every_steps",
-    "log.eval_episodes",
-    "log.probe_every_steps",
-    "log.checkpoint_every_steps",
-    "log.snapshot_steps",
+    *("env.count_states", "log.log_every_steps", "log.eval_every_steps", "log.eval_episodes"),
+    *("log.probe_every_steps", "log.checkpoint_every_steps", "log.snapshot_steps"),
 )
 # Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
 RESUMABLE_FIELDS = (

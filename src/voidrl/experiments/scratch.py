@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from voidrl.agent.explorer import MEAN_STEPS
 from voidrl.config import Config
 
 # Fields of `finetune` that hold from scratch, too, and the fields in which training from scratch reads them.
@@ -61,7 +60,7 @@ def adaptations(tuned: Config) -> Iterator[str]:
         yield "fine-tuning explores by detours, too; from scratch there are none"
     if tuning.explorer:
         yield (
-            f"after the warm-up the pre-trained policy acts in stretches of {MEAN_STEPS:g} steps, "
+            f"after the warm-up the pre-trained policy acts in stretches of about 50 steps, "
             f"which begin with probability {tuning.explorer:g}; from scratch there are none"
         )
     if tuning.frozen_column != "none":

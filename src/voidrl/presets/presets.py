@@ -1,18 +1,17 @@
 """Presets: protocols, agents as protocols, and the recipes of methods.
 
-A protocol (`<preset>.toml`) says environment, learner, steps, fine-tuning, evaluation, replay, augmentation
-and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` in it is for one family of environments.
-A recipe (`recipes/<method>.toml`) says what one method takes within it: its values, its representation, what
-f shares with the learner and whose losses train f. A table of a recipe is for the preset that it is named
-after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
-`urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
-last. `representations.toml` has such tables for all methods: what a representation takes that the user names
-and the method's recipe does not have. The table `bonus` is for the method as a bonus, in every preset.
+A protocol (`<preset>.toml`) sets environment, learner, steps, fine-tuning, evaluation, replay, augmentation
+and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` is for one family of environments.
 
-An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
-`families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
-`any` for one family, and those of `atari+pong`, `dmc+walker` or `dmc+walker_run` for one game, domain or
-task. Methods have no recipes for agents: one that pre-trains an agent takes its defaults.
+A recipe (`recipes/<method>.toml`) sets a method's values within a protocol, its representation, and the
+trainers of f. Its tables are for a preset, or for all presets with the same first word (`atari`), which are
+read first. Tables such as `urlb+identity` or `urlb+jaco` are for a representation or a domain of DMControl,
+and are read last. `representations.toml` has such tables for representations that the user names and the
+method's recipe does not have. The table `bonus` is for the method as a bonus, in every preset.
+
+An agent (`agents/<preset>.toml`) is a protocol with a representation, to train from scratch in some
+`families` of environments. Its tables are for a family, or for one game, domain or task: `atari+pong`,
+`dmc+walker`, `dmc+walker_run`. Methods have no recipes for agents.
 
 `atari-paper` and `dmc-paper` have the values of the paper's tables; comments say what we chose where it is
 silent or contradicts itself. `atari-authors` follows the authors' released Atari code, `urlb-states` and
