@@ -1,10 +1,9 @@
 """`--steps-scale`: the same experiment with fewer or more steps.
 
 Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
-and are shortened to that otherwise. Resets and the annealing of n and γ keep
-their share of a shorter run. A run keeps at least twenty rows of metrics, and all its evaluations. An
-experiment's file may exempt phases (`scaled`), such as fine-tuning where the result is the score after so
-many steps.
+and are shortened to that otherwise. Resets and the annealing of n and γ keep their share of
+a shorter run. A run keeps at least twenty rows of metrics, and all its evaluations. An experiment's file may
+exempt phases (`scaled`), such as fine-tuning where the result is the score after so many steps.
 """
 
 from __future__ import annotations
