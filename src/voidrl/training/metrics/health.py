@@ -52,7 +52,9 @@ class HealthMonitor:
     def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
         """`constant_reward`: the method's own word that its reward may be constant."""
         self.config = config
-        self._judges_reward = config.uses_method and config.learner.batch_size > 1 and not constant_reward
+        self._judges_reward = (
+            config.effective.uses_method and config.learner.batch_size > 1 and not constant_reward
+        )
         self._streaks: Counter[str] = Counter()
         self._said: set[str] = set()
 
@@ -154,7 +156,7 @@ class HealthMonitor:
             )
 
     def _rate(self) -> str:
-        return f"{self.config.learning_rate_field} ({self.config.effective_learning_rate:g} now)"
+        return f"{self.config.effective.learning_rate_field} ({self.config.effective.learning_rate:g} now)"
 
 
 class ReturnMonitor:

@@ -90,7 +90,7 @@ def cheaper(config: Config, waits: float | None, *, on_cpu: bool) -> str:
         now: object = config
         for part in name.split("."):
             now = getattr(now, part)
-        trains_f = config.uses_method or config.representation.auxiliary
+        trains_f = config.effective.uses_method or config.representation.auxiliary
         kept = config.phase == "finetune" and name == "learner.hidden_dim"  # as it was pre-trained
         if isinstance(now, int | float) and now > value and not kept:
             if name.startswith("representation") and not trains_f:
