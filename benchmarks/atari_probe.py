@@ -90,7 +90,6 @@ VARIANTS = (
     own("atc-256", "atc", 256, "z", "convolutions"),
     convolutional("curl conv", "curl", momentum=0.99),  # 0.999 hardly moves in some hundred updates
     convolutional("inverse conv", "icm", forward_weight=0.0),
-    own("simclr-50 linear", "simclr", 50, encoder={"output": "linear"}),
     own("simclr-15", "simclr", 15),
     own("simclr-512", "simclr", 512),
     own("icm-512", "icm", 512),

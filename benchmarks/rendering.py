@@ -1,9 +1,9 @@
-"""DMControl's images per second, by where they are rendered, quality and number of processes.
+"""DMControl's images per second, by where they are rendered, quality and number of environments.
 
     python benchmarks/rendering.py
-    python benchmarks/rendering.py --env dmc/quadruped_walk --renderers cpu --processes 8 --json FILE
+    python benchmarks/rendering.py --env dmc/quadruped_walk --renderers cpu --num-envs 8 --json FILE
 
-Each process simulates and renders one environment, or several in turn, two control steps per image, while
+Each core simulates and renders one environment, or several in turn, two control steps per image, while
 nothing learns. The last column compares images of the same physics: the mean difference per color, of 255,
 from the first renderer at the first quality. A renderer that does not work here is left out, with the reason.
 """
@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -25,9 +28,10 @@ from voidrl.envs.gl import find_gl
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError
 from voidrl.runs.folder import environment_info
+from voidrl.system.machine import whole_cores
 
 COMPARED_STEPS = 10  # after which images are compared
-HEADER = f"{'renderer':10}{'quality':10}{'processes':>10}{'images/s':>10}{'ms/image':>10}{'|Δ|':>8}"
+HEADER = f"{'renderer':10}{'quality':10}{'envs':>10}{'images/s':>10}{'ms/image':>10}{'|Δ|':>8}"
 
 
 def measure(env: str, num_envs: int, seconds: float, dmc: DMControlConfig) -> tuple[float, np.ndarray]:
@@ -45,13 +49,12 @@ def measure(env: str, num_envs: int, seconds: float, dmc: DMControlConfig) -> tu
     return steps * num_envs / elapsed, images
 
 
-def works(given: argparse.Namespace) -> list[str]:
-    """The renderers that work here; says why others do not."""
-    found = []
+def find_renderers(given: argparse.Namespace) -> dict[str, Mapping[str, str]]:
+    """The environment variables of each renderer that works here; says why others do not."""
+    found = {}
     for renderer in given.renderers:
         try:
-            find_gl(given.env, "leave it out", renderer)
-            found.append(renderer)
+            found[renderer] = find_gl(given.env, "leave it out", renderer).variables
         except ConfigError as error:
             print(error)
     return found
@@ -63,39 +66,31 @@ def main() -> None:
     parser.add_argument("--env", default="dmc/walker_walk")
     parser.add_argument("--renderers", nargs="+", default=["gpu", "cpu"], choices=["gpu", "cpu"])
     parser.add_argument("--qualities", nargs="+", default=["default", "medium", "fast"])
-    parser.add_argument("--processes", nargs="+", type=int, default=[4, 8, 16])
-    parser.add_argument("--envs-per-process", type=int, default=1)
+    parser.add_argument("--num-envs", nargs="+", type=int, default=[4, 8, 16])
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    reference: dict[int, np.ndarray] = {}  # images by number of processes
-    renderers = works(given)
+    reference: dict[int, np.ndarray] = {}  # images by number of environments
+    renderers = find_renderers(given)
     print(HEADER)
-    for renderer, quality, processes in product(renderers, given.qualities, given.processes):
-        dmc = DMControlConfig(
-            observation="pixels",
-            action_repeat=2,
-            render_quality=quality,
-            renderer=renderer,  # type: ignore[arg-type]
-            processes=processes,
-        )
-        num_envs = processes * given.envs_per_process
-        rate, images = measure(given.env, num_envs, given.seconds, dmc)
-        other = reference.setdefault(processes, images)
+    for renderer, quality, num_envs in product(renderers, given.qualities, given.num_envs):
+        dmc = DMControlConfig(observation="pixels", action_repeat=2, render_quality=quality)
+        with patch.dict(os.environ, renderers[renderer]):
+            rate, images = measure(given.env, num_envs, given.seconds, dmc)
+        other = reference.setdefault(num_envs, images)
         difference = float(np.abs(images.astype(int) - other.astype(int)).mean())
         rows.append(
             {
                 "renderer": renderer,
                 "quality": quality,
-                "processes": processes,
                 "num_envs": num_envs,
                 "images_per_second": rate,
                 "mean_difference": difference,
             }
         )
-        per_image_ms = 1000 * processes / rate
-        numbers = f"{processes:10}{rate:10.0f}{per_image_ms:10.2f}{difference:8.2f}"
+        per_image_ms = 1000 * min(num_envs, whole_cores()) / rate
+        numbers = f"{num_envs:10}{rate:10.0f}{per_image_ms:10.2f}{difference:8.2f}"
         print(f"{renderer:10}{quality:10}{numbers}", flush=True)
     if given.json is not None:
         figures = {"env": given.env, "rows": rows, "environment": environment_info()}

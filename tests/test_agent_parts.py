@@ -508,7 +508,7 @@ def test_the_settings_of_a_representation_hold_for_f_too_where_the_method_trains
         encoder_trainers=("method",),
         representation__adam_eps=0.25,
         representation__max_grad_norm=3.0,
-        representation__weight_decay=0.5,
+        learner__weight_decay=0.5,
     )
     assert {id(p) for p in agent.optimizers.parameters("encoder")} == {
         id(p) for p in agent.representation.encoder.parameters()

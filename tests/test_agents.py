@@ -10,7 +10,6 @@ from tiny_runs import assert_same_run, make_continuous, newest
 
 import voidrl
 from voidrl.agent import Agent
-from voidrl.cli import main as cli
 from voidrl.config import Config, merge
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
@@ -316,19 +315,6 @@ def test_an_agent_that_does_not_fit_is_refused_with_those_that_do(env, agent, se
         build.layers_for(env, "train", agent)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_simple_is_a_printed_column(capsys):
-    assert cli.main(["train", "atari/pong", "--preset", "simple"]) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    for part in (
-        "printed column",
-        "375K updates of a video model",
-        "16M simulated steps of PPO",
-        "spr, sr-spr and bbf",
-    ):
-        assert part in said
 
 
 def test_discrete_agents_on_continuous_actions_are_refused(tmp_path):

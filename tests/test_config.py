@@ -303,6 +303,21 @@ def test_amounts_that_no_run_finishes_with(field, most, too_much):
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("learner.hidden_layers", 101, "101"),  # dqn has another default for it
+        ("learner.discount_end", 1.0, "1.0"),
+        ("log.snapshot_steps", [100, 0], "0"),
+        ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit'"),
+    ],
+)
+def test_limits_hold_in_learners_unions_and_tuples(field, value, shown):
+    config = update(Config(), {"learner": "dqn", "learner.discount_end": None})
+    with pytest.raises(ConfigError, match=rf"^{field} = {shown} cannot be used: expected "):
+        update(config, {field: value})
+
+
 @pytest.mark.parametrize(("cls", "name"), [(c, n) for c, ns in NOT_NEGATIVE.items() for n in ns])
 def test_values_that_may_be_zero(cls, name):
     cls(**{name: 0})

@@ -10,11 +10,10 @@ from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
 
 import voidrl
 from voidrl.agent.explorer import Explorer
-from voidrl.config import Config, FinetuneConfig
+from voidrl.engine import engine as engines
 from voidrl.engine.engine import Engine
 from voidrl.engine.host_reads import HostReads
-from voidrl.errors import CheckpointError, ConfigError
-from voidrl.experiments.scale import scale_config
+from voidrl.errors import CheckpointError
 
 FIRST, LAST = 0, 2  # the action that an agent is made to prefer, and the pre-trained one's
 
@@ -82,23 +81,23 @@ def test_kept_heads_warm_up_without_an_explorer(tmp_path, source, taken):
     assert not any(name.startswith("explorer") for name in newest(tmp_path / "run")[0])
 
 
-def test_after_the_warm_up_the_pretrained_policy_acts_in_stretches_that_become_rarer(tmp_path, source, taken):
-    _, actions = tune(source, tmp_path / "run", taken, 250, explorer=0.5, explorer_steps=4)
+def test_after_the_warm_up_the_pretrained_policy_acts_in_stretches_that_become_rarer(
+    tmp_path, source, taken, monkeypatch
+):
+    monkeypatch.setattr(engines, "MEAN_STEPS", 4.0)
+    _, actions = tune(source, tmp_path / "run", taken, 250, explorer=0.5)
     acted = np.array(actions[9:]) == LAST
     assert 0.2 < acted[:100].mean() < 0.9
     assert acted[:100].mean() > acted[-40:].mean()
-    _, actions = tune(
-        source, tmp_path / "all", taken, 30, explorer=1.0, explorer_steps=1, explorer_decay_steps=20
-    )
-    assert actions[:10] == [LAST] * 10
-    assert actions[20:] == [FIRST] * 10
 
 
-def test_random_warm_ups_stay_random_and_the_explorer_comes_after_them(tmp_path, source, taken):
-    tuning = {"explorer": 1.0, "explorer_steps": 1e9, "explorer_decay_steps": 10**9}
-    _, actions = tune(source, tmp_path / "run", taken, 30, warmup_actions="random", **tuning)
+def test_random_warm_ups_stay_random_and_the_explorer_comes_after_them(tmp_path, source, taken, monkeypatch):
+    monkeypatch.setattr(engines, "MEAN_STEPS", 1e9)
+    _, actions = tune(source, tmp_path / "run", taken, 30, warmup_actions="random", explorer=1.0)
     assert len(set(actions[:9])) > 1
-    assert actions[9:] == [LAST] * 21
+    begin = actions[9:].index(LAST)
+    assert begin < 10
+    assert actions[9 + begin :] == [LAST] * (21 - begin)
 
 
 @pytest.mark.parametrize(("mean", "probability"), [(1.0, 0.3), (5.0, 0.1)])
@@ -165,25 +164,27 @@ CASES = {
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow if case != "rainbow" else ()) for case in CASES]
 )
-def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp_path, case):
+def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp_path, case, monkeypatch):
     env, changes = CASES[case]
     config = tiny(env__num_envs=2, log__checkpoint_every_steps=6, **changes)
     voidrl.pretrain(env, steps=12, out=tmp_path / "source", config=config)
-    tuning = {"heads": "random", "explorer": 0.5, "explorer_steps": 3, "explorer_decay_steps": 20}
-    tuning |= {"detours": 0.0}  # whose schedule ends with the run, which is extended here
+    monkeypatch.setattr(engines, "MEAN_STEPS", 3.0)
     # New heads need not have the size of the pre-trained ones.
-    config = {"finetune": tuning, "learner.hidden_dim": 5}
-    for steps, out in ((24, "straight"), (6, "resumed")):  # stopped within the warm-up
-        voidrl.finetune(tmp_path / "source", env, steps=steps, out=tmp_path / out, config=config)
+    config = {"finetune": {"heads": "random", "explorer": 0.5}, "learner.hidden_dim": 5, "log.keep_last": 9}
+    straight = tmp_path / "straight"
+    voidrl.finetune(tmp_path / "source", env, steps=24, out=straight, config=config)
     shutil.rmtree(tmp_path / "source")
-    saved = newest(tmp_path / "resumed")[0]
-    assert any(name.startswith("explorer.safetensors/") for name in saved)
-    voidrl.resume(tmp_path / "resumed", steps=12)  # stopped among the stretches
-    agent = voidrl.resume(tmp_path / "resumed", steps=24)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=24)
-    # Released once it never acts again, and never part of the agent.
-    assert not any(name.startswith("explorer.safetensors/") for name in newest(tmp_path / "resumed")[0])
-    assert not any("explorer" in name for name in agent.tensors())
+    for step in (6, 12):  # within the warm-up, and among the stretches
+        out = tmp_path / f"from{step}"
+        shutil.copytree(straight, out)
+        for later in (out / "checkpoints").iterdir():
+            if int(later.name.removeprefix("step_")) > step:
+                shutil.rmtree(later)
+        saved = newest(out)[0]
+        assert any(name.startswith("explorer.safetensors/") for name in saved)
+        agent = voidrl.resume(out, env=env)
+        assert_same_run(straight, out, steps=24)
+        assert not any("explorer" in name for name in agent.tensors())
 
 
 def test_a_checkpoint_whose_policy_is_damaged_is_refused_with_its_name():
@@ -194,22 +195,3 @@ def test_a_checkpoint_whose_policy_is_damaged_is_refused_with_its_name():
         Explorer.load(explorer.meta(), tensors, DISCRETE, torch.device("cpu"))
     with pytest.raises(CheckpointError, match="no config of the pre-trained policy"):
         Explorer.load(None, tensors, DISCRETE, torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("explorer", 1.5), ("explorer_steps", 0.5), ("explorer_decay_steps", 0)]
-)
-def test_bad_values_are_refused(field, value):
-    with pytest.raises(ConfigError, match=f"{field} = {value} cannot be used"):
-        make_agent(**{f"finetune__{field}": value})
-
-
-def test_an_explorer_that_would_never_act_is_refused_and_scaled_runs_keep_its_share():
-    with pytest.raises(
-        ConfigError, match="explorer_decay_steps = 90 cannot be used: expected more than warm"
-    ):
-        FinetuneConfig(explorer=0.1, explorer_decay_steps=90, warmup_steps=90)
-    tuning = FinetuneConfig(explorer=0.1, explorer_decay_steps=5000, warmup_steps=90)
-    config = Config(steps=10_000, phase="finetune", finetune=tuning)
-    assert scale_config(config, 0.1).finetune.explorer_decay_steps == 500
-    assert scale_config(config, 0.001).finetune.explorer_decay_steps > 2  # after the warm-up

@@ -179,7 +179,7 @@ def source(tmp_path_factory):
 def test_one_option_is_enough_and_runs_resume_bit_for_bit_without_the_pretrained_run(tmp_path, source):
     shutil.copytree(source, tmp_path / "source")
     # Detours end with the run, so that longer runs have others.
-    options = {"config": {"finetune.frozen_column": "learner", "finetune.detours": 0}}
+    options = {"config": {"finetune.frozen_column": "learner", "finetune.adapt": False}}
     for steps, out in ((30, "straight"), (20, "resumed")):
         agent = voidrl.finetune(tmp_path / "source", Walk, steps=steps, out=tmp_path / out, **options)
     tuning = agent.config.finetune

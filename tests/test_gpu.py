@@ -19,7 +19,7 @@ from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
-from voidrl.agent import Agent
+from voidrl.agent import Agent, adapter
 from voidrl.agent.reset import reset
 from voidrl.config import EnvConfig, registry
 from voidrl.engine import overlap
@@ -308,13 +308,14 @@ def test_a_reset_keeps_graphs_valid():
 
 @pytest.mark.parametrize("heads", ["auto", "actor", "pretrained"])
 @pytest.mark.parametrize("learner", ["sac", "ddpg"])
-def test_a_fine_tuning_is_the_same_captured_and_eager(learner, heads, tmp_path):
+def test_a_fine_tuning_is_the_same_captured_and_eager(learner, heads, tmp_path, monkeypatch):
     """Warm-up, adaptation, the updates in which the actor waits, and those after."""
+    monkeypatch.setattr(adapter, "CRITIC_SHARE", 0.5)
     config = tiny(device="cuda", precision="fp32", learner__name=learner)
     voidrl.pretrain(make_continuous, steps=20, out=tmp_path / "source", config=config)
     weights = {}
     for engine in ("eager", "graph"):
-        changes = {"engine": engine, "finetune.heads": heads, "finetune.critic_share": 0.5}
+        changes = {"engine": engine, "finetune.heads": heads}
         agent = voidrl.finetune(
             tmp_path / "source", make_continuous, steps=60, out=tmp_path / engine, config=changes
         )

@@ -218,7 +218,7 @@ def test_fine_tuning_warms_up_by_policy_or_at_random(
 ):
     source = voidrl.pretrain(counted, steps=9, out=tmp_path / "source", config=tiny())
     counted.taken.clear()
-    tuning = {"warmup_steps": 9, "warmup_actions": who, "detours": 0}
+    tuning = {"warmup_steps": 9, "warmup_actions": who, "adapt": False}
     config = {"finetune": tuning, "log.eval_episodes": 0}
     voidrl.finetune(source, counted, steps=14, out=tmp_path / "run", config=config)
     assert counted.taken == expected

@@ -70,32 +70,6 @@ def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
     assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
 
 
-@pytest.mark.parametrize("iterations", [0, 2])
-@pytest.mark.parametrize("stack", ["nature", "mlp"])
-def test_outputs_without_tanh_and_without_layer_norm(stack, iterations):
-    """The same weights: each output is the one before it with a layer less."""
-    shape, z = (6,) if stack == "mlp" else (2, 40, 40), {}
-    x = torch.randn(7, *shape)
-    options = {"feature_dim": 5, "hidden_dim": 16, "spectral_norm_iterations": iterations}
-    for output in ("layer_norm_tanh", "layer_norm", "linear"):
-        torch.manual_seed(0)
-        encoder = Encoder(seen_as(shape), EncoderConfig(stack, output=output, **options)).eval()
-        z[output] = encoder(x)
-        assert z[output].shape == (7, 5)
-        assert encoder.feature_dim == 5
-        target = target_copy(encoder)
-        torch.testing.assert_close(target(x), z[output])
-        with torch.autocast("cpu", torch.bfloat16):
-            assert encoder(x).dtype == torch.float32
-    assert torch.equal(z["layer_norm_tanh"], z["layer_norm"].tanh())
-    torch.testing.assert_close(z["layer_norm"], torch.nn.functional.layer_norm(z["linear"], (5,)))
-    assert isinstance(encoder.trunk[-1], nn.Linear)
-    assert (encoder.trunk[-1].spectral is not None) == bool(iterations)
-    # Under autocast the last layer rounds nothing: its values are not those of bf16.
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not torch.equal(encoder(x), encoder(x).bfloat16().float())
-
-
 def test_a_hidden_layer_alone_is_the_output():
     encoder = Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, hidden_dim=11, activation="relu"))
     z = encoder(torch.randn(50, 6))

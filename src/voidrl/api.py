@@ -336,7 +336,7 @@ def evaluate(
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     trained_in = agent.config.env
     config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
-    config = dataclasses.replace(config, count_states=count_states, counted_envs=0)
+    config = dataclasses.replace(config, count_states=count_states)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)

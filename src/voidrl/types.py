@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -73,14 +74,14 @@ def channels_last(shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What the agent must know of an environment; two environments are compatible if these are equal."""
+    """The spaces of an environment, as the agent sees them; environments with equal specs are compatible."""
 
     frame_shape: tuple[int, ...]
     """Shape of one frame: (C, H, W) for pixels, (d,) for vectors."""
     pixels: bool
     """True for uint8 images, False for float32 vectors."""
     frame_stack: int
-    """How many consecutive frames make one observation."""
+    """Consecutive frames that make one observation."""
     num_actions: int
     """Number of discrete actions; 0 if actions are continuous."""
     action_low: tuple[float, ...] = ()
@@ -94,17 +95,17 @@ class EnvSpec:
     """Shape of an action as the environment takes it; () for Discrete."""
     num_values: int = 0
     """Numbers that come with each image, such as the rest of a Dict; networks join them behind the
-    convolutions. 0 for vectors, which are numbers alone."""
+    convolutions. 0 for vectors, which are only numbers."""
     masked: bool = False
     """Whether the last `num_actions` numbers of each frame say which actions are allowed (1) and which not
     (0). They steer the choice of actions and are not shown to the networks."""
     parts: tuple[ObsPart, ...] = ()
-    """What observations are made of, if they are not one array that is taken as it is (`raw_shape`)."""
+    """The parts of observations that are not one array taken as it is (`raw_shape`)."""
     action_sizes: tuple[int, ...] = ()
     """Number of choices of each component of an action (MultiDiscrete, MultiBinary, a shifted Discrete),
     flattened. The agent's discrete actions enumerate their combinations, the last component fastest. Where
-    these are too many, the agent acts in [−1, 1]: a coordinate for each choice, of which the largest wins, or
-    one alone, whose sign counts, where there are two."""
+    these are too many, the agent acts in [−1, 1]: one coordinate per choice, of which the largest wins, or a
+    single one, whose sign counts, for two choices."""
     action_start: tuple[int, ...] = ()
     """Lowest value of each of these components."""
     action_integer: bool = False
@@ -152,18 +153,12 @@ class EnvSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a manifest; `voidrl.envs.spaces.spec_from_json` reads them."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists and parts as mappings."""
-    if isinstance(value, ObsPart):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
 
 
 class Layout(NamedTuple):
-    """How images lie before a network on CUDA; by default as anybody expects them, (B, C, H, W)."""
+    """Memory layout of images before a network on CUDA; the default is plain (B, C, H, W)."""
 
     fold: int = 1
     """fold × fold pixels become the channels of one, as `pixel_unshuffle` does it."""
@@ -172,7 +167,7 @@ class Layout(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Observations where they lie: which stored frames make up each of B observations."""
+    """B observations as the indices of their stored frames."""
 
     source: Tensor  # (S, *frame_shape) uint8 images or float32 vectors
     index: Tensor  # type: ignore[assignment]  # (B, stack) into source, oldest first

@@ -20,8 +20,6 @@ from voidrl.training import build
 # The largest value of a field of this name, wherever in the config it stands.
 LIMITS = {
     "num_envs": 2,
-    "counted_envs": 1,
-    "processes": 1,
     "warmup_steps": 40,
     "warmup_updates": 2,
     "updates_per_step": 0.25,

@@ -19,8 +19,7 @@ from voidrl.cli.checkup import checkup, probes
 from voidrl.cli.checkup.checkup import examine, is_ready, summary
 from voidrl.cli.checkup.probes import Finding, UnusableError
 from voidrl.envs import gl
-from voidrl.presets.presets import PROTOCOLS
-from voidrl.presets.replay_size import replay_bytes
+from voidrl.presets.presets import PROTOCOLS, replay_bytes
 from voidrl.system import machine
 
 GB = 10**9

@@ -304,22 +304,6 @@ def test_counted_states_survive_a_stop(tmp_path):
         assert rows[0][f"coverage/{measure}"] == rows[1][f"coverage/{measure}"] > 0
 
 
-def test_states_can_be_counted_in_some_of_the_games():
-    """The counts of the first of two games are those of the one alone."""
-
-    def counts(n, **config):
-        envs = atari("ms_pacman", n, count_states=True, **config)
-        envs.reset(5)
-        rng = np.random.default_rng(0)
-        for _ in range(30):
-            envs.step(rng.integers(9, size=2)[:n])
-        found = envs.counter.counts()
-        envs.close()
-        return found
-
-    assert counts(2, counted_envs=1) == counts(1)
-
-
 # Bad input
 
 
@@ -363,11 +347,6 @@ def test_a_missing_extra_names_the_command(monkeypatch):
 def test_a_backend_that_ale_has_not():
     with pytest.raises(ConfigError, match=r"env.backend = 'async' cannot be used .* use 'auto'"):
         atari("pong", backend="async")
-
-
-def test_more_games_cannot_be_counted_than_there_are():
-    with pytest.raises(ConfigError, match=r"counted_envs = 3 cannot be used with env\.num_envs = 2"):
-        atari("pong", count_states=True, counted_envs=3)
 
 
 def test_what_the_preset_counts_can_be_turned_off_on_the_command_line(tmp_path, capsys):

@@ -79,8 +79,6 @@ phases = ["train"]
 phases = ["train"]
 bonus = "rnd"
 config.method.rep_dim = 8
-config.bonus.decay = "linear"
-config.bonus.decay_steps = 400
 [methods.strong]
 phases = ["train"]
 preset = "drq"
@@ -100,7 +98,7 @@ def test_a_method_from_scratch_may_have_a_bonus(tmp_path):
         "counted": ("rnd", build.BONUS_COEFFICIENT),
         "strong": ("apt", 0.5),
     }
-    assert (configs["counted"].method.rep_dim, configs["counted"].bonus.decay_steps) == (8, 200)
+    assert configs["counted"].method.rep_dim == 8
     assert configs["counted"].learner == configs["scratch"].learner
     methods = {cell.arm: cell.method for cell in make_record(plan, ()).cells}
     assert methods == {"scratch": "scratch", "counted": "scratch + rnd", "strong": "scratch + apt"}

@@ -206,7 +206,7 @@ def test_the_panels_agents_differ_in_their_weights_alone():
         "learner.n_step": 3, "share_encoder": "stack", "representation.auxiliary": True,
         "representation.encoder.activation": "relu", "representation.encoder.spectral_norm_iterations": 0,
         "augment.shift_pixels": 2, "replay.capacity_steps": 50_000, "reward_scale": 2.0,
-        "finetune.return_range": 0, "finetune.detours": 0, "finetune.wait_for_reward": False,
+        "finetune.adapt": False,
     }  # fmt: skip
     plan = plan_of("atari-panel", changes=changes, **one)
     assert compare(plan) == {"phase": ("finetune", "train")}
@@ -233,10 +233,10 @@ def test_what_adapts_pretrained_weights_is_named():
     tuned = plan_of("atari-panel", tasks=("boxing",), seeds=(1,)).cells[2].config
     assert tuned.phase == "finetune"
     rates = {"finetune.encoder_learning_rate": 1e-6, "finetune.first_layer_learning_rate": 0.0}
-    off = {"return_range": 0.0, "detours": 0.0, "wait_for_reward": False, "warmup_steps": 0}
+    off = {"adapt": False, "warmup_steps": 0}
     tuned = update(tuned, {"finetune": off, "finetune.explorer": 0.1, **rates})
     assert [*adaptations(tuned)] == [
-        "after the warm-up the pre-trained policy acts in stretches of 50 steps, which begin with "
+        "after the warm-up the pre-trained policy acts in stretches of about 50 steps, which begin with "
         "probability 0.1; from scratch there are none",
         "the pre-trained encoder has learning rate 1e-06; from scratch it has 0.00025, as all weights",
         "the pre-trained first layer of the heads is frozen; from scratch it has 0.00025, as all weights",

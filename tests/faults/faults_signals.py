@@ -19,7 +19,7 @@ ENVS = {
         "atari/pong --env.num-envs 2 --learner.encoder.width 0.1 --representation.encoder.width 0.1",
         package("ale_py"),
     ),
-    "DMControl": ("dmc/cartpole_swingup --env.num-envs 2 --env.dmc.processes 2", package("dm_control")),
+    "DMControl": ("dmc/cartpole_swingup --env.num-envs 2", package("dm_control")),
 }
 KINDS = tuple(ENVS)
 COUNTING = "Atari with counters of states"

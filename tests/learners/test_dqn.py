@@ -187,7 +187,7 @@ def test_the_schedule_moves_in_a_run(tmp_path):
     kept = {"finetune.warmup_steps": 5, "finetune.noise": "end"}
     again = voidrl.finetune(agent, Chain, steps=30, out=tmp_path / "b", config=kept)
     assert again.learner.epsilon.item() == 0.25
-    restart = {"finetune.warmup_steps": 5, "finetune.noise": "restart", "finetune.wait_for_reward": False}
+    restart = {"finetune.warmup_steps": 5, "finetune.noise": "restart", "finetune.adapt": False}
     again = voidrl.finetune(agent, Chain, steps=8, out=tmp_path / "c", config=restart)
     assert again.learner.epsilon.item() == pytest.approx(1 - 0.75 * 2 / 60)
     fixed = config(learner__epsilon_decay_steps=60, learner__epsilon_hold_steps=0, warmup_steps=10)

@@ -21,7 +21,7 @@ from voidrl.probing.sentences import heading, lines, variable_notes
 from voidrl.report.page import write_report
 from voidrl.runs.metrics import read_metrics
 
-PROBED = {"log__probe_every_steps": 10, "log__probe_steps": 200}
+PROBED = {"log__probe_every_steps": 10}
 
 
 class Place(Method):
@@ -154,7 +154,7 @@ def test_probes_in_training_change_nothing_and_survive_a_resume(tmp_path):
 
 
 def test_the_play_of_a_run_follows_from_its_seed(walk):
-    agent = walker(walk, "apt", log={"probe_steps": 200})
+    agent = walker(walk, "apt")
     one, other = RunProbe(agent, Walk).play, RunProbe(agent, Walk).play
     assert np.array_equal(one.state, other.state)
     assert np.array_equal(one.action, other.action)

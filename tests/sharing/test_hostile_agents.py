@@ -233,8 +233,6 @@ LOCAL = {
     "cpu_threads": 64,
     "engine": "compile",
     "env.backend": "async",
-    "env.dmc.processes": 500,
-    "env.dmc.renderer": "cpu",
     "env.timeout_s": 1e9,
     "replay.device": "cuda",
     "replay.data": "somebody/data-v0",
@@ -263,12 +261,10 @@ def test_settings_of_a_machine_are_neither_published_nor_loaded(tmp_path, saved)
 
 CHOSEN = {
     "env.count_states": True,
-    "env.counted_envs": 1,
     "log.log_every_steps": 1,
     "log.eval_every_steps": 1,
     "log.eval_episodes": 10_000,
     "log.probe_every_steps": 1,
-    "log.probe_steps": 1_000_000,
     "log.checkpoint_every_steps": 1,
     "log.snapshot_steps": [1, 2, 3],
 }
@@ -321,7 +317,7 @@ def test_no_text_of_a_downloaded_config_is_imported(original, tmp_path, monkeypa
     for name in original.iterdir():
         hub.put(NAME, name.name, name.read_bytes())
     fields = flat(to_json(make_agent().config))
-    assert {"learner.encoder.stack", "method.name", "env.dmc.camera", "seed"} <= set(fields)
+    assert {"learner.encoder.stack", "method.name", "env.dmc.image_size", "seed"} <= set(fields)
     for field in fields:
         nested = [["evil:Piece"], {"name": "evil:Piece"}, [[{"a": "evil:Piece"}]]]
         for value in ("evil:Piece", *(nested if field.endswith(("name", "stack", "steps")) else ())):

@@ -4,7 +4,7 @@ Pre-training leaves values, and SAC's temperature, on the scale of intrinsic rew
 20 more of those, a reward of 1 that ends the episode is a loss, and the policy unlearns what it could do. The
 task's returns in the warm-up, in which the pre-trained policy acts, tell what the task pays:
 
-1. Rewards are multiplied so that these returns differ by `finetune.return_range`. Whatever a task pays,
+1. Rewards are multiplied so that these returns differ by 1. Whatever a task pays,
    learning rates and initializations then suit it.
 2. SAC's temperature restarts in proportion to that range, which keeps the entropy bonus small.
 3. Values that correlate with the returns (their *alignment*) become a Q + b, by least squares. An a above 0
@@ -31,6 +31,7 @@ from voidrl.replay import Replay
 from voidrl.replay.samples import TERMINATED, TRUNCATED
 
 Kept = Literal["values", "actor", "policy", "all"]
+RETURN_RANGE = 1.0  # of scaled rewards
 MIN_ALIGNMENT = 0.5
 """Correlation of values and returns from which values are kept: they explain a quarter of the variance. With
 less, a new critic learned faster (docs/adapting.md)."""
@@ -180,8 +181,8 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     if span <= SAME * size:
         return Outcome("all", None, 0.0)
     keeps_values = decides and has_learned
-    if tuning.return_range and tuning.heads != "pretrained":  # whose values are on the scale of pre-training
-        wanted = max(tuning.return_range, largest) if keeps_values else tuning.return_range
+    if tuning.adapt and tuning.heads != "pretrained":  # whose values are on the scale of pre-training
+        wanted = max(RETURN_RANGE, largest) if keeps_values else RETURN_RANGE
         factor = wanted / max(span, size / MAX_SIZE)
         if width := support_width(config.learner):
             factor = SUPPORT_SHARE * width / size
@@ -190,7 +191,7 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
             agent.task_scale.fill_(factor)
             _observe_rewards(agent, replay)
     factor = float(agent.task_scale)
-    if tuning.temperature == "task":
+    if tuning.adapt:
         learner.restart_exploration(span * factor)
     if not decides:
         return Outcome("actor" if tuning.heads == "actor" else "all", None, span)

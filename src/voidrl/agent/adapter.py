@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from voidrl.training.saved_run import LoopState
 
 COMPARED_EPISODES = 10  # whose mean return must reach that of the warm-up before the explorer retires
+CRITIC_SHARE = Fraction(1, 10)  # of the updates, in which a new critic learns to judge the kept actor
+DETOURS = 0.05  # probability per step of a detour, until the agent is adapted
 DETOURS_END = 0.5  # of the steps after the warm-up, from which on there are no detours
 
 
@@ -33,11 +35,11 @@ class Adapter:
         self.tuning, self.is_finetuning = config.finetune, effective.adapts
         self.warmup_steps, self.updates_per_step = effective.warmup_steps, effective.updates_per_step
         self.adapts = self.is_finetuning and not config.learner.on_policy
-        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not effective.has_bonus
+        self.waits_for_reward = self.adapts and self.tuning.adapt and not effective.has_bonus
         # A skill is chosen once, by rewards that differ.
         learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self.waits_unlearned = self.waits_for_reward and learns_last
-        self.rescales = self.adapts and self.tuning.return_range > 0 and self.tuning.heads != "pretrained"
+        self.rescales = self.adapts and self.tuning.adapt and self.tuning.heads != "pretrained"
         self._has_said_so, self._looked_at, self._differ = False, -1, False
         agent.learner.trains_actor = not self._actor_waits
 
@@ -118,7 +120,7 @@ class Adapter:
 
     def restart_exploration(self) -> None:
         """Set SAC's temperature in proportion to the task, after anything that has moved it elsewhere."""
-        if self.state.return_range and self.tuning.temperature == "task":
+        if self.state.return_range and self.tuning.adapt:
             scaled = self.state.return_range * float(self.agent.task_scale)
             self.agent.learner.restart_exploration(scaled)
 
@@ -126,8 +128,10 @@ class Adapter:
 
     def _begin_with_critic(self, start: int) -> None:
         """Let only the critic learn, for its share of the updates after `start` steps."""
+        if not self.tuning.adapt:
+            return
         left = (self.agent.config.steps - start) * self.updates_per_step
-        self.state.critic_until = self.state.updates + int(Fraction(str(self.tuning.critic_share)) * left)
+        self.state.critic_until = self.state.updates + int(CRITIC_SHARE * left)
         self.agent.learner.trains_actor = not self._actor_waits
 
     @property
@@ -161,14 +165,14 @@ class Adapter:
     @property
     def detour_probability(self) -> float:
         """Probability that an environment begins a detour; 0 while skills are tried, which it would blur."""
-        if not self.adapts or (self.in_warmup and self.agent.method.skill_dim):
+        if not self.adapts or not self.tuning.adapt or (self.in_warmup and self.agent.method.skill_dim):
             return 0.0
         state = self.state
         if state.adapted_from is None:
-            return self.tuning.detours
+            return DETOURS
         steps = self.agent.config.steps - state.adapted_from
         done = (state.steps - state.adapted_from) / max(DETOURS_END * steps, 1)
-        return self.tuning.detours * max(0.0, 1 - done)
+        return DETOURS * max(0.0, 1 - done)
 
     @property
     def detour_steps(self) -> float:

@@ -119,7 +119,7 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
     optimizers = Optimizers(device, biases)
     if not agent.learns:
         return optimizers
-    config, rates = agent.config, _part_rates(agent)
+    config, rates, decay = agent.config, _part_rates(agent), agent.config.learner.weight_decay
     taken: set[int] = set()
     for name, parameters in agent.learner.groups().items():
         taken |= {id(p) for p in parameters}
@@ -127,10 +127,10 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
         for parameter in parameters:
             parts.setdefault(rates(parameter), []).append(parameter)
         optimizers.add(
-            name, [Part(group, rate) for rate, group in parts.items()], **_settings(config.learner)
+            name, [Part(group, rate) for rate, group in parts.items()], **_settings(config.learner, decay)
         )
     if agent.uses_method or agent.trains_representation:
-        settings, rate = _settings(config.representation), config.representation.learning_rate
+        settings, rate = _settings(config.representation, decay), config.representation.learning_rate
         warmed_up = agent.representation_rate if config.representation.warmup_updates else rate
         own = [p for p in agent.representation.parameters() if id(p) not in taken]
         heads_only = agent.trains_representation and "representation" not in agent.trainers
@@ -156,12 +156,8 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
     return optimizers
 
 
-def _settings(piece: LearnerConfig | RepresentationConfig) -> dict[str, float]:
-    return {
-        "eps": piece.adam_eps,
-        "max_grad_norm": piece.max_grad_norm,
-        "weight_decay": piece.weight_decay,
-    }
+def _settings(piece: LearnerConfig | RepresentationConfig, weight_decay: float) -> dict[str, float]:
+    return {"eps": piece.adam_eps, "max_grad_norm": piece.max_grad_norm, "weight_decay": weight_decay}
 
 
 def _part_rates(agent: Agent) -> Callable[[nn.Parameter], float]:

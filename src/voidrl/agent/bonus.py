@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from voidrl.config import Config
 
+DECAY_RATE = 1e-5  # of a geometric β (RE3)
+
 
 class Bonus(nn.Module):
     """β_t, in a buffer that captured graphs read."""
@@ -22,9 +24,9 @@ class Bonus(nn.Module):
         """β after `steps` environment steps of the run."""
         config = self.config
         if config.decay == "geometric":
-            return float(config.coefficient * (1 - config.decay_rate) ** steps)
+            return float(config.coefficient * (1 - DECAY_RATE) ** steps)
         if config.decay == "linear":
-            return config.coefficient * max(0.0, 1 - steps / (config.decay_steps or self.total_steps))
+            return config.coefficient * max(0.0, 1 - steps / self.total_steps)
         return config.coefficient
 
     def set_progress(self, steps: int) -> None:

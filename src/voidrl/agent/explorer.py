@@ -22,7 +22,8 @@ from voidrl.errors import CheckpointError
 from voidrl.learners.base import Learner
 from voidrl.types import EnvSpec
 
-ASKED_PROBABILITY = 0.02  # of a stretch: with 50 steps each, half of the steps at first
+ASKED_PROBABILITY = 0.02  # of a stretch: half of the steps at first
+MEAN_STEPS = 50.0  # of a stretch
 
 
 class Explorer:
@@ -67,7 +68,7 @@ class Explorer:
         """
         tuning = config.finetune
         self.everywhere.fill_(in_warmup and self.warms_up(config))
-        share = 1 - steps / (tuning.explorer_decay_steps or config.steps)
+        share = 1 - steps / config.steps
         probability = tuning.explorer or (ASKED_PROBABILITY if is_asked else 0.0)
         self.start_probability.fill_(0.0 if in_warmup else probability * max(0.0, share))
         return self.warms_up(config) if in_warmup else probability > 0 and share > 0

@@ -198,8 +198,7 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.presets.presets import PROTOCOLS
-    from voidrl.presets.replay_size import replay_bytes
+    from voidrl.presets.presets import PROTOCOLS, replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
     protocols: list[tuple[Any, ...]] = []
@@ -221,16 +220,13 @@ def _presets() -> Listing:
 
 def _agents() -> Listing:
     """The presets that are agents."""
-    from voidrl.presets.presets import AGENTS, FAMILIES
-    from voidrl.presets.replay_size import agent_replay_bytes
+    from voidrl.presets.presets import AGENTS, EXAMPLES, FAMILIES, replay_bytes
 
     rows: list[tuple[Any, ...]] = []
     for name, agent in AGENTS.items():
-        first = agent.families[0]
-        values = agent.values_for({"atari": "atari/pong", "dmc": "dmc/walker_walk"}[first])
+        values = agent.values_for(EXAMPLES[agent.families[0]])
         place = ", ".join("others" if family == "any" else FAMILIES[family] for family in agent.families)
-        size = Bytes(agent_replay_bytes(first, values))
-        rows.append((name, place, Count(values["steps"]), size, agent.about))
+        rows.append((name, place, Count(values["steps"]), Bytes(replay_bytes(name)), agent.about))
     title = "Agents that learn from scratch, with `voidrl train`; steps and replay in the first family"
     return Listing(title, ("agent", "for", "steps", "replay", "about"), rows)
 

@@ -7,11 +7,14 @@ that they have in common are here. Nothing here imports torch.
 from voidrl.config.checks import (
     LEAST_PROBE_STEPS,
     MAX_SKILLS,
+    Count,
+    Positive,
+    PositiveCount,
     require,
     require_positive,
     require_skills,
 )
-from voidrl.config.environment import AtariConfig, Count, DMControlConfig, EnvConfig
+from voidrl.config.environment import AtariConfig, DMControlConfig, EnvConfig
 from voidrl.config.fields import (
     LOCAL_FIELDS,
     RESUMABLE_FIELDS,
@@ -77,6 +80,8 @@ __all__ = [
     "LogConfig",
     "MethodConfig",
     "PieceConfig",
+    "Positive",
+    "PositiveCount",
     "ReplayConfig",
     "RepresentationConfig",
     "ResetConfig",

@@ -17,40 +17,21 @@ from voidrl.config.pieces import PIECES
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
-    "device",
-    "cpu_threads",
-    "engine",
-    "env.backend",
-    "env.dmc.processes",
-    "env.dmc.renderer",
-    "env.timeout_s",
-    "replay.data",
-    "replay.device",
-    "representation.weights",
-    "log.keep_last",
-    "log.keep_replay",
-    "log.tensorboard",
-    "log.wandb_project",
+    *("device", "cpu_threads", "engine", "env.backend", "env.timeout_s", "replay.data", "replay.device"),
+    *("representation.weights", "log.keep_last", "log.keep_replay", "log.tensorboard", "log.wandb_project"),
 )
-# Fields that whoever runs a downloaded agent decides: what is measured, logged and kept. `log.eval_epsilon`
-# is not among them, since it belongs to the protocol of evaluations.
+# Fields of measuring and logging, which whoever runs a downloaded agent decides. `log.eval_epsilon` is not
+# among them, since it belongs to the protocol of evaluations.
 USER_FIELDS = (
-    "env.count_states",
-    "env.counted_envs",
-    "log.log_every_steps",
-    "log.eval_every_steps",
-    "log.eval_episodes",
-    "log.probe_every_steps",
-    "log.probe_steps",
-    "log.checkpoint_every_steps",
-    "log.snapshot_steps",
+    *("env.count_states", "log.log_every_steps", "log.eval_every_steps", "log.eval_episodes"),
+    *("log.probe_every_steps", "log.checkpoint_every_steps", "log.snapshot_steps"),
 )
 # Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
 RESUMABLE_FIELDS = (
     # How long, where and how it is computed.
     *("steps", "device", "cpu_threads", "engine", "precision", "replay.device"),
     # How environments are run.
-    *("env.backend", "env.dmc.processes", "env.dmc.renderer", "env.timeout_s", "env.check_bounds"),
+    *("env.backend", "env.timeout_s", "env.check_bounds"),
     "log.",  # what is written, and when; checkpoints at other steps also cut episodes elsewhere
     # The remedies for a run that diverges.
     *("learner.learning_rate", "method.learning_rate", "representation.learning_rate"),
@@ -94,10 +75,7 @@ def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def similar_fields(name: str, fields: Iterable[str]) -> list[str]:
-    """Which of the dotted names end like this one, or like what other libraries mean by it: up to three.
-
-    The learner's come before those of other pieces.
-    """
+    """Up to three dotted names that end like this one, or like its name in other libraries, learner first."""
     leaf = name.rpartition(".")[2]
     ends = {leaf, OTHER_NAMES.get(leaf, leaf)}
     found = [field for field in fields if field.rpartition(".")[2] in ends]
@@ -119,7 +97,7 @@ def bonus_method(config: Mapping[str, Any]) -> str:
 
 
 def bonus_suffix(config: Mapping[str, Any]) -> str:
-    """What the bonus adds to the label of a run, given its config as JSON; "" without one."""
+    """The suffix that a bonus adds to the label of a run, given its config as JSON; "" without one."""
     method = bonus_method(config).rpartition(":")[2]
     return f" + {method if config['phase'] == 'train' else 'bonus'}" if method else ""
 

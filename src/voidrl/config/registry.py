@@ -28,26 +28,18 @@ def names(kind: str) -> list[str]:
 
 @cache
 def read_about(method: str) -> dict[str, Any]:
-    """What the file of a method says about it (`About`), without importing it; empty for other methods."""
+    """Read the `About` of a method from its file, without importing it; empty for other methods."""
     path = Path(__file__).parents[1] / "methods" / f"{method}.py"
     return parse_about(path.read_text("utf-8")) if method.isidentifier() and path.is_file() else {}
 
 
 def parse_about(source: str) -> dict[str, Any]:
     """The values of `about = About(...)` in the last class that has it; empty if they are not literals."""
-    calls = [
-        node.value
-        for cls in ast.parse(source).body
-        if isinstance(cls, ast.ClassDef)
-        for node in cls.body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        and isinstance(node.value, ast.Call)
-        and ast.unparse(node.value.func) == "About"
-    ]
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes if ast.unparse(node.func) == "About"]
     try:
-        given = {
-            field: ast.literal_eval(value) for field, value in zip(ABOUT_FIELDS, calls[-1].args, strict=False)
-        }
+        pairs = zip(ABOUT_FIELDS, calls[-1].args, strict=False)
+        given = {field: ast.literal_eval(value) for field, value in pairs}
         return given | {str(each.arg): ast.literal_eval(each.value) for each in calls[-1].keywords}
     except (IndexError, ValueError):
         return {}

@@ -129,7 +129,7 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
 
 
 def _kind_text(kind: type, value: Any) -> str:
-    """What a field takes, in words; the command line reads counts such as 100k."""
+    """A field's type in words; the command line reads counts such as 100k."""
     if kind is int and isinstance(value, str):
         return by_caller("a whole number", "a whole number such as 5000, 100k or 2M")
     words = {types.NoneType: "None", tuple: "a list", int: "a whole number", float: "a number"}

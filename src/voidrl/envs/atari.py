@@ -76,7 +76,7 @@ class AtariEnvs(Envs):
         self._timeout_s = config.timeout_s
         self._life_loss, self._clips = life_loss, clips
         n = vector.num_envs
-        self._watched = min(config.counted_envs or n, n) if config.count_states else 0
+        self._counts = config.count_states
         self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
         self._actions = np.zeros(n, np.int64)
         if true_state:
@@ -88,11 +88,11 @@ class AtariEnvs(Envs):
     @property
     def counter(self) -> StateCounter | None:
         """The counter of visited states, created on first use: a mere probe starts no processes."""
-        if self._watched and self._counter is None:
+        if self._counts and self._counter is None:
             from voidrl.envs.ram import StateCounter
 
             self._counter = StateCounter(
-                self._rom, self._watched, full_actions=self._full_actions, timeout_s=self._timeout_s
+                self._rom, self.num_envs, full_actions=self._full_actions, timeout_s=self._timeout_s
             )
         return self._counter
 
@@ -106,7 +106,7 @@ class AtariEnvs(Envs):
             self._ram.reset(seed, info["episode_frame_number"])
             self._state = self._ram.read()
         if self.counter is not None:
-            self.counter.reset(info["episode_frame_number"][: self._watched])
+            self.counter.reset(info["episode_frame_number"])
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
@@ -126,8 +126,8 @@ class AtariEnvs(Envs):
             self._keep_picture(picture, color_info, info)
         if self.counter is not None:
             counted = ~fresh if counted is None else counted & ~fresh
-            step = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
-            self.counter.step(*(values[: self._watched] for values in step))
+            numbers = info["episode_frame_number"]
+            self.counter.step(self._actions, fresh, counted, numbers, info["lives"], score)
         if self._ram is not None:
             self._ram.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
             self._state = self._ram.read()

@@ -216,7 +216,6 @@ class DMControlEnvs(Envs):
         # A body's actuators move all of its joints, if only through one another.
         names = vector.described["variables"]
         self._variables = tuple(Variable(name, controllable=True, discrete=False) for name in names)
-        self._watched = np.arange(self.num_envs) < (config.counted_envs or self.num_envs)
         self.frames_per_step = config.dmc.action_repeat
         if config.count_states:
             found = find_dmc_task(config.id)
@@ -237,7 +236,8 @@ class DMControlEnvs(Envs):
         real = ~self._resets
         result = self._result(self._guarded(self.vector.recv))
         if self._counter is not None:
-            real &= self._watched & (True if counted is None else counted)
+            if counted is not None:
+                real &= counted
             self._counter.add(self.vector.arrays.state[real])
         return result
 
@@ -278,7 +278,7 @@ def make_dmc(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
             f"or async; {remedy}"
         )
-    processes = 0 if here else min(config.dmc.processes or whole_cores(), num_envs)
+    processes = 0 if here else min(whole_cores(), num_envs)
     rendering = no_rendering()
     if settings["renders"]:
         rendering = choose_rendering(config.id, config.dmc, processes, device, _without_gl(settings))
@@ -322,7 +322,7 @@ def _settings(
         "image_size": dmc.image_size if dmc.observation == "pixels" else 0,
         "view_size": view_size,
         "renders": dmc.observation == "pixels" or view_size > 0 or found.name in NEED_GL,
-        "camera": CAMERAS.get(found.domain, 0) if dmc.camera == -1 else dmc.camera,
+        "camera": CAMERAS.get(found.domain, 0),
         "quality": dmc.render_quality,
         "measures": config.count_states,
         "true_state": true_state,
@@ -355,14 +355,7 @@ def _not_made(name: str, raised_what: str) -> str:
 
 def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """The spaces of observations and actions."""
-    image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
-    drawn = image_size or settings["view_size"]
-    if drawn and camera not in (*cameras, *range(len(cameras))):
-        known = ", ".join(f"{i} ({name})" for i, name in enumerate(cameras))
-        raise ConfigError(
-            f"env.dmc.camera = {camera!r} cannot be used with environment {settings['name']!r}: "
-            f"expected {known}"
-        )
+    image_size = settings["image_size"]
     low, high = np.array(described["action_low"]), np.array(described["action_high"])
     action = gym.spaces.Box(low, high, dtype=np.float64)  # float64 keeps the exact bounds
     if image_size:

@@ -35,17 +35,15 @@ def no_rendering() -> Rendering:
 
 
 def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, otherwise: str) -> Rendering:
-    """Find an OpenGL for the workers where `dmc.renderer` wants it.
+    """Find an OpenGL for the workers: that of `MUJOCO_GL`, else the one that makes runs fastest.
 
     Args:
         env: The environment, for the error message.
-        dmc: The quality of images, and where to render them.
+        dmc: The quality of images.
         workers: The number of worker processes, which share the cores.
         device: The device of the networks.
         otherwise: What a user without OpenGL can do instead.
     """
-    if dmc.renderer != "auto":
-        return _with_threads(find_gl(env, otherwise, dmc.renderer), workers)
     found = find_gl(env, otherwise)
     cores, least = whole_cores(), LEAST_CORES[dmc.render_quality]
     few = dmc.observation == "states" or cores < least  # images, or cores to render them
@@ -64,7 +62,7 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
         workers,
         f"images are rendered on the CPU ({cores} cores; from {least} on this should be faster for "
         f"env.dmc.render_quality = {dmc.render_quality!r}), which leaves the GPU to the networks; "
-        f"env.dmc.renderer = 'gpu' renders there",
+        f"{CHOICE}=egl renders there",
     )
 
 

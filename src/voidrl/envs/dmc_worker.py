@@ -61,7 +61,6 @@ class Description(TypedDict):
     reports_success: bool
     state_dim: int  # width of `coverage.measure`
     variables: list[str]  # names of qpos and qvel; empty unless `true_state`
-    cameras: list[str]
     control_timestep_s: float
 
 
@@ -159,7 +158,6 @@ class Simulators:
             "reports_success": self.reports_success,
             "state_dim": len(measure(env.physics)) if self.settings["measures"] else 0,
             "variables": variable_names(env.physics.model) if self.settings["true_state"] else [],
-            "cameras": [env.physics.model.id2name(i, "camera") for i in range(env.physics.model.ncam)],
             "control_timestep_s": float(env.control_timestep()),
         }
 

@@ -37,8 +37,8 @@ if os.environ['MUJOCO_GL'] == 'egl':
 Place = Literal["any", "gpu", "cpu"]
 REMEDIES: dict[Place, str] = {
     "any": "install one (apt-get install libegl1 libgl1, or libosmesa6)",
-    "gpu": "install the EGL of the GPU's driver, or take env.dmc.renderer = 'cpu' or 'auto'",
-    "cpu": "install one (apt-get install libosmesa6), or take env.dmc.renderer = 'auto'",
+    "gpu": "install the EGL of the GPU's driver",
+    "cpu": "install one (apt-get install libosmesa6)",
 }
 
 

@@ -79,11 +79,6 @@ def make_envs(
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
-    if config.counted_envs > config.num_envs:
-        raise ConfigError(
-            f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
-            f"expected at most that many, or 0 for all"
-        )
     if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC, ENVPOOL)):
         raise _no_tensors(config.id)
     if factory is None and name.startswith((ATARI, DMC)):

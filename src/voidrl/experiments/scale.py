@@ -1,10 +1,9 @@
 """`--steps-scale`: the same experiment with fewer or more steps.
 
 Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
-and are shortened to that otherwise. Resets, the annealing of n and γ, the decay of a bonus and the explorer
-keep their share of a shorter run. A run keeps at least twenty rows of metrics, and all its evaluations. An
-experiment's file may exempt phases (`scaled`), such as fine-tuning where the result is the score after so
-many steps.
+and are shortened to that otherwise. Resets and the annealing of n and γ keep their share of
+a shorter run. A run keeps at least twenty rows of metrics, and all its evaluations. An experiment's file may
+exempt phases (`scaled`), such as fine-tuning where the result is the score after so many steps.
 """
 
 from __future__ import annotations
@@ -42,12 +41,6 @@ def scale_config(config: Config, scale: float) -> Config:
                 changes[f"learner.{name}"] = _shorten(length, scale, steps)
         warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
         changes[warmup] = _shorten(warmup_steps(config), scale, steps)
-        if config.phase == "finetune" and (decay := config.finetune.explorer_decay_steps):
-            changes["finetune.explorer_decay_steps"] = max(changes[warmup] + 1, round(decay * scale))
-        if config.bonus.decay_steps is not None:
-            changes["bonus.decay_steps"] = max(1, round(config.bonus.decay_steps * scale))
-        if config.bonus.decay == "geometric":
-            changes["bonus.decay_rate"] = 1 - (1 - config.bonus.decay_rate) ** (1 / scale)
         for name in ("reset.every_updates", "reset.last_steps", "learner.anneal_updates"):
             piece, _, field = name.partition(".")
             length = getattr(getattr(config, piece), field)

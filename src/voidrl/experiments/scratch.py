@@ -22,8 +22,7 @@ EQUIVALENT = {
 # Those that are about pre-trained weights. `adaptations` names each that matters.
 ADAPTATION = (
     *("heads", "frozen_column", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions"),
-    *("explorer", "explorer_steps", "explorer_decay_steps", "temperature", "critic_share"),
-    *("return_range", "wait_for_reward", "detours"),
+    *("explorer", "adapt"),
 )
 NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…_end`
 
@@ -52,18 +51,16 @@ def adaptations(tuned: Config) -> Iterator[str]:
             f"the pre-trained policy acts in the warm-up of {tuning.warmup_steps} steps; from scratch, "
             f"actions are uniformly random there"
         )
-    if tuning.wait_for_reward:
+    if tuning.adapt:
         yield (
             f"the warm-up of fine-tuning lasts until rewards differ; from scratch it ends after "
             f"{tuning.warmup_steps} steps"
         )
-    if tuning.return_range:
         yield "fine-tuning scales rewards by the returns of its warm-up; from scratch, they are not scaled"
-    if tuning.detours:
         yield "fine-tuning explores by detours, too; from scratch there are none"
     if tuning.explorer:
         yield (
-            f"after the warm-up the pre-trained policy acts in stretches of {tuning.explorer_steps:g} steps, "
+            f"after the warm-up the pre-trained policy acts in stretches of about 50 steps, "
             f"which begin with probability {tuning.explorer:g}; from scratch there are none"
         )
     if tuning.frozen_column != "none":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, MethodConfig, registry, require
+from voidrl.config import Count, MethodConfig, PositiveCount, registry, require
 from voidrl.methods.base import Latents, Method
 from voidrl.nets.counting import CodeSample, SimHash, VisitTable, hash_input, hash_width
 from voidrl.representations.base import Representation
@@ -23,8 +23,6 @@ IMAGE_SIZE = 21  # side to which images are average-pooled, in pixels; smaller o
 class VisitConfig(MethodConfig):
     """Hash codes and their counts."""
 
-    positive: ClassVar[tuple[str, ...]] = ("pool",)
-
     source: Literal["auto", "image", "latent"] = "auto"
     """Counted states: codes of a small gray `image` (or of a vector), or codes of the `latent` z. `auto`:
     `latent` if the representation has a loss, else `image`."""
@@ -32,7 +30,7 @@ class VisitConfig(MethodConfig):
     """Bits of a code; more tell more states apart. 0: 128 for images, 32 for vectors and latents."""
     table_size: Count = 2**22
     """Counts in the table, 8 bytes each. With fewer than 2^bits, codes share them at random."""
-    pool: int = 256
+    pool: PositiveCount = 256
     """States drawn from the replay in each update to recount the codes of latents."""
     recounted: Count = 4096
     """The newest codes of drawn states, from which visits of latents are estimated."""

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import require
+from voidrl.config import PositiveCount, require
 from voidrl.methods.apt import APT, APTConfig
 from voidrl.methods.base import About, Latents, require_momentum, require_neighbors, whole_minibatch
 from voidrl.methods.visr import VISR, VISRConfig
@@ -38,13 +38,11 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 class APSConfig(VISRConfig):
     """r = φ̂(s')·w + log(1 + mean over k neighbors of ‖φ − φ_j‖ / m), m the running mean of the distances."""
 
-    positive = ("hidden_dim", "k")
-
     learning_rate: float = 1e-4
     """Learning rate of φ."""
     skill_dim: int = 10
     """Width of w and φ."""
-    k: int = 5
+    k: PositiveCount = 5
     """Neighbors in the space of φ."""
     include_self: bool = False
     """Count a state as its own neighbor, as URLB's code does."""

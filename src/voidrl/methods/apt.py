@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, require
+from voidrl.config import MethodConfig, PositiveCount, require
 from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_momentum, require_neighbors, whole_minibatch
@@ -20,9 +20,7 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class APTConfig(MethodConfig):
     """r = log(1 + mean over k neighbors of ‖z − z_j‖), divided by its running mean or otherwise scaled."""
 
-    positive = ("k",)
-
-    k: int = 5
+    k: PositiveCount = 5
     """Neighbors (the paper searched 3, 5, 10)."""
     average: bool = True
     """Average over the k neighbors (eq. 4); False takes the k-th alone (eq. 3)."""

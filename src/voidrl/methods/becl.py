@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import require
+from voidrl.config import PositiveCount, require
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
@@ -42,9 +42,7 @@ TEMPERATURE = 0.5  # T, as in the authors' code
 class BeCLConfig(DiscreteSkillConfig):
     """r = exp(s_ij / T) / Σ_{k ≠ i} exp(s_ik / T), where j has the skill of i."""
 
-    positive = ("hidden_dim",)
-
-    hidden_dim: int = 1024
+    hidden_dim: PositiveCount = 1024
     """Width of the hidden layers."""
     loss_batches: int = 3
     """Batches on which an update trains the embedding, one after another."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import SkillConfig, require
+from voidrl.config import PositiveCount, SkillConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
@@ -45,15 +45,13 @@ TRIALS = 11  # constant skills that fine-tuning tries, evenly spaced
 class CICConfig(SkillConfig):
     """r = log(1 + mean over k neighbors of ‖φ(s') − φ_j‖ / σ), with φ trained to tell skills apart."""
 
-    positive = ("rep_dim", "hidden_dim")
-
     skill_every_steps: int = 50
     """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
     skill_dim: int = 64
     """Width of the skill."""
-    rep_dim: int = 64
+    rep_dim: PositiveCount = 64
     """Width of φ, and of the two vectors that are compared."""
-    hidden_dim: int = 1024
+    hidden_dim: PositiveCount = 1024
     """Width of the two hidden layers of each network."""
     k: int = 16
     """Neighbors, the first of which is the state itself, as in the authors' code."""

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from voidrl.config import MAX_SKILLS, SkillConfig, require, require_skills
+from voidrl.config import MAX_SKILLS, PositiveCount, SkillConfig, require, require_skills
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
@@ -51,8 +51,6 @@ TRIALS = 16  # continuous skills that fine-tuning tries, evenly spread over the 
 class DADSConfig(SkillConfig):
     """r = log(L + 1) − log(1 + Σ q(Δz | z, w_i) / q(Δz | z, w))."""
 
-    positive = ("samples", "hidden_dim")
-
     learning_rate: float = 3e-4
     """Learning rate of q."""
     skills: Literal["continuous", "discrete"] = "continuous"
@@ -61,9 +59,9 @@ class DADSConfig(SkillConfig):
     """d, the width of continuous skills."""
     num_skills: int = 16
     """K, the number of discrete skills."""
-    samples: int = 100
+    samples: PositiveCount = 100
     """L, the continuous skills drawn for each transition; discrete ones are all compared."""
-    hidden_dim: int = 512
+    hidden_dim: PositiveCount = 512
     """Width of the two hidden layers of q."""
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from voidrl.config import PositiveCount
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod, skill_loss
 from voidrl.methods.base import About, Latents
@@ -29,11 +30,9 @@ from voidrl.types import Batch, EnvSpec, Loss
 class DIAYNConfig(DiscreteSkillConfig):
     """r = log q(w | s') + log K."""
 
-    positive = ("hidden_dim",)
-
     num_skills: int = 50
     """K."""
-    hidden_dim: int = 300
+    hidden_dim: PositiveCount = 300
     """Width of the classifier's two hidden layers."""
 
 

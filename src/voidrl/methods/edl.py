@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count
+from voidrl.config import PositiveCount
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
@@ -59,16 +59,14 @@ DEAD = 0.5  # of an equal share
 class EDLConfig(DiscreteSkillConfig):
     """r of `apt` while exploring; then r = 1 − ‖x' − dec(c_w)‖² / m."""
 
-    positive = ("max_explore_steps", "k")
-
     learning_rate: float = 2e-4
     """Learning rate of the VQ-VAE."""
     num_skills: int = 10
     """K, codes and skills."""
-    max_explore_steps: Count = 100_000
+    max_explore_steps: PositiveCount = 100_000
     """Skills are learned after half of the run, and after this many environment steps at the latest. The
     replay has to hold the steps before."""
-    k: int = 5
+    k: PositiveCount = 5
     """Neighbors of the reward while exploring."""
     mean_momentum: float | None = None
     """Momentum of the running mean of that reward; None averages over everything seen."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voidrl.config import Count, require
+from voidrl.config import PositiveCount, require
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
 from voidrl.nets.counting import VisitTable
@@ -32,9 +32,7 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class MaxEntConfig(VisitConfig):
     """r = ε / (p̂(s') + ε), p̂ frozen for an epoch."""
 
-    positive = ("pool", "epoch_steps")
-
-    epoch_steps: Count = 10_000
+    epoch_steps: PositiveCount = 10_000
     """Environment steps for which p̂ stays as it is; without effect on latents."""
     epsilon: float = 0.0
     """ε; 0 is |S|^−½, with the number of different codes visited for |S|."""

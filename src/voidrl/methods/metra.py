@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import EncoderConfig, SkillConfig, require, require_skills
+from voidrl.config import EncoderConfig, PositiveCount, SkillConfig, require, require_skills
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
@@ -48,8 +48,6 @@ SLACK = 1e-3  # a constraint that is satisfied by more than this has no gradient
 class METRAConfig(SkillConfig):
     """r = (φ(s') − φ(s))·w, with φ bounded by a distance between s and s'."""
 
-    positive = ("hidden_dim",)
-
     distance: Literal["temporal", "euclidean", "controllability"] = "temporal"
     """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD)."""
     skill_dim: int = 2
@@ -58,7 +56,7 @@ class METRAConfig(SkillConfig):
     """One-hot skills. Otherwise w has length 1 (`temporal`) or is drawn from N(0, I) (LSD, CSD)."""
     coordinates: tuple[int, ...] = ()
     """Indices of the observation that φ sees, `0,1` on the command line; () for all. Vectors only."""
-    hidden_dim: int = 1024
+    hidden_dim: PositiveCount = 1024
     """Width of the two hidden layers of φ and of p(s' | s)."""
 
     def __post_init__(self) -> None:

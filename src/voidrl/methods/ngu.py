@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voidrl.config import Count, require
+from voidrl.config import Positive, PositiveCount, require
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import About, Latents, Method, momentum_encoder, require_momentum
 from voidrl.methods.rnd import RND, RNDConfig
@@ -46,13 +46,11 @@ MAX_SCALE = 5.0  # L, the largest α (the paper)
 class NGUConfig(RNDConfig):
     """r = clip(1 + (e − μ)/σ, 1, L) / (√(Σ_k K) + c), e being the error of RND, with RND's own fields."""
 
-    positive = ("rep_dim", "hidden_dim", "k", "memory", "kernel_epsilon")
-
-    k: int = 10
+    k: PositiveCount = 10
     """Neighbors in the episode's memory."""
-    memory: Count = 5000
+    memory: PositiveCount = 5000
     """States of an episode that are remembered, the newest; the paper's 30,000 hold any episode."""
-    kernel_epsilon: float = 1e-4
+    kernel_epsilon: Positive = 1e-4
     """ε of the kernel; the paper's table has 1e-4, its text 1e-3. A new state earns about 1/√(kε)."""
     embedding_tau: float = 1.0
     """Share of f that moves, at every update, into the slow copy that places states; 1 takes f itself (the

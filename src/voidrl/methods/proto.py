@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import MethodConfig, require
+from voidrl.config import MethodConfig, PositiveCount, require
 from voidrl.entropy import knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, momentum_encoder
@@ -43,13 +43,11 @@ TINY = 1e-30  # below any mass that Sinkhorn divides by, unless all of it has va
 class ProtoConfig(MethodConfig):
     """r = ‖u' − k-th neighbor of u' in the queue‖, with u on the unit sphere."""
 
-    positive = ("projection_dim", "hidden_dim")
-
     num_prototypes: int = 512
     """K; also the number of states that enter the queue at every update."""
-    projection_dim: int = 128
+    projection_dim: PositiveCount = 128
     """Width of u and of the prototypes."""
-    hidden_dim: int = 512
+    hidden_dim: PositiveCount = 512
     """Hidden units of the predictor."""
     k: int = 3
     """Rank of the neighbor whose distance is the reward."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, require
+from voidrl.config import MethodConfig, PositiveCount, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
@@ -29,9 +29,7 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class RE3Config(MethodConfig):
     """r = log(1 + d_k / σ), d_k being the distance to the k-th nearest of a sample of the replay."""
 
-    positive = ("k",)
-
-    k: int = 3
+    k: PositiveCount = 3
     """Which neighbor's distance is rewarded."""
     pool: int = 1024
     """States drawn from the replay to search; 0: the minibatch itself."""

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import EncoderConfig, MethodConfig
+from voidrl.config import EncoderConfig, MethodConfig, PositiveCount
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
@@ -38,11 +37,9 @@ CLIP = 5.0  # standard deviations of the observations, as in the paper
 class RNDConfig(MethodConfig):
     """r = ‖p(s') − g(s')‖² / std, with p trained and g random."""
 
-    positive: ClassVar[tuple[str, ...]] = ("rep_dim", "hidden_dim")
-
-    rep_dim: int = 512
+    rep_dim: PositiveCount = 512
     """Width of the outputs that are compared."""
-    hidden_dim: int = 1024
+    hidden_dim: PositiveCount = 1024
     """Width of the hidden layers."""
 
 

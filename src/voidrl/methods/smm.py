@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import require
+from voidrl.config import Positive, PositiveCount, require
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod, skill_loss
@@ -41,19 +41,17 @@ BETA = 0.5  # weight of the KL divergence, as in the authors' code
 class SMMConfig(DiscreteSkillConfig):
     """r = −log ρ(s'|w) + log q(w|s') + log K."""
 
-    positive = ("vae_learning_rate", "hidden_dim", "code_dim")
-
     learning_rate: float = 1e-3
     """Learning rate of the classifier."""
     allows_one_skill = True
 
-    vae_learning_rate: float = 1e-2
+    vae_learning_rate: Positive = 1e-2
     """Learning rate of the VAE."""
     num_skills: int = 4
     """K; with 1 the method is state marginal matching without skills."""
-    hidden_dim: int = 300
+    hidden_dim: PositiveCount = 300
     """Width of the classifier's two hidden layers."""
-    code_dim: int = 128
+    code_dim: PositiveCount = 128
     """Width of the VAE's code."""
     density_weight: float = 1.0
     """Weight of −log ρ(s'|w) in the reward."""

@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, SkillConfig, require
+from voidrl.config import LearnerConfig, PositiveCount, SkillConfig, require
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, successor_critic, unit_vectors
@@ -47,13 +47,11 @@ RIDGE = 1e-6  # of the mean squared length of φ̂, which is 1: keeps the regres
 class VISRConfig(SkillConfig):
     """r = φ(s')·w with φ and w on the unit sphere."""
 
-    positive: ClassVar[tuple[str, ...]] = ("hidden_dim",)
-
     learning_rate: float = 1e-3
     """Learning rate of φ."""
     skill_dim: int = 5
     """Width of w and φ."""
-    hidden_dim: int = 256
+    hidden_dim: PositiveCount = 256
     """Width of the two hidden layers of φ."""
 
     def __post_init__(self) -> None:

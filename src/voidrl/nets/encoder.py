@@ -181,7 +181,7 @@ class Encoder(nn.Module):
             layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
             self.feature_dim = config.hidden_dim
         if config.feature_dim:
-            layers += trunk_layers(self.feature_dim, config.feature_dim, config.output)
+            layers += trunk_layers(self.feature_dim, config.feature_dim)
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         # A vector without layers has nothing to rescale but the observation itself.

@@ -148,12 +148,9 @@ def unit_vectors(x: Tensor) -> Tensor:
     return F.normalize(x, dim=1, eps=SHORTEST)
 
 
-def trunk_layers(inputs: int, outputs: int, output: str = "layer_norm_tanh") -> list[nn.Module]:
-    """FC → LayerNorm → tanh, or less of it (`EncoderConfig.output`); float32, even under autocast."""
-    if output == "linear":  # nothing behind it restores what bf16 would round off
-        return [Linear(inputs, outputs, full_precision=True)]
-    layers = [Linear(inputs, outputs), FullPrecisionLayerNorm(outputs)]
-    return layers if output == "layer_norm" else [*layers, nn.Tanh()]
+def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:
+    """FC → LayerNorm → tanh; float32, even under autocast."""
+    return [Linear(inputs, outputs), FullPrecisionLayerNorm(outputs), nn.Tanh()]
 
 
 def trunk(inputs: int, outputs: int) -> nn.Sequential:

@@ -49,7 +49,7 @@ def make_env(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
         )
     name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
-    settings = dataclasses.replace(_env_config(env, config), id=name, count_states=False, counted_envs=0)
+    settings = dataclasses.replace(_env_config(env, config), id=name, count_states=False)
     factory = None if isinstance(env, str) else env
     native = factory is None and name.startswith(NATIVE)
     if render_mode not in (None, "rgb_array"):

@@ -1,19 +1,17 @@
 """Presets: protocols, agents as protocols, and the recipes of methods.
 
-A protocol (`<preset>.toml`) says environment, learner, steps, fine-tuning, evaluation, replay, augmentation
-and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` in it is for one family of environments.
-A recipe (`recipes/<method>.toml`) says what one method takes within it: its values, its representation, what
-f shares with the learner and whose losses train f. A table of a recipe is for the preset that it is named
-after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
-`urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
-last. `representations.toml` has such tables for all methods: what a representation takes that the user names
-and the method's recipe does not have. The table `bonus` is for the method as a bonus next to a task's
-reward, in every preset.
+A protocol (`<preset>.toml`) sets environment, learner, steps, fine-tuning, evaluation, replay, augmentation
+and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` is for one family of environments.
 
-An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
-`families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
-`any` for one family, and those of `atari+pong`, `dmc+walker` or `dmc+walker_run` for one game, domain or
-task. Methods have no recipes for agents: one that pre-trains an agent takes its defaults.
+A recipe (`recipes/<method>.toml`) sets a method's values within a protocol, its representation, and the
+trainers of f. Its tables are for a preset, or for all presets with the same first word (`atari`), which are
+read first. Tables such as `urlb+identity` or `urlb+jaco` are for a representation or a domain of DMControl,
+and are read last. `representations.toml` has such tables for representations that the user names and the
+method's recipe does not have. The table `bonus` is for the method as a bonus, in every preset.
+
+An agent (`agents/<preset>.toml`) is a protocol with a representation, to train from scratch in some
+`families` of environments. Its tables are for a family, or for one game, domain or task: `atari+pong`,
+`dmc+walker`, `dmc+walker_run`. Methods have no recipes for agents.
 
 `atari-paper` and `dmc-paper` have the values of the paper's tables; comments say what we chose where it is
 silent or contradicts itself. `atari-authors` follows the authors' released Atari code, `urlb-states` and
@@ -29,7 +27,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from voidrl.config import merge
+from voidrl.config import ReplayConfig, merge
 from voidrl.envs.ids import ATARI, DMC, atari_game, parse_id
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import find_dmc_task
@@ -48,13 +46,9 @@ AGENT_NAMES = (
 )
 FAMILIES = {"atari": f"{ATARI}…", "dmc": f"{DMC}…", "maze": "PixelMaze", "any": "Gymnasium environments"}
 """Families of environments for which agents have tables, and what they are called."""
+EXAMPLES = {"atari": "atari/pong", "dmc": "dmc/walker_walk", "maze": DEMO_ENV}
 NO_PRESET = "none"
-"""In place of a preset's name: none, even where an environment has one of its own."""
-PRINTED_ONLY = {
-    "simple": "SimPLe is only a printed column here, as each of its runs makes 375K updates of a video model "
-    "and 16M simulated steps of PPO, parts that nothing else would use"
-}
-"""Systems that tables compare with and that cannot be run, with the reason."""
+"""Given as a preset's name: no preset, even where the environment has a default one."""
 
 
 class Preset(NamedTuple):
@@ -62,9 +56,9 @@ class Preset(NamedTuple):
 
     about: str
     values: dict[str, Any]
-    """What holds in every environment; for one of them there is `values_for`."""
+    """Values for every environment; `values_for` has those for one of them."""
     families: tuple[str, ...] = ()
-    """Of environments for which an agent is made; () for a protocol, which names its own."""
+    """Families of environments that an agent is for; () for a protocol, which names its own."""
     tables: dict[str, dict[str, Any]] = {}  # noqa: RUF012 – never changed
     """Values for a family; those of an agent also for one game, domain or task."""
 
@@ -96,17 +90,11 @@ def _table_names(kind: str, env: object) -> list[str]:
     return [kind, *(f"{kind}+{name}" for name in dict.fromkeys(special))]
 
 
-def _read(name: str) -> Preset:
-    values = tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
-    about, base = values.pop("about"), values.pop("extends", None)
-    tables = {key: merge(values.pop(key)) for key in [*values] if key in FAMILIES}
-    return Preset(about, merge({} if base is None else _read(base).values, values), (), tables)
-
-
-def _read_agent(name: str) -> Preset:
-    values = tomllib.loads(files(__package__).joinpath("agents", f"{name}.toml").read_text("utf-8"))
-    about, families, extends = (values.pop(key, []) for key in ("about", "families", "extends"))
-    bases = [_read_agent(base) for base in ([extends] if isinstance(extends, str) else extends)]
+def _read(*path: str) -> Preset:
+    """The preset in the file `path`.toml, on top of those that it extends."""
+    values = tomllib.loads(files(__package__).joinpath(f"{'/'.join(path)}.toml").read_text("utf-8"))
+    about, families, extends = (values.pop(key, ()) for key in ("about", "families", "extends"))
+    bases = [_read(*path[:-1], base) for base in ([extends] if isinstance(extends, str) else extends)]
     own = {key: values.pop(key) for key in [*values] if key.partition("+")[0] in FAMILIES}
     layers = [*(base.tables for base in bases), own]
     tables = {key: merge(*(layer.get(key, {}) for layer in layers)) for layer in layers for key in layer}
@@ -115,17 +103,12 @@ def _read_agent(name: str) -> Preset:
 
 
 PROTOCOLS = {name: _read(name) for name in NAMES}
-AGENTS = {name: _read_agent(name) for name in AGENT_NAMES}
+AGENTS = {name: _read("agents", name) for name in AGENT_NAMES}
 PRESETS = PROTOCOLS | AGENTS
 
 
 def find_preset(name: str) -> Preset:
     """The preset of this name, or an error with the nearest ones."""
-    if name in PRINTED_ONLY:
-        raise ConfigError(
-            f"preset {name!r} cannot be run: {PRINTED_ONLY[name]}; agents for "
-            f"{FAMILIES['atari']} are {_list(agents_for('atari'), 'and')}"
-        )
     if name not in PRESETS:
         raise UnknownNameError("preset", name, [*PRESETS, NO_PRESET])
     return PRESETS[name]
@@ -158,21 +141,21 @@ def recipe(method: str, preset: str | None, *special: str | None) -> dict[str, A
     """
     if preset not in PROTOCOLS:
         return {}
-    file = files(__package__).joinpath("recipes", f"{method}.toml")
-    tables = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    tables = _read_tables(f"recipes/{method}")
     names = (preset.partition("-")[0], preset)
     chosen = merge(*(tables.get(name, {}) for name in names))
     named = special[0] if special else None
     if chosen.get("representation", {}).get("name") != named:
-        common = [_representations().get(f"{name}+{named}") for name in names]
+        common = [_read_tables("representations").get(f"{name}+{named}") for name in names]
         if any(common):
             chosen = merge(without_representation(chosen), *(table or {} for table in common))
     return merge(chosen, *(tables.get(f"{name}+{each}", {}) for each in special for name in names))
 
 
 @cache
-def _representations() -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("representations.toml").read_text("utf-8"))
+def _read_tables(name: str) -> dict[str, Any]:
+    file = files(__package__).joinpath(f"{name}.toml")
+    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 def without_representation(chosen: dict[str, Any]) -> dict[str, Any]:
@@ -183,11 +166,10 @@ def without_representation(chosen: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in chosen.items() if key not in dropped}
 
 
-@cache
 def bonus_recipe(method: str) -> dict[str, Any]:
-    """The values of a method's recipe for its reward next to a task's."""
-    file = files(__package__).joinpath("recipes", f"{method}.toml")
-    return tomllib.loads(file.read_text("utf-8")).get("bonus", {}) if file.is_file() else {}
+    """The values of a method's recipe for its reward as a bonus."""
+    bonus: dict[str, Any] = _read_tables(f"recipes/{method}").get("bonus", {})
+    return bonus
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
@@ -200,6 +182,20 @@ def default_preset(env: object) -> str | None:
     if not isinstance(env, str):
         return None
     return "atari-paper" if env.startswith(ATARI) else "urlb-states" if env.startswith(DMC) else None
+
+
+def replay_bytes(name: str) -> int:
+    """Roughly how many bytes the full replay of a preset takes, in the first family that it is for."""
+    preset, word = PRESETS[name], name.partition("-")[0]
+    kind = preset.families[0] if preset.families else {"urlb": "dmc", "cpu": "atari"}.get(word, word)
+    values = preset.values_for(EXAMPLES[kind])
+    dmc = values["env"].get("dmc", {})
+    if kind in ("atari", "maze"):
+        frame = 84 * 84 + 25 if kind == "atari" else 3 * 39 * 39
+    else:  # states of the widest body of URLB, the quadruped
+        frame = 65 + (3 * dmc.get("image_size", 84) ** 2 if dmc.get("observation") == "pixels" else 4 * 78)
+    capacity: int = values.get("replay", {}).get("capacity_steps", ReplayConfig().capacity_steps)
+    return capacity * frame
 
 
 def _list(names: Iterable[str], word: str) -> str:

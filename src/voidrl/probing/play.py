@@ -400,7 +400,7 @@ def _envs(env: Place, factory: EnvFactory | None, num_envs: int) -> Iterator[Env
     else:
         probed = probe(env, layers_for(env, "pretrain"))
         config, factory = probed.env, probed.factory
-    config = dataclasses.replace(config, count_states=False, counted_envs=0)
+    config = dataclasses.replace(config, count_states=False)
     pretraining = not isinstance(env, Config) or env.phase == "pretrain"  # which rewards are measured
     with closing(make_envs(config, factory, num_envs, pretraining=pretraining, true_state=True)) as envs:
         yield envs

@@ -20,6 +20,7 @@ from voidrl.training.evaluation import run_seed
 POLICIES = ("agent", "random", "sticky", "mixed")
 PROBE_STREAM = 2  # keeps the seeds of probes apart from those of training and of evaluations
 NUM_ENVS = 24
+PROBE_STEPS = 5000  # on which all probes of a training run are made
 ENCODED = 256  # states at a time
 
 
@@ -61,11 +62,9 @@ class RunProbe:
     def __init__(self, agent: Agent, factory: EnvFactory | None) -> None:
         config = agent.config
         self.agent, self.seed = agent, run_seed(config.seed, PROBE_STREAM)
-        env = dataclasses.replace(config.env, count_states=False, counted_envs=0)
+        env = dataclasses.replace(config.env, count_states=False)
         with seeded(self.seed, agent.device):
-            self.play = collect(
-                env, config.log.probe_steps, "mixed", self.seed, num_envs=NUM_ENVS, factory=factory
-            )
+            self.play = collect(env, PROBE_STEPS, "mixed", self.seed, num_envs=NUM_ENVS, factory=factory)
 
     def __call__(self) -> dict[str, float]:
         """One row for the log."""

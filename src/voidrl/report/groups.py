@@ -23,7 +23,7 @@ MAX_NAMED_DIFFERENCES = 3
 # Settings of where a run is computed and what it logs: they do not change the experiment.
 _INCIDENTAL = (
     *("seed", "device", "engine", "phase", "env.id", "env.backend", "env.count_states"),
-    *("env.dmc.processes", "env.dmc.renderer", "env.timeout_s", "env.check_bounds", "replay.device", "log."),
+    *("env.timeout_s", "env.check_bounds", "replay.device", "log."),
 )
 # Settings that a phase ignores.
 _UNUSED = {

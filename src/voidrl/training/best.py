@@ -150,7 +150,7 @@ def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
     """Copy a pre-trained agent, with the environment of the task in its config."""
     own = pretrained.config.env
     # A method or a learner may depend on the number of environments.
-    env = dataclasses.replace(env, num_envs=own.num_envs, counted_envs=own.counted_envs)
+    env = dataclasses.replace(env, num_envs=own.num_envs)
     config = dataclasses.replace(pretrained.config, env=env)
     agent = Agent(pretrained.spec, config, device)
     agent.load_tensors(pretrained.tensors())

@@ -65,7 +65,7 @@ from voidrl.system.device import placed, seeded
 from voidrl.system.threads import cpu_threads
 from voidrl.training.best import MAX_EPISODES, OpenEnvs
 from voidrl.training.metrics.loggers import import_wandb
-from voidrl.training.split import check_ranks, env_part, replay_part, require_same_config
+from voidrl.training.split import check_ranks, replay_part, require_same_config
 from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory | TensorVectorEnv
@@ -505,7 +505,7 @@ def assemble(
 
 def _make_envs(config: Config, factory: EnvFactory | None, device: str) -> Envs:
     """The training environments of this rank."""
-    env, count = env_part(config.env)
+    env, count = config.env, len(dist.current().part(config.env.num_envs))
     try:
         return make_envs(env, factory, count, pretraining=config.phase == "pretrain", device=device)
     except ConfigError as error:

@@ -16,7 +16,7 @@ import numpy as np
 
 from voidrl import dist
 from voidrl.agent.encoder_training import Pieces, decide
-from voidrl.config import Config, EnvConfig, ReplayConfig, SkillConfig, flat, to_json
+from voidrl.config import Config, ReplayConfig, SkillConfig, flat, to_json
 from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
@@ -70,15 +70,6 @@ def require_same_config(config: Config) -> None:
                     f"{name} = {first} in rank 0 and {other} in rank {rank}: expected the same config in "
                     f"all ranks; start them with the same command, on the same files"
                 )
-
-
-def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
-    """The environments of this rank, and their number; the first of all ranks count states."""
-    part = dist.current().part(env.num_envs)
-    if not env.count_states or not 0 < env.counted_envs <= env.num_envs:
-        return env, len(part)
-    counted = min(len(part), max(0, env.counted_envs - part.start))
-    return dataclasses.replace(env, count_states=counted > 0, counted_envs=counted), len(part)
 
 
 def replay_part(config: Config) -> ReplayConfig:

@@ -23,8 +23,7 @@ from voidrl import __version__
 from voidrl.cli.checkup import probes
 from voidrl.cli.checkup.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.engine import cache
-from voidrl.presets.presets import PROTOCOLS
-from voidrl.presets.replay_size import replay_bytes
+from voidrl.presets.presets import PROTOCOLS, replay_bytes
 from voidrl.system import machine, user_cache
 from voidrl.system.machine import GB
 from voidrl.system.units import human_bytes

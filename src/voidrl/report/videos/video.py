@@ -156,7 +156,7 @@ def record(
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     trained_in = agent.config.env
     config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
-    config = dataclasses.replace(config, count_states=False, counted_envs=0)
+    config = dataclasses.replace(config, count_states=False)
     with closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs:
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         steps_per_second = envs.steps_per_second or DEFAULT_STEPS_PER_SECOND
