@@ -11,6 +11,7 @@ checkpoint exists at every moment. This module knows nothing about agents.
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -32,7 +33,6 @@ from torch import Tensor
 
 from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError, shown
-from voidrl.system import platforms
 from voidrl.system.files import MAX_JSON_BYTES, parse_json, read_text
 from voidrl.system.machine import free_disk, largest_file
 from voidrl.system.units import human_bytes
@@ -131,14 +131,11 @@ def save(
 @contextmanager
 def _sole_writer(root: Path) -> Iterator[None]:
     """Lock a root, so that all temporary files in it were left by processes that died."""
-    if not hasattr(os, "O_DIRECTORY"):  # where folders cannot be opened; the lock of the run remains
-        yield
-        return
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # some network file systems have no locks; the run has warned of that
             try:
-                platforms.lock(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CheckpointError(
                     f"another process is saving a checkpoint in {root}: wait until it has, or choose another "
@@ -598,8 +595,6 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY") and path.is_dir():
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
