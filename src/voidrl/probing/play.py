@@ -23,7 +23,7 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, UnknownNameError
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
-from voidrl.runs.checkpoint import read_tensors, write_tensors
+from voidrl.runs.tensor_files import read_tensors, write_tensors
 from voidrl.system.device import seeded
 from voidrl.system.files import parse_json, user_path
 from voidrl.training.build import probe, require_same_spaces

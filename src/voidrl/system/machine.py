@@ -82,12 +82,6 @@ def free_disk(folder: Path) -> int | None:
     return None if found is None else found.free
 
 
-def largest_file() -> int | None:
-    """Return the bytes that this process may write to one file (`ulimit -f`); None without a limit."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
 def cores(root: Path = ROOT) -> Cores:
     """Return the cores of this machine; tests pass another `root` for its files."""
     total = os.cpu_count() or 1
