@@ -21,7 +21,7 @@ class Memory:
 
     total: int
     available: int
-    """What this process can still allocate, on the machine and in its container."""
+    """Bytes that this process can still allocate, on the machine and in its container."""
     limit: int | None
     """The container's limit, if it is below the machine's total."""
 

@@ -121,7 +121,7 @@ def latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.C
 
 
 def notes_on_ranks(saved: checkpoint.Checkpoint | None) -> list[str]:
-    """What a run on another number of ranks than before should know."""
+    """A sentence for a run that had another number of ranks."""
     before, now = 1 if saved is None else rank_count(saved), ranks.current().size
     if saved is None or before == now:
         return []

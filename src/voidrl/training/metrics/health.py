@@ -1,7 +1,6 @@
 """Watches the rows of metrics of a run for training that is finite and yet useless.
 
 A collapsed representation, a constant reward and exploding values do not stop a run: their losses are finite.
-Each is noticed from the rows that the loop writes anyway, and said once with what to try.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ CONTRAST_UPDATES = 1000
 """Updates after the warm-up of the learning rate before a contrastive loss is judged. In the demo's maze it
 was at chance for the first 310 updates and then learned; what has collapsed stays so, and can wait."""
 CHANCE_MARGIN = 0.02
-"""How far from chance, relative to it, a loss at chance may be; that of collapsed runs is within 0.005. The
-accuracy may exceed twice chance by as much: a few states can differ more than all others."""
+"""Relative distance from chance of a loss that counts as chance; collapsed runs are within 0.005. The
+accuracy may exceed twice chance by as much, since a few states can differ more than all others."""
 MIN_Z_STD = 1e-6
 """Standard deviation of z below which states are equal up to rounding: z is about 1, and float32 has seven
 digits. No larger, since the z of `icm` shrinks to 0.005 in healthy runs (results/urlb/README.md)."""
@@ -47,17 +46,17 @@ CONTRASTS = {"contrast": 2, "curl": 1, "atc": 1}  # metric prefix: views of a st
 
 
 class HealthMonitor:
-    """Sees every row of a run, and says each kind of problem once."""
+    """Warns of each kind of problem once, after some rows with its symptom."""
 
     def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
-        """`constant_reward`: the method's own word that its reward may be constant."""
+        """`constant_reward`: the method declares that its reward may be constant."""
         self.config = config
         self._judges_reward = config.uses_method and config.learner.batch_size > 1 and not constant_reward
         self._streaks: Counter[str] = Counter()
         self._said: set[str] = set()
 
     def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
-        """What the row of this step, together with those before it, gives reason to say."""
+        """New warnings for this row."""
         train = {k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")}
         if not train:  # no updates since the last row
             return []
