@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
 EVENTS = ("on_start", "on_step", "on_row", "on_evaluation", "on_checkpoint", "on_end")
-MAX_STATE_BYTES = 100_000  # of all callbacks of a run, in the manifest of a checkpoint
+MAX_STATE_BYTES = 100_000  # of a callback, in the manifest of a checkpoint
 Mode = Literal["max", "min"]
 
 
@@ -153,19 +153,13 @@ class CallbackList:
         for callback in self._stateful:
             name = type(callback).__name__
             state = _guarded(name, "state", step, callback.state)
-            if state is None:
-                continue
-            if not (isinstance(state, dict) and _is_json(state)):
+            if state is not None and not _can_be_saved(state):
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(state)} from state at step {step}: expected a "
-                    f"dictionary that is the same after a round trip through JSON"
+                    f"dictionary of up to {MAX_STATE_BYTES} bytes that survives a round trip through JSON"
                 )
-            found.append({"callback": _name_of(callback), "state": state})
-        if (size := len(json.dumps(found))) > MAX_STATE_BYTES:
-            raise CallbackFailedError(
-                f"the states of callbacks have {size} bytes at step {step}: expected up to {MAX_STATE_BYTES} "
-                f"in a checkpoint; write larger ones to a file"
-            )
+            if state is not None:
+                found.append({"callback": _name_of(callback), "state": state})
         return found
 
     def load(self, states: Iterable[Mapping[str, Any]], step: int) -> list[str]:
@@ -202,11 +196,12 @@ def _hooks_of(callback: Any) -> list[tuple[str, str, Hook]]:
     return [each for each in hooks if getattr(each[2], "__func__", each[2]) is not getattr(Callback, each[0])]
 
 
-def _is_json(state: dict[str, Any]) -> bool:
+def _can_be_saved(state: Any) -> bool:
     try:
-        return bool(json.loads(json.dumps(state, allow_nan=False)) == state)
+        text = json.dumps(state, allow_nan=False)
     except (TypeError, ValueError):
         return False
+    return isinstance(state, dict) and json.loads(text) == state and len(text) <= MAX_STATE_BYTES
 
 
 def _name_of(callback: Callback) -> str:

@@ -138,27 +138,20 @@ def _counted(number: int) -> str:
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """The newest valid checkpoint of a run; None only if the run has never written one."""
-    root = folder.checkpoints_path
-    remedy = f"bring it back, or start again with {overwriting()}"
-    if not root.is_dir():
-        state = "is not a folder" if root.exists() else "is gone"
-        raise CheckpointError(f"{root}, the folder of the checkpoints of the run, {state}: {remedy}")
-    if checkpoint.list_steps(root):
+    root, status = folder.checkpoints_path, read_status(folder.path)
+    if root.is_dir() and checkpoint.list_steps(root):
         return latest_run(folder, say)
-    status = read_status(folder.path)
-    if status is not None and status.checkpoint is not None:
+    if not root.is_dir() or (status is not None and status.checkpoint is not None):
         raise CheckpointError(
-            f"the checkpoint of step {status.checkpoint} that {folder.path} had is gone: {remedy}"
+            f"the checkpoints of the run in {root} are gone: bring them back, or start again with "
+            f"{overwriting()}"
         )
     return None
 
 
 def nothing_to_train(folder: RunFolder, written: int, done: int, asked: int) -> str:
     """A sentence for a run that already has as many steps as were asked for."""
-    if done < written:
-        return (
-            f"{folder.path} is at step {done} already, and steps = {asked} is a total: there is nothing to "
-            f"train; give a larger one"
-        )
-    folder.status.complete(written, done)
-    return f"{folder.path} is complete at step {done}; to train longer, give more steps"
+    if done >= written:
+        folder.status.complete(written, done)
+        return f"{folder.path} is complete at step {done}; to train longer, give more steps"
+    return f"{folder.path} is at step {done} already, and steps = {asked} is a total: give more steps"
