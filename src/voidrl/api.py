@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl import ranks
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.agent.trainers import has_frozen_column
 from voidrl.config import (
     Config,
     merge,
@@ -188,7 +189,7 @@ def finetune(
             f"an agent of method {old.method.name!r} cannot be fine-tuned, it learned nothing: "
             f"train one from scratch with `voidrl train`"
         )
-    if old.phase == "finetune" and old.finetune.frozen_column != "none":
+    if has_frozen_column(old):
         raise ConfigError(
             f"an agent with finetune.frozen_column = {old.finetune.frozen_column!r} cannot be fine-tuned "
             f"again, its heads read two encoders: fine-tune the pre-trained agent that it was made from"

@@ -32,7 +32,7 @@ class Disk:
 
     total: int
     free: int
-    """Without what is reserved for root, as `df` has it."""
+    """Without the part reserved for root, as in `df`."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _lost(run: Run, error: RankLostError) -> RankLostError:
 
 
 def _end_with_lost(run: Run, error: RankLostError) -> None:
-    """Write down why the process ends at once, from a thread."""
+    """Record why the process ends at once, from a thread."""
     lost = _lost(run, error)
     run.folder.status.fail(lost, run.state.steps)
     if run.is_main:
