@@ -24,7 +24,7 @@ from voidrl.errors import (
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, overwriting
 from voidrl.runs.status import read_status
-from voidrl.training.build import config_from_json
+from voidrl.training import build
 from voidrl.training.failures import resume_command
 from voidrl.training.layers import Env
 from voidrl.training.saved_run import latest_run, rank_count, sweep_parts
@@ -76,7 +76,7 @@ def config_of(saved: checkpoint.Checkpoint) -> Config:
     """The config in the manifest of a checkpoint."""
     path = saved.path / checkpoint.MANIFEST
     try:
-        return config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
+        return build.config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 

@@ -163,8 +163,9 @@ class ReturnMonitor:
         self.config = config
         self._said = False
         self._before = (0, 0, 0)  # steps, episodes and updates at the last row
-        self._start = (0, 0)  # steps and episodes before the first of the low rows
-        self._low: list[tuple[float, int]] = []  # return and number of episodes of consecutive low rows
+        self._low: list[
+            tuple[int, int, float]
+        ] = []  # consecutive low rows: first step, episodes, mean return
 
     def check(self, step: int, row: Mapping[str, Any], zero_shot: EvaluationSummary) -> list[str]:
         """New warnings for this row. Rows of the warm-up, or without a finished episode, do not count."""
@@ -177,17 +178,16 @@ class ReturnMonitor:
         if not margin or mean >= zero_shot.mean_return - margin:  # a margin of 0 has no scale
             self._low = []
             return []
-        if not self._low:
-            self._start = steps, episodes
-        self._low.append((mean, row["episodes"] - episodes))
-        covers = len(self._low) >= LOST_ROWS and step - self._start[0] >= LOST_RUN * self.config.steps
-        if not covers or row["episodes"] - self._start[1] < LOST_EPISODES:
+        self._low.append((steps, row["episodes"] - episodes, mean))
+        since, ended = self._low[0][0], sum(count for _, count, _ in self._low)
+        is_long = len(self._low) >= LOST_ROWS and step - since >= LOST_RUN * self.config.steps
+        if not is_long or ended < LOST_EPISODES:
             return []
         self._said = True
-        lately = sum(mean * count for mean, count in self._low) / sum(count for _, count in self._low)
+        lately = sum(mean * count for _, count, mean in self._low) / ended
         return [
-            f"warning at step {step}: training episodes return {lately:.3g} on average since step "
-            f"{self._start[0]}, well below the {zero_shot.mean_return:.3g} of the pre-trained agent "
-            f"(zero-shot); the best agent so far is kept, use it with --best or load(…, best=True), or try "
-            f"another finetune.heads ({self.config.finetune.heads!r} now)"
+            f"warning at step {step}: training episodes return {lately:.3g} on average since step {since}, well "
+            f"below the {zero_shot.mean_return:.3g} of the pre-trained agent (zero-shot); the best agent so far "
+            f"is kept, use it with --best or load(…, best=True), or try another finetune.heads "
+            f"({self.config.finetune.heads!r} now)"
         ]
