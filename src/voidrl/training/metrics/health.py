@@ -163,9 +163,8 @@ class ReturnMonitor:
         self.config = config
         self._said = False
         self._before = (0, 0, 0)  # steps, episodes and updates at the last row
-        self._low: list[
-            tuple[int, int, float]
-        ] = []  # consecutive low rows: first step, episodes, mean return
+        # First step, episodes and mean return of consecutive low rows.
+        self._low: list[tuple[int, int, float]] = []
 
     def check(self, step: int, row: Mapping[str, Any], zero_shot: EvaluationSummary) -> list[str]:
         """New warnings for this row. Rows of the warm-up, or without a finished episode, do not count."""
@@ -186,8 +185,8 @@ class ReturnMonitor:
         self._said = True
         lately = sum(mean * count for _, count, mean in self._low) / ended
         return [
-            f"warning at step {step}: training episodes return {lately:.3g} on average since step {since}, well "
-            f"below the {zero_shot.mean_return:.3g} of the pre-trained agent (zero-shot); the best agent so far "
-            f"is kept, use it with --best or load(…, best=True), or try another finetune.heads "
+            f"warning at step {step}: training episodes return {lately:.3g} on average since step {since}, "
+            f"well below the {zero_shot.mean_return:.3g} of the pre-trained agent (zero-shot); the best "
+            f"agent so far is kept, use it with --best or load(…, best=True), or try another finetune.heads "
             f"({self.config.finetune.heads!r} now)"
         ]
