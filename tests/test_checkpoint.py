@@ -302,25 +302,6 @@ def test_leftovers_are_cleared_whoever_left_them(tmp_path):
     assert list_steps(tmp_path) == [1]
 
 
-def test_while_one_process_saves_another_is_refused(tmp_path):
-    def save_inside():
-        with pytest.raises(CheckpointError, match="another process is saving a checkpoint in"):
-            quick_save(tmp_path, 2)
-        return {"a": torch.zeros(1)}
-
-    save(tmp_path, 1, {AGENT: Group(save_inside)}, {}, keep_last=1)
-    assert list_steps(tmp_path) == [1]
-    quick_save(tmp_path, 2)
-
-
-def test_without_locks_a_checkpoint_is_saved_all_the_same(tmp_path, monkeypatch):
-    def no_locks(*args):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    assert value_of(load(quick_save(tmp_path, 1))) == 1
-
-
 def test_a_checkpoint_deleted_while_it_is_read_is_replaced_by_the_newest(tmp_path):
     """As a run does that trains while another process reads its checkpoints."""
     quick_save(tmp_path, 1)

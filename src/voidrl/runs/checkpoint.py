@@ -11,7 +11,6 @@ checkpoint exists at every moment. This module knows nothing about agents.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -20,7 +19,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -93,8 +92,8 @@ def save(
 ) -> Path:
     """Write a checkpoint, delete all but the last `keep_last` valid ones, and return its folder.
 
-    Only one process at a time may save into a root; another one is refused. If saving fails, earlier
-    checkpoints are unchanged. An earlier one that is not `is_whole` counts as damaged.
+    Only one process at a time may save into a root, which the lock of its run ensures. If saving fails,
+    earlier checkpoints are unchanged. An earlier one that is not `is_whole` counts as damaged.
     """
     if keep_last < 1:
         raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
@@ -103,31 +102,12 @@ def save(
     plain: dict[str, Any] = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # before gigabytes
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _sole_writer(root):
-            path = _write_checkpoint(root, step, files, plain)
-            return _expire(path, step, keep_last, is_whole)
+        path = _write_checkpoint(root, step, files, plain)
+        return _expire(path, step, keep_last, is_whole)
     except OSError as e:
         raise CheckpointError(
             f"cannot save step {step} in {root}: {e.strerror or e}; choose a writable folder"
         ) from e
-
-
-@contextmanager
-def _sole_writer(root: Path) -> Iterator[None]:
-    """Lock a root, so that all temporary files in it were left by processes that died."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # some network file systems have no locks; the run has warned of that
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CheckpointError(
-                    f"another process is saving a checkpoint in {root}: wait until it has, or choose another "
-                    f"folder"
-                ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: dict[str, Any]) -> Path:
