@@ -42,7 +42,7 @@ from voidrl.system.terminal.foreign import log_hidden_warnings, quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.threads import cpu_threads
 from voidrl.system.units import parse_count
-from voidrl.training import build
+from voidrl.training import build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.training.layers import (
@@ -56,32 +56,11 @@ from voidrl.training.layers import (
 from voidrl.training.loop import Loop
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse_representation, rehearse_reward
-from voidrl.training.resuming import (
-    config_of,
-    explained_stop,
-    latest_of_all,
-    notes_on_ranks,
-    nothing_to_train,
-    resumable_factory,
-    resumed_config,
-    spec_of,
-)
 from voidrl.training.saved_run import (
     LoopState,
     begin_stream,
     load_explorer,
     load_run,
-)
-from voidrl.training.starting import (
-    default_name,
-    logged_start,
-    new_folder,
-    require_disk_space,
-    run_loop,
-    say_once,
-    short_run_note,
-    speaker,
-    with_traceback,
 )
 
 if TYPE_CHECKING:
@@ -127,7 +106,7 @@ def pretrain(
         data: A dataset that fills the replay before the first step: the id or the path of a Minari dataset,
             or an .npz file of `voidrl export`.
     """
-    arguments = _arguments(method=method, steps=steps, seed=seed, device=device) | _data_argument(data)
+    arguments = _arguments(steps, data, method=method, seed=seed, device=device)
     return _start_new("pretrain", env, preset, config, arguments, out, overwrite, callbacks)
 
 
@@ -152,7 +131,7 @@ def train(
     and learning rate. `bonus` is a method whose intrinsic reward is added to the environment's, named as in
     `pretrain(method=…)`; the fields `bonus.*` of the config say how much of it.
     """
-    arguments = _arguments(steps=steps, seed=seed, device=device) | _data_argument(data)
+    arguments = _arguments(steps, data, seed=seed, device=device)
     return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks, bonus)
 
 
@@ -194,7 +173,7 @@ def finetune(
             f"an agent with finetune.frozen_column = {old.finetune.frozen_column!r} cannot be fine-tuned "
             f"again, its heads read two encoders: fine-tune the pre-trained agent that it was made from"
         )
-    layers = finetune_layers(old, config, _arguments(steps=steps, seed=seed, device=device))
+    layers = finetune_layers(old, config, _arguments(steps, seed=seed, device=device))
     env = share.own_env(pretrained) if env is None else env
     return _start(env, layers, out, overwrite, callbacks, pretrained=pretrained)
 
@@ -232,13 +211,17 @@ def resume(
     folder, written = open_run(run)
     is_main = ranks.current().is_main
     folder = folder if is_main else RunFolder.follow(folder.path)
-    changes = merge(as_changes(config), _arguments(steps=steps, device=device, engine=engine))
-    factory = resumable_factory(env, written.env.id)
-    say = speaker(folder)
-    with folder.lock() if is_main else nullcontext(), explained_stop(folder, written), ExitStack() as stack:
+    changes = merge(as_changes(config), _arguments(steps, device=device, engine=engine))
+    factory = resuming.resumable_factory(env, written.env.id)
+    say = starting.speaker(folder)
+    with (
+        folder.lock() if is_main else nullcontext(),
+        resuming.explained_stop(folder, written),
+        ExitStack() as stack,
+    ):
         log_hidden_warnings(folder.log)
-        saved = latest_of_all(folder, say)
-        resumed, notes = resumed_config(folder, saved, written, changes)
+        saved = resuming.latest_of_all(folder, say)
+        resumed, notes = resuming.resumed_config(folder, saved, written, changes)
         if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
                 f"{folder.path} has no checkpoint to resume from: start it again, "
@@ -247,11 +230,15 @@ def resume(
         before: dict[str, Any] = {}
         if saved is not None:
             threads = saved.count("cpu_threads") if "cpu_threads" in saved.meta else None  # none on a GPU
-            before = {"trained_in": spec_of(saved), "threads": threads, "engine": saved.meta.get("engine")}
+            before = {
+                "trained_in": resuming.spec_of(saved),
+                "threads": threads,
+                "engine": saved.meta.get("engine"),
+            }
         try:
             parts = stack.enter_context(build.assemble(resumed, factory, say, **before))
         except EnvironmentFailedError as error:
-            raise with_traceback(error, folder.log_traceback(error)) from error
+            raise starting.with_traceback(error, folder.log_traceback(error)) from error
         agent = parts.agent
         if saved is None:  # the run starts over, and so does metrics.jsonl
             agent.representation.read_files()
@@ -262,20 +249,24 @@ def resume(
             parts.engine.explorer = load_explorer(saved, agent)
             state = load_run(saved, agent, parts.replay)
         if state.steps >= resumed.steps:
-            say(nothing_to_train(folder, written.steps, state.steps, resumed.steps))
+            say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
         if is_main:
             require_rows(folder.path, state.metrics_bytes or 0)
-            require_disk_space(folder.path, agent, say)
+            starting.require_disk_space(folder.path, agent, say)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
-        for note in [f"{folder.path}: resumed at step {state.steps}", *notes_on_ranks(saved), *notes]:
+        for note in [
+            f"{folder.path}: resumed at step {state.steps}",
+            *resuming.notes_on_ranks(saved),
+            *notes,
+        ]:
             say(note)
         agent.origin = folder.path.absolute()
         measure = _probe_in_training(agent, factory)
         for note in hooks.load(state.callbacks, state.steps):
             say(note)
-        run_loop(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
+        starting.run_loop(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
     return agent
 
 
@@ -396,7 +387,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
                 f"{path} has no best agent, only fine-tuning keeps one: leave out "
                 f"{by_caller('best=True', '--best')} to use its last agent"
             )
-        return checkpoint.read_latest(root, say_once, partial(_saved_agent, device=device))
+        return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
     saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
     if saved_agent or (not path.exists() and share.is_on_hub(source)):
         return share.from_pretrained(source, device=device, trust_code=trust_code)
@@ -410,11 +401,11 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
     if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    return checkpoint.read_latest(root, say_once, partial(_saved_agent, device=device))
+    return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
-    spec, config = spec_of(saved), config_of(saved)
+    spec, config = resuming.spec_of(saved), resuming.config_of(saved)
     with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
@@ -425,15 +416,11 @@ def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
 # Starting
 
 
-def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
-    """The arguments that were given, as changes to the config."""
+def _arguments(steps: Steps | None = None, data: str | Path | None = None, **others: Any) -> dict[str, Any]:
+    """The arguments that were given, as changes to the config, which a resumed run understands too."""
     given = {"steps": None if steps is None else parse_count(steps, zero=True), **others}
+    given["replay.data"] = None if data is None else absolute_name(data)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _data_argument(data: str | Path | None) -> dict[str, Any]:
-    """A dataset as a change to the config, which names it in a way that a resumed run understands too."""
-    return {} if data is None else {"replay.data": absolute_name(data)}
 
 
 def _start_new(
@@ -478,7 +465,7 @@ def _start(
     hooks = _hooks(callbacks)
 
     def probe(layers: list[ConfigLayer]) -> tuple[build.Probed, Config]:
-        with logged_start(env, layers, out):
+        with starting.logged_start(env, layers, out):
             probed = build.probe(env, layers)
         if pretrained is not None:
             build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
@@ -495,7 +482,7 @@ def _start(
         open_fitting(config.replay.data, probed.spec, config.env)
     config = build.with_files(config, None if pretrained is None else pretrained.config)
     with ExitStack() as stack:
-        with logged_start(env, layers, out):
+        with starting.logged_start(env, layers, out):
             parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
         agent = parts.agent
         if pretrained is None:
@@ -509,27 +496,27 @@ def _start(
         rehearse_representation(agent)
         rehearse_reward(agent)
         begin_stream(agent, 0)
-        if note := short_run_note(agent, tunes=pretrained is not None):
+        if note := starting.short_run_note(agent, tunes=pretrained is not None):
             notes.append(note)
-        name = default_name(to_json(config), config.env.id)
+        name = starting.default_name(to_json(config), config.env.id)
         if ranks.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            require_disk_space(path, agent, notes.append)
-        with logged_start(env, layers, out):
+            starting.require_disk_space(path, agent, notes.append)
+        with starting.logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
-        with new_folder(out, name, overwrite) as folder:
+        with starting.new_folder(out, name, overwrite) as folder:
             agent.origin = folder.path.absolute()
             if ranks.current().is_main:
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             log_hidden_warnings(folder.log)
-            parts.engine.say = say = speaker(folder)
+            parts.engine.say = say = starting.speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
             given = parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks, pretrained
-            run_loop(Loop(*given), say)
+            starting.run_loop(Loop(*given), say)
     return agent
 
 
