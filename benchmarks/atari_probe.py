@@ -105,7 +105,7 @@ class RepresentationAgent(Agent):
         """One update of f."""
         with self.precision():
             segment = replay.segment(replay.sample(self.config.representation.batch_size), 1, 1.0)
-            metrics = self._representation_step(replay, segment, JointLoss())
+            metrics = self.train_representation(replay, segment, JointLoss())
             self.representation.after_step()
             return metrics
 

@@ -73,7 +73,7 @@ def update(agent, replay, index=0):
     """One update of any agent: on a rollout if its learner is on-policy."""
     if agent.learner.rollout_steps:
         return rollout_step(agent, replay, len(replay))
-    return agent.step(replay, index % agent.learner.period)
+    return agent.update(replay, index % agent.learner.period)
 
 
 def fill_replay(

@@ -72,7 +72,7 @@ def run(case):
     torch.manual_seed(1)
     with _sliced(replay):
         for index in range(UPDATES):
-            agent.step(replay, index % agent.learner.period)
+            agent.update(replay, index % agent.learner.period)
             if index == 0:
                 found |= {
                     f"grad {name}": weight.grad.clone()

@@ -276,10 +276,10 @@ def test_limits_of_values_follow_the_scale_of_rewards():
     """Values without an actor have learned from equal rewards when the first one differs."""
     agent, replay = tuned_agent("dqn", learner__discount=0.9, learner__n_step=1), fill_replay()
     replay.reward.fill_(-1.0)
-    assert float(agent.step(replay)["value_limit"]) == pytest.approx(10)
+    assert float(agent.update(replay)["value_limit"]) == pytest.approx(10)
     adapt(agent, replay, has_learned=True)
     assert float(agent.task_scale) != 1
-    assert float(agent.step(replay)["value_limit"]) == pytest.approx(10)  # in units of the task
+    assert float(agent.update(replay)["value_limit"]) == pytest.approx(10)  # in units of the task
 
 
 @pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
@@ -290,7 +290,7 @@ def test_the_learner_gets_scaled_rewards_and_logs_values_in_units_of_the_task(ca
     for agent in agents:
         watch_losses(agent, lambda batch, reward: given.append(reward.clone()))
         torch.manual_seed(1)
-        metrics.append(agent.step(replay))
+        metrics.append(agent.update(replay))
     assert torch.allclose(given[1], 0.01 * given[0])
     plain, scaled = (agent.learner.bounds for agent in agents)
     assert float(plain.high) == given[0].max().item()
@@ -324,12 +324,12 @@ def test_targets_are_clamped_to_what_rewards_add_up_to():
 def test_a_critic_that_believes_its_own_errors_cannot_diverge(case):
     agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
     agent.learner.rescale_values(torch.ones(1), torch.full((1,), 1e6))
-    targets = [float(agent.step(replay, i % agent.learner.period)["q_target"]) for i in range(3)]
+    targets = [float(agent.update(replay, i % agent.learner.period)["q_target"]) for i in range(3)]
     limit = float(agent.learner.bounds.limit)
     assert max(map(abs, targets)) < 20 * limit < 1e5  # SAC's entropy bonus included
     free = tuned_agent(case, learner__clamp_targets=False)
     free.learner.rescale_values(torch.ones(1), torch.full((1,), 1e6))
-    assert float(free.step(replay)["q_target"]) > 1e5
+    assert float(free.update(replay)["q_target"]) > 1e5
 
 
 # Detours

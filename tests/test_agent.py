@@ -44,7 +44,7 @@ def rewards_by_state(method, replay, **options):
         seen.update({state: (r, discount) for state, r, discount in rows})
 
     watch_losses(agent, look)
-    agent.step(replay)
+    agent.update(replay)
     return seen
 
 
@@ -98,7 +98,7 @@ def test_the_tasks_reward_is_scaled_and_the_intrinsic_one_is_not():
             agent = make_agent(phase=phase, reward_scale=scale)
             watch_losses(agent, lambda batch, reward: seen.append(reward))  # noqa: B023
             torch.manual_seed(0)
-            agent.step(replay)
+            agent.update(replay)
         torch.testing.assert_close(seen[1], factor * seen[0])
 
 
@@ -111,16 +111,16 @@ def test_one_pool_serves_all_steps_of_an_update():
         return reward(batch, latents)
 
     agent.method.reward = watched
-    agent.step(fill_replay())
+    agent.update(fill_replay())
     assert len(drawn) == 4
     assert all(pool is drawn[0] for pool in drawn)
-    agent.step(fill_replay())
+    agent.update(fill_replay())
     assert drawn[4] is not drawn[0]
 
 
 def test_a_method_learns_from_single_steps_also_under_n_step_returns():
     agent = make_agent(LINE, method=Watching, learner__n_step=4)
-    agent.step(line_replay(range(20)))
+    agent.update(line_replay(range(20)))
     (batch,) = agent.method.batches
     assert torch.equal(batch.next_obs, batch.obs + 1)
     assert agent.method.modes == [True, False, False, False, False]
@@ -132,7 +132,7 @@ def test_a_loss_without_parameters_is_refused():
             yield Loss("method", torch.zeros((), requires_grad=True), {})
 
     with pytest.raises(ConfigError, match="names optimizer 'method', which has nothing to train"):
-        make_agent(method=Empty).step(fill_replay())
+        make_agent(method=Empty).update(fill_replay())
 
 
 # Fine-tuning
@@ -156,7 +156,7 @@ def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     source = make_agent(spec, seed=1, **options)
     replay = fill_replay(spec)
     for i in range(4):
-        source.step(replay, i % source.learner.period)
+        source.update(replay, i % source.learner.period)
     before = snapshot(source.tensors())
     for heads in ("pretrained", "random"):
         agent = make_agent(spec, seed=2, phase="finetune", finetune__heads=heads, **options)
@@ -173,7 +173,7 @@ def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
                 agent.learner.critic.parameters(), agent.learner.target_critic.parameters(), strict=True
             ):
                 assert torch.equal(online, target)
-        agent.step(replay)
+        agent.update(replay)
     assert not moved(before, source.tensors())  # the source was left as it was
 
 
@@ -186,7 +186,7 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
     options = {"learner": TRUNKED if "trunks" in learner else learner}
     source, replay = make_agent(CONTINUOUS, seed=1, **options), fill_replay(CONTINUOUS)
     for i in range(4):
-        source.step(replay, i % source.learner.period)
+        source.update(replay, i % source.learner.period)
     agent = make_agent(CONTINUOUS, seed=2, phase="finetune", finetune__heads="actor", **options)
     fresh = snapshot(agent.tensors())
     agent.load_pretrained(source.tensors())
@@ -202,7 +202,7 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
     obs = torch.randn(5, 4)
     actions = [a.learner.act(obs, torch.zeros(5, 0), deterministic=True) for a in (source, agent)]
     assert torch.equal(*actions)
-    agent.step(replay)
+    agent.update(replay)
 
 
 def test_without_an_actor_there_is_none_to_keep():
@@ -244,11 +244,11 @@ def test_the_first_layer_of_the_heads_is_kept_and_the_rest_is_new(case):
     assert found >= set(first) - {"actor.2."}  # a tanh
     online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
     assert not moved(online, target)  # the target's first layer is the online one's, not the lagging one
-    agent.step(fill_replay(spec))
+    agent.update(fill_replay(spec))
 
 
 def test_a_learner_that_names_no_first_layer_cannot_keep_it():
-    sentence = "finetune.heads = 'first_layer' cannot be used with learner .*Unnamed.*, which names no first"
+    sentence = "finetune.heads = 'first_layer' cannot be used with learner .*Unnamed.*, which has no first"
     for phase in ("pretrain", "finetune"):
         with pytest.raises(ConfigError, match=sentence):
             make_agent(phase=phase, finetune__heads="first_layer", learner=Unnamed)
@@ -309,7 +309,7 @@ def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_to
             assert rates[key] == expected, name
     assert {*rates} >= encoder | first
     stack = snapshot(dict(agent.learner.encoder.named_parameters()))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     assert moved(stack, dict(agent.learner.encoder.named_parameters()))
 
 
@@ -346,7 +346,7 @@ def test_the_same_seed_gives_the_same_updates(spec, learner):
     def run(seed):
         agent = make_agent(spec, learner=learner, seed=seed, representation="simclr")
         replay = fill_replay(spec)
-        return [agent.step(replay, i % agent.learner.period) for i in range(3)], snapshot(agent.tensors())
+        return [agent.update(replay, i % agent.learner.period) for i in range(3)], snapshot(agent.tensors())
 
     (first, weights), (second, same), (_, other) = run(0), run(0), run(1)
     assert first == second
@@ -365,7 +365,7 @@ def test_no_update_reads_a_tensor_on_the_host(learner, phase):
     agent, replay = make_agent(spec, learner=learner, representation="simclr", **options), fill_replay(spec)
     with HostReads() as reads:
         for index in range(agent.learner.period):
-            agent.step(replay, index)
+            agent.update(replay, index)
     assert reads.first is None
 
 
@@ -379,7 +379,7 @@ def test_a_frozen_encoder_keeps_its_normalization_too():
             weight += 0.3 * torch.randn_like(weight)
     before = snapshot(agent.learner.encoder.state_dict())
     for _ in range(3):
-        agent.step(fill_replay())
+        agent.update(fill_replay())
     assert not moved(before, agent.learner.encoder.state_dict())
 
 
@@ -392,7 +392,7 @@ def test_targets_under_spectral_normalization_keep_norm_one():
     }
     agent, replay = make_agent(phase="train", **NORMED, **options), fill_replay()
     for _ in range(150):
-        agent.step(replay)
+        agent.update(replay)
         for layer in agent.learner.target_encoder.modules():
             if isinstance(layer, torch.nn.Linear):
                 assert torch.linalg.matrix_norm(layer.weight, 2) < 1.1
@@ -411,7 +411,7 @@ def test_the_learning_rate_of_the_representation_rises_from_zero():
     replay = fill_replay(PIXELS)
     for expected in (0.0025, 0.005, 0.0075, 0.01, 0.01):
         before = snapshot(parameters_of(agent.representation))
-        agent.step(replay)
+        agent.update(replay)
         largest = max(
             (v - before[k]).abs().max().item() for k, v in parameters_of(agent.representation).items()
         )
@@ -423,12 +423,12 @@ def test_the_learning_rate_of_the_representation_rises_from_zero():
 def test_the_rise_continues_after_loading():
     agents = [make_agent(PIXELS, representation__warmup_updates=4) for _ in range(2)]
     replay = fill_replay(PIXELS)
-    agents[0].step(replay)
+    agents[0].update(replay)
     agents[1].load_tensors(agents[0].tensors())
     agents[1].load_optimizer_tensors(agents[0].optimizers.tensors())
     for agent in agents:
         torch.manual_seed(0)
-        agent.step(replay)
+        agent.update(replay)
     assert agents[0].representation_rate.item() == pytest.approx(2 / 4 * 1e-3)
     for name, value in agents[0].tensors().items():
         assert value.equal(agents[1].tensors()[name]), name
@@ -440,7 +440,7 @@ def test_a_representation_that_nobody_reads_is_not_trained(share):
     options = {"representation": "simclr", "share_encoder": "all" if share else "nothing"}
     agent = make_agent(PIXELS, method="positive", **options)
     before = snapshot(parameters_of(agent.representation))
-    metrics = agent.step(fill_replay(PIXELS))
+    metrics = agent.update(fill_replay(PIXELS))
     assert bool(moved(before, parameters_of(agent.representation))) == share
     assert ("contrast_loss" in metrics) == share
 
@@ -455,5 +455,5 @@ def test_images_are_rewarded_as_they_are_and_not_as_they_are_augmented(n_step):
         return reward(batch, latents)
 
     agent.method.reward = watched
-    agent.step(fill_replay(PIXELS_CONTINUOUS))
+    agent.update(fill_replay(PIXELS_CONTINUOUS))
     assert seen == [torch.uint8] * (1 if n_step == "single" else 3)  # as stored; views are floats

@@ -5,6 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
+from voidrl.agent.rewards import batch_latents, encoded_pool
 
 from voidrl.envs.spaces import read_spaces
 from voidrl.errors import CheckpointError, SpaceError
@@ -104,12 +105,12 @@ def test_acting_on_dictionaries_with_masks():
 
 def test_acting_changes_no_buffer():
     agent, replay = make_agent(CONTINUOUS, **NORMED), fill_replay(CONTINUOUS)
-    agent.step(replay)
+    agent.update(replay)
     before = snapshot(agent.tensors())
     agent.act(observations(CONTINUOUS, 3))
     agent.act(observations(CONTINUOUS, 3), deterministic=False)
     agent.choose(replay.latest(), torch.zeros(2, 0), deterministic=False)
-    agent._latents(replay.batch(replay.sample(4), 1, 1.0), agent._pool(replay)).z_next  # noqa: B018
+    batch_latents(agent, replay.batch(replay.sample(4), 1, 1.0), encoded_pool(agent, replay)).z_next  # noqa: B018
     assert not moved(before, agent.tensors())
 
 
@@ -130,11 +131,11 @@ def test_optimizer_state_round_trip_goes_on_exactly():
     replay = fill_replay(CONTINUOUS)
     agent, copy = (make_agent(CONTINUOUS, representation="simclr", seed=seed) for seed in (1, 2))
     for i in range(3):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     copy.load_tensors(agent.tensors())
     copy.load_optimizer_tensors(snapshot(agent.optimizers.tensors()))
     for one in (agent, copy):
         torch.manual_seed(9)
         for i in range(3):
-            one.step(replay, i % one.learner.period)
+            one.update(replay, i % one.learner.period)
     assert not moved(agent.tensors(), copy.tensors())

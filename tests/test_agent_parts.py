@@ -32,7 +32,7 @@ from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
 from voidrl.nets import EnsembleLinear
-from voidrl.training import schedule
+from voidrl.training import trainer
 
 BBF = {
     "learner__n_step": 10,
@@ -54,7 +54,7 @@ def watched_step(agent, replay):
     """One update; what the learner was given, and its metrics."""
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     return *seen[0], metrics
 
 
@@ -118,7 +118,7 @@ def test_two_views_without_augmentation_are_one(learner, pretraining, monkeypatc
         )
         before, replay = snapshot(agent.tensors()), fill_replay(spec)
         torch.manual_seed(3)
-        agent.step(replay)
+        agent.update(replay)
         assert moved(before, agent.tensors())
         after.append(agent.tensors())
     for name, tensor in after[0].items():
@@ -162,7 +162,7 @@ def stored_errors(agent):
             yield loss._replace(priority=torch.arange(float(len(loss.priority))))
 
     agent.learner.losses, replay.priorities = numbered, Priorities()
-    agent.step(replay)
+    agent.update(replay)
     return seen[0]
 
 
@@ -195,7 +195,7 @@ def test_priorities_may_include_the_auxiliary_loss_of_the_same_transitions(which
 
 def test_n_and_gamma_are_annealed_log_linearly_and_again_after_a_reset():
     agent, seen = make_agent(**BBF), {}
-    agent.step(fill_replay())
+    agent.update(fill_replay())
     assert agent.horizon.updates == 1
     for start in ("first", "reset"):
         reset(agent)
@@ -252,7 +252,7 @@ def test_the_learner_is_given_annealed_returns():
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
     for _ in range(3):
-        agent.step(replay)
+        agent.update(replay)
     half = 1 - math.sqrt(0.5 * 0.25)  # n: 4, 2, 1
     for (batch, reward), value, last in zip(
         seen, (1 + 5 + 25 + 125, 1 + 10 * half, 1), ((4, 0.5**4), (2, half**2), (1, 0.75)), strict=True
@@ -277,7 +277,7 @@ def trained_agent(spec=DISCRETE, updates=3, **options):
     agent = make_agent(spec, reset__keep=0.8, **options)
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
     for i in range(updates):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     return agent
 
 
@@ -340,7 +340,7 @@ def test_a_reset_perturbs_the_encoder_and_replaces_the_heads_in_place(spec, opti
         assert moments[key].any() or not value.any()
     assert any(moment.any() for moment in moments.values())
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
-    assert all(torch.isfinite(value).all() for value in agent.step(replay).values())
+    assert all(torch.isfinite(value).all() for value in agent.update(replay).values())
 
 
 def make_fresh(agent):
@@ -372,7 +372,7 @@ def test_a_reset_spares_what_is_frozen_and_schedules_but_not_statistics():
 
     agent = make_agent(phase="train", learner=Normalized)
     replay = fill_replay()
-    agent.step(replay)
+    agent.update(replay)
     assert agent.learner.critic.norm.running_mean.any()
     assert agent.learner.critic.norm.num_batches_tracked > 0
     reset(agent)
@@ -416,9 +416,9 @@ def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_p
         at.append((now[-1].state.updates, now[-1].state.steps))
         assert agent.horizon.updates == 0
 
-    update = schedule.Schedule.update
-    monkeypatch.setattr(schedule, "reset", watched)
-    monkeypatch.setattr(schedule.Schedule, "update", lambda self: (now.append(self.run), update(self))[1])
+    update = trainer.Trainer.update
+    monkeypatch.setattr(trainer, "reset", watched)
+    monkeypatch.setattr(trainer.Trainer, "update", lambda self: (now.append(self.run), update(self))[1])
     finished = run_loop(tmp_path / "run", Chain, agent)
     assert finished.state.updates == 60
     # The tenth update is made in step 14, then every tenth in steps 17, 20 and 24, one of the last 8.

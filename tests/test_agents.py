@@ -145,7 +145,7 @@ def test_agents_without_a_target_network_copy_it_after_every_update(agent):
     built, replay = Agent(spec, config, CPU), fill_replay(spec)
     for update in range(2):
         before = [p.clone() for p in built.learner.encoder.parameters()]
-        built.step(replay, update)
+        built.update(replay, update)
         learner = built.learner
         for online, target in (
             (learner.encoder, learner.target_encoder),

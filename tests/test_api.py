@@ -118,7 +118,7 @@ def test_finetune_takes_every_form_of_an_agent_and_leaves_it_alone(tmp_path, sou
 def test_finetune_starts_from_the_weights_that_were_pretrained(tmp_path, source, monkeypatch):
     from voidrl.agent import Agent
 
-    monkeypatch.setattr(Agent, "step", lambda self, replay, index: {})
+    monkeypatch.setattr(Agent, "update", lambda self, replay, index: {})
     before = snapshot(voidrl.load(source, device="cpu"))
     heads = {"finetune.heads": "pretrained"}
     kept = voidrl.finetune(source, steps=9, out=tmp_path / "kept", seed=1, config=heads)

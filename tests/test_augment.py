@@ -296,7 +296,7 @@ def test_sizes_that_do_not_fit(changes, message):
 def test_vectors_are_not_cropped():
     agent = make_agent(augment__crop_size=84, augment__inner_size=80)  # as a preset may have it
     assert agent.learner.spec == agent.spec
-    agent.step(fill_replay())
+    agent.update(fill_replay())
 
 
 def test_the_learner_sees_s_and_the_next_state_shifted_differently():
@@ -304,7 +304,7 @@ def test_the_learner_sees_s_and_the_next_state_shifted_differently():
     replay, batches = fill_replay(PIXELS), []
     replay.frames[:] = torch.randint(256, (3, 36, 36), dtype=torch.uint8)  # all states alike
     watch_losses(agent, lambda batch, reward: batches.append(batch))
-    agent.step(replay)
+    agent.update(replay)
     same = (batches[0].obs == batches[0].next_obs).flatten(1).all(1)
     assert same.sum() <= 3  # of 16, each with probability 1/81
 
@@ -353,7 +353,7 @@ def test_every_network_reads_crops(method, representation):
     agent = make_agent(LARGE, **options, augment__inner_size=38, learner__n_step=2)
     replay = fill_replay(LARGE, skill_dim=agent.method.skill_dim)
     agent.method.observe(replay.latest(), torch.zeros(2, agent.method.skill_dim), torch.arange(2))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     assert all(value.isfinite() for value in metrics.values())
 
 

@@ -350,7 +350,7 @@ def test_weights_that_are_not_finite_are_never_the_best(tmp_path, source, scores
             next(self.learner.critic.parameters()).data.fill_(float("inf"))
         return {}
 
-    monkeypatch.setattr(voidrl.agent.Agent, "step", broken)
+    monkeypatch.setattr(voidrl.agent.Agent, "update", broken)
     with pytest.raises(NonFiniteError, match=r"weight learner\.\S+ is not finite"):
         voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", config={"log.eval_every_steps": 5})
     assert kept(tmp_path / "run") == [START + 5]

@@ -46,7 +46,7 @@ def given_rewards(agent, replay):
     """The batch and the rewards of the learner in one update, and its metrics."""
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward.clone())))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     return *seen[0], metrics
 
 
@@ -167,7 +167,7 @@ def test_a_frozen_encoder_stays_frozen_while_the_method_learns():
         PIXELS, phase="finetune", bonus__coefficient=0.2, finetune__encoder_learning_rate=0.0, **options
     )
     before = snapshot(parameters_of(agent))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     changed = moved(before, parameters_of(agent))
     assert not any(name.startswith(("learner.encoder", "representation.")) for name in changed)
     assert any(name.startswith("method.") for name in changed)
@@ -185,7 +185,7 @@ def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, optio
     tuning = {"frozen_column": column, "heads": "random"}
     agent = make_agent(PIXELS, phase="finetune", finetune=tuning, bonus__coefficient=0.2, **options)
     before = snapshot(parameters_of(agent))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     changed = moved(before, parameters_of(agent))
     assert not any(name.startswith(("learner.encoder.frozen", "representation.")) for name in changed)
     assert any(name.startswith("learner.encoder.") for name in changed)
@@ -194,9 +194,9 @@ def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, optio
 
 def test_what_has_no_reward_is_no_bonus_and_one_skill_needs_none():
     for name in WITHOUT_REWARD:
-        with pytest.raises(ConfigError, match=f"method '{name}' cannot be used as a bonus"):
+        with pytest.raises(ConfigError, match=f"method '{name}' cannot be used with bonus"):
             make_agent(phase="train", method=name, bonus__coefficient=0.1)
-    with pytest.raises(ConfigError, match="while fine-tuning an agent of method 'diayn'"):
+    with pytest.raises(ConfigError, match="an agent of method 'diayn' in fine-tuning"):
         make_agent(phase="finetune", method="diayn", bonus__coefficient=0.1)
     for wrong in ({"coefficient": -1.0}, {"decay_rate": 1.0}, {"decay_steps": 0}):
         with pytest.raises(ConfigError, match="cannot be used: expected"):
@@ -233,7 +233,7 @@ def test_a_bonus_changes_what_is_learned_until_it_has_faded():
         for environment_steps in (0, 100):
             agent.set_progress(environment_steps)
             for _ in range(60):
-                agent.step(replay)
+                agent.update(replay)
             chosen.append(int(agent.act(np.zeros(1, np.float32))))
         assert chosen == learned
 
@@ -322,9 +322,9 @@ def test_the_command_sets_method_weight_and_options(capsys):
     assert cli.main([*maze, "rnd", "--method", "apt"]) != 0
     assert "bonus = 'rnd' cannot be used with method = 'apt'" in capsys.readouterr().err
     assert cli.main([*maze, "random"]) != 0
-    assert "method 'random' cannot be used as a bonus" in capsys.readouterr().err
+    assert "method 'random' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main([*maze, "mepol"]) != 0
-    assert "method 'mepol' cannot be used as a bonus" in capsys.readouterr().err
+    assert "method 'mepol' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main(["pretrain", *maze[1:], "rnd"]) != 0
     assert "use --method NAME" in capsys.readouterr().err
     assert cli.main(["finetune", "runs/any", "--bonus", "rnd"]) != 0

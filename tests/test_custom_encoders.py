@@ -19,7 +19,7 @@ def test_a_custom_stack_is_built_trained_and_named_in_the_config(piece, stack):
     assert getattr(agent.config, piece).encoder.stack == "custom_encoders:TinyConv"
     assert encoder.feature_dim == getattr(agent.config, piece).encoder.feature_dim
     before = snapshot(parameters_of(encoder.stack))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     assert moved(before, parameters_of(encoder.stack)) == set(before)
 
 
@@ -27,7 +27,7 @@ def test_without_layers_behind_it_the_features_are_its_own():
     for spec, stack, width in ((DISCRETE, TinyMLP, 5), (PIXELS, Folded, 4 * 16 * 16)):
         agent = make_agent(spec, learner__encoder={"stack": stack, "feature_dim": 0, "hidden_dim": 0})
         assert agent.learner.encoder.feature_dim == width
-        agent.step(fill_replay(spec))
+        agent.update(fill_replay(spec))
 
 
 def test_it_can_be_shared_with_the_representation():
@@ -36,7 +36,7 @@ def test_it_can_be_shared_with_the_representation():
     agent = make_agent(PIXELS, representation="simclr", **options)
     assert agent.learner.encoder.stack is agent.representation.encoder.stack
     spr = make_agent(PIXELS, representation="spr", learner__encoder__stack=TinyConv)
-    assert torch.isfinite(spr.step(fill_replay(PIXELS))["spr_loss"])
+    assert torch.isfinite(spr.update(fill_replay(PIXELS))["spr_loss"])
 
 
 def test_a_run_with_one_is_saved_and_loaded(tmp_path):

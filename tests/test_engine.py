@@ -73,7 +73,7 @@ def test_an_engine_runs_the_very_updates_of_the_agent(learner):
     options = {"learner": learner, "learner__target_every_updates": 3, "engine": "eager"}
     alone, run, replay = make_agent(spec, **options), make_agent(spec, **options), fill_replay(spec)
     torch.manual_seed(1)
-    losses = [alone.step(replay, i % alone.learner.period)["critic_loss"].item() for i in range(7)]
+    losses = [alone.update(replay, i % alone.learner.period)["critic_loss"].item() for i in range(7)]
     torch.manual_seed(1)
     engine = Engine(run, replay, say_nothing)
     engine.update(0, 4)
@@ -100,7 +100,7 @@ def test_an_update_can_be_undone_without_a_trace(learner):
             if agent is undone:
                 before = snapshot(agent.tensors())
                 with engine._undone():
-                    engine._step(agent.learner.variant(update))
+                    engine._run(agent.learner.variant(update))
                     assert moved(before, agent.tensors())
                 assert not moved(before, agent.tensors())
             engine.update(update, 1)
@@ -160,7 +160,7 @@ def test_loading_and_moving_forget_what_was_captured():
 
 def test_moving_an_agent_moves_its_optimizers():
     agent, replay = make_agent(), fill_replay()
-    agent.step(replay)
+    agent.update(replay)
     before = {name: value.clone() for name, value in agent.optimizers.tensors().items()}
     agent.to(torch.float64)
     after = agent.optimizers.tensors()
@@ -234,7 +234,7 @@ def test_what_cannot_be_captured_is_seen():
 def test_a_method_that_reads_the_host_is_named_with_its_line_and_the_remedy():
     agent, replay = make_agent(method=Reader), fill_replay()
     with HostReads() as reads:
-        agent.step(replay)
+        agent.update(replay)
     sentence = diagnose_host_read(agent, reads.first, reads.what)
     assert "method 'test_engine:Reader' cannot be captured" in sentence
     assert "test_engine.py, line" in sentence
@@ -250,7 +250,7 @@ def test_of_several_pieces_in_one_file_the_right_one_is_named():
     agent, replay = make_agent(method=Place, representation=Careless), fill_replay()
     agent.method.reward = lambda batch, latents: latents.z_next[:, 0]
     with HostReads() as reads:
-        agent.step(replay)
+        agent.update(replay)
     assert diagnose_host_read(agent, reads.first, reads.what).startswith("representation 'test_engine:")
 
 
@@ -455,7 +455,7 @@ def test_bf16_is_a_choice_and_losses_stay_exact():
     for module in agent.modules():
         if isinstance(module, torch.nn.Conv2d | torch.nn.LayerNorm):
             module.register_forward_hook(look)
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     assert torch.bfloat16 in seen.values()
     assert all(value.dtype == torch.float32 for value in metrics.values())
     assert all(p.dtype == torch.float32 for p in agent.parameters())
@@ -492,7 +492,7 @@ def test_agents_are_updated_in_bf16(case):
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     before = snapshot(agent.learner.critic.state_dict())
     for index in range(2):
-        assert all(value.isfinite().all() for value in agent.step(replay, index).values())
+        assert all(value.isfinite().all() for value in agent.update(replay, index).values())
     assert moved(before, agent.learner.critic.state_dict())
 
 

@@ -31,7 +31,7 @@ def taken(monkeypatch):
     actions = []
     step = Walk.step
     monkeypatch.setattr(Walk, "step", lambda self, action: actions.append(int(action)) or step(self, action))
-    monkeypatch.setattr(voidrl.agent.Agent, "step", lambda self, replay, index=0: {})
+    monkeypatch.setattr(voidrl.agent.Agent, "update", lambda self, replay, index=0: {})
     return actions
 
 

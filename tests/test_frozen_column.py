@@ -84,7 +84,7 @@ def test_the_frozen_column_gives_the_pretrained_features_and_never_changes(case,
 
     names, before = frozen_names(agent), snapshot(agent.tensors())
     for index in range(3):
-        agent.step(replay, index)
+        agent.update(replay, index)
     changed = moved(before, agent.tensors())
     assert names
     assert not changed & names  # spectral norm's vectors included
@@ -103,7 +103,7 @@ def test_targets_share_the_frozen_column_and_follow_the_new_one(case):
     assert not any("target_encoder.frozen" in name for name in agent.tensors())
     replay = fill_replay(agent.spec)
     obs = replay.observations(replay.sample(4))
-    agent.step(replay)
+    agent.update(replay)
     with torch.no_grad():
         assert torch.allclose(learner.target_encoder(obs), learner.encoder(obs), atol=1e-5)
 
@@ -128,9 +128,9 @@ def test_the_encoders_learning_rate_is_the_new_columns_and_an_update_reads_nothi
     assert {rates.pop(id(p)) for p in new} == {0.25}
     assert set(rates.values()) == {agent.config.learner.learning_rate}
     replay = fill_replay()
-    agent.step(replay)
+    agent.update(replay)
     with HostReads() as reads:
-        agent.step(replay)
+        agent.update(replay)
     assert reads.first is None, reads.what
 
 
@@ -156,7 +156,7 @@ def test_columns_of_different_layouts_read_plain_images():
     mixed = make_agent(spec, **plain, **tuning)
     mixed.load_pretrained(source.tensors())
     assert mixed.learner.encoder.layout == Layout() != mixed.learner.encoder.frozen.layout
-    mixed.step(fill_replay(spec))
+    mixed.update(fill_replay(spec))
 
 
 def test_a_frozen_column_costs_its_forward_passes():

@@ -93,7 +93,7 @@ def test_the_replay_may_lie_beside_the_networks_or_in_main_memory(spec, storage)
     agent = make_agent(spec, device=place, learner__n_step=3, method__pool=20)
     replay = fill_replay(spec, storage=place if storage == "cuda" else torch.device("cpu"), device=place)
     for index in range(4):
-        metrics = agent.step(replay, index % agent.learner.period)
+        metrics = agent.update(replay, index % agent.learner.period)
     assert all(value.device.type == "cuda" and torch.isfinite(value) for value in metrics.values())
 
 
@@ -361,7 +361,7 @@ def test_overlapping_updates_equal_those_of_one_stream(spec, options, slow, monk
     assert not moved(snapshot(alone.tensors()), overlapped.tensors())
 
 
-@pytest.mark.parametrize("slow", ["_representation_step", "learn", "_intrinsic_reward"])
+@pytest.mark.parametrize("slow", ["train_representation", "learn", "_intrinsic_reward"])
 def test_a_loss_beside_the_rest_of_its_update_changes_nothing(slow, monkeypatch):
     """Bit for bit, also where one of the streams is far behind the other."""
     options = {"representation": {"name": "icm", "encoder.activation": "relu"}, "share_encoder": "stack"}

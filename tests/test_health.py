@@ -416,7 +416,7 @@ def test_within_an_update_the_first_that_was_computed_is_blamed():
     agent = make_agent(CONTINUOUS, learner="sac", learner__actor_every_updates=3)
     replay = fill_replay(CONTINUOUS)
     for index in range(3):
-        keys = list(agent.step(replay, index))
+        keys = list(agent.update(replay, index))
     order = {key: i for i, key in enumerate(keys)}
     owners = [agent.metric_owners[key] for key in keys]
     assert owners.index("reward") < owners.index("learner")
@@ -516,6 +516,9 @@ def test_a_custom_loss_that_logs_no_accuracy_is_not_judged():
 
 def test_the_learning_rate_that_is_named_is_the_one_in_use():
     tuned = update(Config(phase="finetune"), {"finetune.learning_rate": 0.01})
-    assert (tuned.learning_rate_field, tuned.effective_learning_rate) == ("finetune.learning_rate", 0.01)
+    assert (tuned.effective.learning_rate_field, tuned.effective.learning_rate) == (
+        "finetune.learning_rate",
+        0.01,
+    )
     fresh = Config(phase="pretrain")
-    assert fresh.effective_learning_rate == fresh.learner.learning_rate
+    assert fresh.effective.learning_rate == fresh.learner.learning_rate

@@ -38,7 +38,7 @@ def counted():
 def idle_updates(monkeypatch):
     """Updates that only count."""
     indices = []
-    monkeypatch.setattr(Agent, "step", lambda self, replay, index: indices.append(index) or {})
+    monkeypatch.setattr(Agent, "update", lambda self, replay, index: indices.append(index) or {})
     return indices
 
 
@@ -106,7 +106,7 @@ def test_updates_run_behind_the_choice_of_actions_and_nothing_is_due_at_a_checkp
 
     save = checkpoints.save_run
     monkeypatch.setattr(Agent, "choose", choose)
-    monkeypatch.setattr(Agent, "step", lambda self, replay, index: order.append("update") or {})
+    monkeypatch.setattr(Agent, "update", lambda self, replay, index: order.append("update") or {})
     monkeypatch.setattr(checkpoints, "save_run", lambda *args: order.append("save") or save(*args))
     config = tiny(warmup_steps=2, updates_per_step=2, log__checkpoint_every_steps=4)
     voidrl.pretrain(lambda: Told(length=99), steps=6, out=tmp_path / "run", config=config)
@@ -123,7 +123,7 @@ def test_on_a_cpu_environments_step_while_the_agent_is_updated(tmp_path, monkeyp
 
     monkeypatch.setattr(Envs, "send", told("send", Envs.send))
     monkeypatch.setattr(Envs, "recv", told("recv", Envs.recv))
-    monkeypatch.setattr(Agent, "step", lambda self, replay, index: order.append("update") or {})
+    monkeypatch.setattr(Agent, "update", lambda self, replay, index: order.append("update") or {})
     config = tiny(warmup_steps=1, updates_per_step=1, env__backend="async")
     voidrl.pretrain(Walk, steps=3, out=tmp_path / "run", config=config)
     assert order == ["send", "recv", "send", "recv", "send", "update", "recv", "update"]
@@ -295,7 +295,7 @@ def test_a_failing_evaluation_is_named_too(tmp_path):
 
 @pytest.mark.parametrize("what", ["loss", "weight"])
 def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch, what):
-    step = Agent.step
+    step = Agent.update
 
     def broken(self, replay, index):
         metrics = step(self, replay, index)
@@ -305,7 +305,7 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
             next(self.learner.critic.parameters()).data.fill_(float("inf"))
         return {"critic_loss": metrics["critic_loss"]} if what == "loss" else {}
 
-    monkeypatch.setattr(Agent, "step", broken)
+    monkeypatch.setattr(Agent, "update", broken)
     message = {
         "loss": "metric 'critic_loss' of learner 'dqn' is not finite at update 15, noticed at step 28",
         "weight": r"weight learner\.\S+ is not finite at update 32, .* step 40: .* gradients were not",

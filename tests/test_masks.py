@@ -180,7 +180,7 @@ def test_a_corridor_with_masks_is_learned():
             room = 0
             replay.add(action, np.zeros(1), no, no, frame(room), torch.zeros(1, 0))
     for _ in range(100):
-        agent.step(replay)
+        agent.update(replay)
     obs = torch.from_numpy(np.concatenate([frame(room) for room in range(rooms - 1)]))
     assert agent.choose(obs, torch.zeros(4, 0), deterministic=True).tolist() == onward
     q = agent.learner.values(agent.learner.critic(agent.learner.encoder(obs), torch.zeros(4, 0)))

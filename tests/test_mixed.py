@@ -163,7 +163,7 @@ def test_every_representation_trains_on_mixed_observations_or_says_why_not(name)
             make_agent(MIXED, representation=name)
         return
     agent = make_agent(MIXED, representation=name)
-    agent.step(fill_replay(MIXED, steps=20))
+    agent.update(fill_replay(MIXED, steps=20))
     stored = next(some(MIXED))
     assert agent.representation.encode(stored).shape == (3, agent.representation.dim)
 
@@ -171,14 +171,14 @@ def test_every_representation_trains_on_mixed_observations_or_says_why_not(name)
 @pytest.mark.parametrize("share", ["stack", "all"])
 def test_encoders_are_shared(share):
     agent = make_agent(MIXED, share_encoder=share, representation="icm", learner__encoder__activation="elu")
-    agent.step(fill_replay(MIXED, steps=20))
+    agent.update(fill_replay(MIXED, steps=20))
 
 
 def test_self_prediction_through_the_heads_has_the_numbers():
     spr = {"name": "spr", "projection": "head", "target": "learner"}
     agent = make_agent(MASKED, phase="train", learner="rainbow", representation=spr)
     assert agent.representation.latent_shape == (agent.learner.encoder.feature_dim,)
-    agent.step(fill_replay(MASKED, steps=20))
+    agent.update(fill_replay(MASKED, steps=20))
     with pytest.raises(ConfigError, match="batch_norm = True cannot be used"):
         make_agent(MIXED, phase="train", representation={"name": "spr", "batch_norm": True})
 
@@ -215,6 +215,6 @@ def test_numbers_tell_states_apart_that_look_alike():
         replay.add(action, np.zeros(1), no, no, after, skill)
     agent = make_agent(spec, phase="train", learner__learning_rate=3e-3, learner__batch_size=64)
     for _ in range(40):
-        agent.step(replay)
+        agent.update(replay)
     obs = torch.from_numpy(packed(np.repeat(picture, 2, 0), np.array([[-1.0], [1.0]])))
     assert agent.choose(obs, torch.zeros(2, 0), deterministic=True).tolist() == [0, 1]

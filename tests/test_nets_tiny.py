@@ -100,7 +100,7 @@ def test_symbols_are_told_apart(feature_dim):
 def test_agents_train_on_tiny_images(method, side):
     spec = EnvSpec((3, side, side), True, 2, num_actions=3)
     agent = make_agent(spec, method=small_method(method))
-    metrics = agent.step(fill_replay(spec, steps=20, skill_dim=agent.method.skill_dim))
+    metrics = agent.update(fill_replay(spec, steps=20, skill_dim=agent.method.skill_dim))
     assert all(torch.isfinite(value) for value in metrics.values())
 
 

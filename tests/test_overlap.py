@@ -12,8 +12,8 @@ from helpers import (
     small_method,
     snapshot,
 )
+from voidrl.engine.overlap import runs_beside, scoring_needs
 
-from voidrl.agent.overlap import runs_beside, scoring_needs
 from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
@@ -128,7 +128,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
     if not expected:
         return
     replay, steps = replay_for(agent, PIXELS), []
-    inner = type(agent)._representation_step
+    inner = type(agent).train_representation
 
     def step(agent, *args):
         before = snapshot({**agent.tensors(), **agent.optimizers.tensors()})
@@ -136,9 +136,9 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
         steps.append(moved(before, {**agent.tensors(), **agent.optimizers.tensors()}))
         return metrics
 
-    monkeypatch.setattr(type(agent), "_representation_step", step)
+    monkeypatch.setattr(type(agent), "train_representation", step)
     for update in range(2):
-        agent.step(replay, update)
+        agent.update(replay, update)
     learning_rate = {"representation_rate"}  # which only the optimizer reads, after both
     assert [changed - learning_rate for changed in steps] == [set(), set()]
 

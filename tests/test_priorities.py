@@ -300,7 +300,7 @@ def test_a_learner_without_errors_is_refused():
     losses = agent.learner.losses
     agent.learner.losses = lambda *args: (loss._replace(priority=None) for loss in losses(*args))
     with pytest.raises(ConfigError, match=r"priority_exponent = 0\.5 cannot be used with learner 'dqn'"):
-        agent.step(replay)
+        agent.update(replay)
 
 
 @pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
@@ -320,7 +320,7 @@ def test_an_update_weighs_its_batch_and_stores_its_errors(learner):
     watch_losses(agent, lambda batch, reward: weights.append(batch.weight))
     for index in range(3):
         before = replay.priorities.values.clamp(max=replay.priorities.highest)
-        agent.step(replay, index)
+        agent.update(replay, index)
         touched = (before != replay.priorities.values).sum()
         assert 0 < touched <= agent.config.learner.batch_size
     assert weights[0].tolist() == [1.0] * 16  # all are new
@@ -354,7 +354,7 @@ def test_an_update_that_is_undone_leaves_priorities_alone():
     agent, replay = make_agent(replay__priority_exponent=0.5, engine="eager"), fill_replay(config=ROOTS)
     engine, before = Engine(agent, replay, print), snapshot(replay.state())
     with engine._undone():
-        engine._step(0)
+        engine._run(0)
         assert moved(before, replay.state()) >= {"priority"}
     assert not moved(before, replay.state())
 

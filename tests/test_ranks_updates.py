@@ -139,7 +139,7 @@ def test_without_a_group_nothing_is_exchanged_or_copied():
     assert ranks.average(x) is x
     assert ranks.current().share_of(7) == 7
     rewards = [
-        make_agent(method__pool=pool).step(fill_replay(seed=3))["reward_mean"].isfinite()
+        make_agent(method__pool=pool).update(fill_replay(seed=3))["reward_mean"].isfinite()
         for pool in (0, "all_ranks")
     ]
     assert all(rewards)
@@ -255,7 +255,7 @@ def test_an_update_of_ranks_can_be_undone():
     engine = Engine(agent, replay, print)
     before = {name: value.clone() for name, value in agent.tensors().items()}
     with group_of_one(), engine._undone():
-        engine._step(0)
+        engine._run(0)
     assert all(torch.equal(value, before[name]) for name, value in agent.tensors().items())
 
 

@@ -426,16 +426,16 @@ def test_a_kill_before_the_first_checkpoint_begins_again_without_repeated_rows(t
     start(tmp_path / "straight")
 
     def die():
-        from voidrl.training.schedule import Schedule
+        from voidrl.training.trainer import Trainer
 
-        update = Schedule.update
+        update = Trainer.update
 
         def killed(self):
             update(self)
             if self.run.state.steps == 15:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Schedule.update = killed
+        Trainer.update = killed
         start(tmp_path / "run")
 
     assert wait(forked(die)) == -signal.SIGKILL

@@ -110,7 +110,7 @@ def rewards_seen(values, **options):
     )
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.step(line_replay(values, terminated_at=(7,)))
+    metrics = agent.update(line_replay(values, terminated_at=(7,)))
     return agent, *seen[0], metrics
 
 
@@ -148,7 +148,7 @@ def test_the_horizon_scales_values_to_single_rewards():
     agent = make_agent(method=Constant, intrinsic_scale="horizon", learner__discount=0.9)
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append(reward))
-    agent.step(fill_replay())
+    agent.update(fill_replay())
     torch.testing.assert_close(seen[0], torch.full((16,), 0.1))
     assert make_agent(
         intrinsic_scale="horizon", learner__discount_end=0.997
@@ -166,9 +166,9 @@ def test_signed_rewards_and_those_of_skills_are_standardized_too(method):
     options = {"intrinsic_normalization": "standardize", "learner__n_step": 2}
     agent = make_agent(method=small_method(method), **options)
     replay = fill_replay(skill_dim=agent.method.skill_dim)
-    agent.step(replay)
+    agent.update(replay)
     with HostReads() as reads:
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     assert reads.first is None, reads.what
     assert all(value.isfinite().all() for value in metrics.values())
     assert metrics["reward_std"] < 4

@@ -191,7 +191,7 @@ def test_the_count_agrees_with_the_operators_of_an_update():
         replay = Replay(spec, 2, 128, agent.method.skill_dim, CPU, CPU)
         fill(replay, agent)
         with FlopCounterMode(display=False) as counter:
-            agent.step(replay, agent.learner.variant(0))
+            agent.update(replay, agent.learner.variant(0))
         ratio = update_gflop(spec, config) / (counter.get_total_flops() / 1e9)
         assert 0.4 < ratio < 2.5, (env, ratio)
 

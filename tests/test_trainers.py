@@ -51,7 +51,7 @@ def record_steps(agent, replay, updates=2):
 
     agent.optimizers.minimize = watched
     for i in range(updates):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     return seen
 
 
@@ -63,7 +63,9 @@ def test_an_encoder_is_trained_by_its_declared_losses_alone(representation, shar
     options |= {"representation__encoder": encoder, "learner__encoder": encoder, **PHASES[phase]}
     auxiliary = representation in ("spr", "curl")
     if phase == "frozen" and auxiliary:
-        with pytest.raises(ConfigError, match=r"representation\.auxiliary = True.*would train a frozen enc"):
+        with pytest.raises(
+            ConfigError, match=r"representation\.auxiliary = True.*would train an encoder that stays"
+        ):
             make_agent(PIXELS, **options)
         return
     agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)
@@ -108,7 +110,7 @@ def test_two_losses_of_one_encoder_are_one_gradient():
         options = {"representation__loss_weight": weight, "learner__max_grad_norm": 0}
         agent = make_agent(PIXELS, representation="spr", **options)
         torch.manual_seed(0)
-        agent.step(fill_replay(PIXELS))
+        agent.update(fill_replay(PIXELS))
         grads[weight] = agent.learner.encoder.stack[0].weight.grad.clone()
     once = grads[2.0] - grads[1.0]
     assert once.abs().max() > 0
@@ -122,7 +124,7 @@ def test_a_linear_output_is_trained_saved_and_loaded_where_encoders_are_shared(s
     options |= {"representation__encoder__output": "linear"}
     agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)
     before = snapshot(dict(agent.representation.encoder.named_parameters()))
-    agent.step(replay)
+    agent.update(replay)
     assert moved(before, dict(agent.representation.encoder.named_parameters())) == set(before)
     assert not [m for m in agent.representation.encoder.trunk if isinstance(m, torch.nn.LayerNorm)]
     other = make_agent(PIXELS, seed=1, **options)
@@ -137,7 +139,7 @@ def test_a_trunk_that_the_learner_does_not_share_is_trained_by_the_representatio
     options = {"share_encoder": "stack", "encoder_trainers": ("learner",), "representation": "simclr"}
     agent = make_agent(PIXELS, representation__encoder=encoder, learner__encoder=encoder, **options)
     before = snapshot(parameters_of(agent.representation.encoder.trunk))
-    agent.step(fill_replay(PIXELS))
+    agent.update(fill_replay(PIXELS))
     assert moved(before, parameters_of(agent.representation.encoder.trunk)) == set(before)
 
 
@@ -171,12 +173,12 @@ def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
         (
             PIXELS,
             {"representation": "spr", "share_encoder": "stack"},
-            "'spr', which uses the learner's encoder as a whole: use 'nothing'",
+            "'spr': it uses the learner's encoder as a whole; use 'nothing'",
         ),
         (
             PIXELS,
             {"representation": "fixed", "encoder_trainers": ("representation",)},
-            r"encoder_trainers = \('representation',\).*'fixed', which has no loss",
+            r"encoder_trainers = \('representation',\).*'fixed': it has no loss",
         ),
         (
             PIXELS,
@@ -196,12 +198,12 @@ def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
         (
             PIXELS,
             {"method": "rnd", "representation": "simclr", "encoder_trainers": ("representation",)},
-            "method 'rnd', which does not read f, and share_encoder = 'nothing'.*would serve nothing",
+            "method 'rnd' and share_encoder = 'nothing'.*would serve nothing",
         ),
         (
             PIXELS,
             {"method": "apt", "encoder_trainers": ("method",)},
-            "method 'apt', whose losses do not reach f: leave out 'method', or use diayn",
+            "method 'apt': its losses do not reach the encoder; leave out 'method', or use diayn",
         ),
         (
             PIXELS,
@@ -264,7 +266,7 @@ def test_parts_have_their_own_learning_rates(spec, learner):
     rates = {"learning_rate": 1e-3, "encoder_learning_rate": 1e-5, "first_layer_learning_rate": 1e-4}
     agent = make_agent(spec, learner=learner, phase="finetune", finetune=rates)
     before = snapshot(parameters_of(agent.learner))
-    agent.step(fill_replay(spec))
+    agent.update(fill_replay(spec))
     first = {id(p) for layer in agent.learner.first_layers for p in layer.parameters()}
     encoder = {id(p) for p in agent.learner.encoder.parameters()}
     checked = set()
@@ -284,11 +286,11 @@ def test_a_rate_of_zero_freezes_and_from_scratch_no_part_has_its_own():
     tuned = make_agent(phase="finetune", finetune=rates)
     before = snapshot(parameters_of(tuned.learner))
     for _ in range(3):
-        tuned.step(fill_replay())
+        tuned.update(fill_replay())
     changed = moved(before, parameters_of(tuned.learner))
     assert changed
     assert not any(name.startswith("encoder.") or ".0." in name for name in changed)
     scratch = make_agent(phase="train", finetune=rates)
     before = snapshot(parameters_of(scratch.learner))
-    scratch.step(fill_replay())
+    scratch.update(fill_replay())
     assert any(name.startswith("encoder.") for name in moved(before, parameters_of(scratch.learner)))

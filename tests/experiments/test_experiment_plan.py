@@ -95,7 +95,9 @@ def test_a_method_from_scratch_may_have_a_bonus(tmp_path):
     file.write_text(BONUS)
     plan = plan_of(file, steps_scale=0.5)
     configs = {cell.arm.name: cell.config for cell in plan.cells}
-    assert {name: (c.method.name, c.bonus.coefficient) for name, c in configs.items() if c.has_bonus} == {
+    assert {
+        name: (c.method.name, c.bonus.coefficient) for name, c in configs.items() if c.effective.has_bonus
+    } == {
         "counted": ("rnd", BONUS_COEFFICIENT),
         "strong": ("apt", 0.5),
     }

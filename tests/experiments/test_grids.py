@@ -141,7 +141,7 @@ def test_points_are_cells_and_share_equal_pre_trainings(plan_of):
     assert len(finals) == 12
     cell = next(cell for cell in finals if cell.folder == "goal/apt/k=6,learning_rate=0.0001/seed2")
     assert cell.source == "maze/apt/k=6/seed2"
-    assert (cell.config.method.k, cell.config.effective_learning_rate) == (6, 1e-4)
+    assert (cell.config.method.k, cell.config.effective.learning_rate) == (6, 1e-4)
     assert cell.label == "APT (k 6, learning_rate 0.0001)"
     assert cell.point == {"method.k": 6, "finetune.learning_rate": 1e-4}
     assert {to_json(cell.config)["finetune"]["learning_rate"] for cell in pretrained} == {None}

@@ -81,7 +81,7 @@ def test_the_actor_may_be_updated_less_often():
         fill_replay(CONTINUOUS),
     )
     assert agent.learner.period == 6
-    assert ["actor_loss" in agent.step(replay, i) for i in range(6)] == [True, False, False] * 2
+    assert ["actor_loss" in agent.update(replay, i) for i in range(6)] == [True, False, False] * 2
 
 
 # Trunks
@@ -140,7 +140,7 @@ def test_skills_join_before_the_trunks(spec):
     learner, width = agent.learner, agent.learner.encoder.feature_dim
     assert learner.critic.trunk[0].in_features == width + 2 + (0 if spec.pixels else 2)
     assert learner.actor[0].in_features == width + 2
-    agent.step(fill_replay(spec, skill_dim=2))
+    agent.update(fill_replay(spec, skill_dim=2))
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, PIXELS_CONTINUOUS], ids=["vectors", "pixels"])

@@ -34,7 +34,7 @@ def test_the_methods_reward_is_what_the_target_uses(learner, n_step):
             replay.segment(slots, n_step, 0.5).weights.sum(1).mean()
         )  # Σ γ^i, shorter at the end of the data
         torch.manual_seed(1)
-        targets[method] = agent.step(replay)["q_target"]
+        targets[method] = agent.update(replay)["q_target"]
     torch.testing.assert_close(targets[Five] - targets[Constant], 4 * steps)
 
 
@@ -160,7 +160,7 @@ def test_the_target_follows_by_tau_every_few_updates(learner):
     assert any(name.startswith("target_critic.") for name in targets)
     for index in range(agent.learner.period):
         before = snapshot(dict(agent.learner.named_parameters()))
-        agent.step(replay, index)
+        agent.update(replay, index)
         after = dict(agent.learner.named_parameters())
         for name in targets:
             goal = after[name.removeprefix("target_")] if index % 3 == 0 else before[name]
@@ -170,7 +170,7 @@ def test_the_target_follows_by_tau_every_few_updates(learner):
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_gradients_are_clipped_to_the_norm(learner):
     agent = make_agent(spec_for(learner), learner=learner, phase="train", learner__max_grad_norm=1e-3)
-    agent.step(fill_replay(spec_for(learner)))
+    agent.update(fill_replay(spec_for(learner)))
     for optimizer in agent.optimizers.values():
         gradients = [p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None]
         assert torch.stack([g.norm() for g in gradients]).norm() <= 1e-3 * 1.01
@@ -192,7 +192,7 @@ def test_a_frozen_critic_passes_gradients_on_and_takes_none():
 def test_after_an_update_everything_can_be_trained_that_could_before(learner):
     agent = make_agent(spec_for(learner), learner=learner)
     before = {name: p.requires_grad for name, p in agent.named_parameters()}
-    agent.step(fill_replay(spec_for(learner)))
+    agent.update(fill_replay(spec_for(learner)))
     assert {name: p.requires_grad for name, p in agent.named_parameters()} == before
 
 
@@ -230,7 +230,7 @@ def test_a_learner_needs_no_constructor_of_its_own():
     agent, replay = make_agent(learner=Plain), fill_replay()
     assert agent.learner.period == 1
     before = snapshot(agent.tensors())
-    agent.step(replay)
+    agent.update(replay)
     assert moved(before, agent.tensors())
     assert not hasattr(agent.learner, "critic")
     assert isinstance(make_agent(learner=Plain, method=Critical).learner.critic, torch.nn.Linear)

@@ -146,9 +146,9 @@ def test_an_update_reads_nothing_on_the_host_and_values_follow_the_reward():
     options |= {"learner__learning_rate": 1e-2, "learner__target_tau": 0.5, "intrinsic_scale": 500.0}
     agent, replay = make_agent(method=Constant, **options), fill_replay(end_every=10**9)
     for _ in range(60):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     with HostReads() as reads:
-        agent.step(replay)
+        agent.update(replay)
     assert reads.first is None, reads.what
     assert metrics["q_mean"].item() == pytest.approx(1000, rel=0.1)  # 500 / (1 − ½)
     assert metrics["popart_mean"].item() == pytest.approx(1000, rel=0.5)
@@ -158,7 +158,7 @@ def pretrained(**options):
     agent = make_agent(learner__popart=True, **options)
     replay = fill_replay()
     for _ in range(3):
-        agent.step(replay)
+        agent.update(replay)
     return agent, snapshot(agent.tensors())
 
 

@@ -284,7 +284,7 @@ def test_noise_and_epsilon_can_be_used_together(learner):
     assert shares[1] == 1  # one draw of noise for all
     replay = fill_replay()
     before = agent.learner.critic.advantage[0].weight_sigma.clone()
-    agent.step(replay)
+    agent.update(replay)
     assert not torch.equal(agent.learner.critic.advantage[0].weight_sigma, before)  # noise is learned
 
 
@@ -342,7 +342,7 @@ def test_intrinsic_rewards_are_scaled_to_the_support():
     with torch.no_grad():  # uniform distributions, of value 0
         for parameter in agent.learner.parameters():
             parameter.zero_()
-    assert agent.step(replay)["q_target"].item() == pytest.approx(0.1, abs=1e-5)
+    assert agent.update(replay)["q_target"].item() == pytest.approx(0.1, abs=1e-5)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -352,7 +352,7 @@ def test_skills_new_heads_and_first_layers(shared):
 
     options = {"learner": "rainbow", "method": Skilled, "learner__shared_hidden": shared}
     source, replay = make_agent(seed=1, **options), fill_replay(skill_dim=3)
-    source.step(replay)
+    source.update(replay)
     assert len(source.learner.first_layers) == (1 if shared else 2)
     assert all(layer.weight.shape[1] == 8 + 3 for layer in source.learner.first_layers)
     rates = {"finetune__heads": "random", "finetune__first_layer_learning_rate": 1e-5}
@@ -361,7 +361,7 @@ def test_skills_new_heads_and_first_layers(shared):
     agent.load_pretrained(source.tensors())
     assert torch.equal(agent.learner.encoder.trunk[0].weight, source.learner.encoder.trunk[0].weight)
     assert agent.learner.support(replay.reward)[-1] == 50
-    agent.step(replay)
+    agent.update(replay)
 
 
 @pytest.mark.parametrize(

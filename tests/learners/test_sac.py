@@ -51,10 +51,10 @@ def test_the_temperature_moves_towards_the_target_entropy(log_std, direction):
     # Entropy above −2 (two action dimensions): α falls, the policy may narrow. Below: it rises.
     bounds = {"learner__log_std_min": log_std - 0.01, "learner__log_std_max": log_std + 0.01}
     agent, replay = sac(**bounds), fill_replay(CONTINUOUS)
-    entropy = agent.step(replay)["policy_entropy"]
+    entropy = agent.update(replay)["policy_entropy"]
     assert (entropy > -2) == (direction < 0)
     for _ in range(20):
-        agent.step(replay)
+        agent.update(replay)
     assert (agent.learner.log_alpha.exp() - 0.1) * direction > 0
 
 
@@ -64,10 +64,10 @@ def test_a_given_target_entropy_is_what_the_temperature_moves_towards():
     replay = fill_replay(CONTINUOUS)
     for target, direction in ((None, -1), (2.0, 1)):
         agent = sac(learner__target_entropy=target, **bounds)
-        entropy = agent.step(replay)["policy_entropy"]
+        entropy = agent.update(replay)["policy_entropy"]
         assert -2 < entropy < 2
         for _ in range(20):
-            agent.step(replay)
+            agent.update(replay)
         assert (agent.learner.log_alpha.exp() - 0.1) * direction > 0
 
 
@@ -76,12 +76,12 @@ def test_a_fixed_temperature_stays_and_the_agent_can_be_fine_tuned_with_a_learne
     agent = sac(learner__learn_temperature=False, learner__initial_temperature=0.3)
     assert "temperature" not in agent.optimizers
     for _ in range(3):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     assert metrics["temperature"].item() == pytest.approx(0.3)
     assert agent.learner.log_alpha.exp().item() == pytest.approx(0.3)
     learned = make_agent(CONTINUOUS, learner="sac", phase="finetune")
     learned.load_pretrained(agent.tensors())
-    learned.step(replay)
+    learned.update(replay)
     assert 0 < abs(learned.learner.log_alpha.exp().item() - 0.3) < 0.01
 
 
@@ -95,7 +95,7 @@ def test_actor_and_temperature_move_every_second_update():
     assert agent.learner.period == 2
     for update in range(4):
         before = snapshot(agent.tensors())
-        metrics = agent.step(replay, update % 2)
+        metrics = agent.update(replay, update % 2)
         names = moved(before, agent.tensors())
         due = update % 2 == 0
         assert ("learner.actor.0.weight" in names) == due

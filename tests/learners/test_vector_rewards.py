@@ -80,7 +80,7 @@ def test_n_steps_are_added_and_scaled_by_component_and_logged_as_scalars():
         replay.add(np.zeros(1, np.int64), np.zeros(1), no, no, states[t + 1 : t + 2], skill)
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     ((batch, reward),) = seen
     for row, given in zip(batch.obs, reward, strict=True):
         t = int(row[0])
@@ -151,7 +151,7 @@ def test_every_component_converges_to_its_discounted_sum():
         at = (at + 2 * action - 1) % STATES
         replay.add(action, np.zeros(8), no, no, eye[at], skill)
     for _ in range(400):
-        agent.step(replay)
+        agent.update(replay)
 
     reached = torch.tensor([[(s - 1) % STATES, (s + 1) % STATES] for s in range(STATES)])
     for k, w in enumerate(WEIGHTS):
@@ -204,7 +204,7 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
 
     assert chosen(agent.learner.critic.acting_values)
     assert not chosen(agent.learner.critic)
-    agent.step(fill_replay(skill_dim=2))
+    agent.update(fill_replay(skill_dim=2))
     features = agent.learner.features(obs)
     assert chosen(agent.learner.critic.acting_values)
     assert agent.learner.critic.gpi_valid
@@ -213,7 +213,7 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
     tuned.load_pretrained(agent.tensors())
     assert tuned.learner.critic.gpi_valid  # the warm-up acts as pre-training did
     assert not moved(agent.learner.critic.state_dict(), tuned.learner.critic.state_dict())
-    tuned.step(fill_replay(skill_dim=2))
+    tuned.update(fill_replay(skill_dim=2))
     assert not tuned.learner.critic.gpi_valid
     assert not tuned.learner.target_critic.gpi_valid
     agent, features = tuned, tuned.learner.features(obs)
@@ -226,7 +226,7 @@ def test_views_and_priorities_take_vectors():
     before = replay.priorities.tree.clone() if hasattr(replay.priorities, "tree") else None
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append(reward))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     assert seen[0].shape == (32, 2)
     assert torch.equal(seen[0][:16], seen[0][16:])
     assert metrics["critic_loss"].isfinite()
@@ -238,7 +238,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_scalars():
     replay = fill_replay(skill_dim=2)
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     ((batch, reward),) = seen
     plain = batch.next_obs[:, :2]
     std = (plain * batch.skill).sum(1).std(correction=0)

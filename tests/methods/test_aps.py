@@ -137,9 +137,9 @@ def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
     slots = replay.starts[: len(replay)]
     frames = replay.segment(slots, 1, 1.0).states[:, 1]
     replay.frames[frames, :2] = replay.skill[slots, :2]
-    first = agent.step(replay)["aps_loss"]
+    first = agent.update(replay)["aps_loss"]
     for _ in range(80):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     batch = replay.batch(slots, 1, 1.0)
     with torch.no_grad():
         _, direction = agent.method.phi(batch.next_obs)

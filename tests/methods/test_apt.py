@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, watch_losses
+from voidrl.agent.rewards import batch_latents, encoded_pool
 
 from voidrl.agent import Agent
 from voidrl.entropy import particle_reward
@@ -26,7 +27,7 @@ def rewards_and_raw(agent, replay, raw, updates=3):
 
     watch_losses(agent, look)
     for i in range(updates):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     return given, expected
 
 
@@ -155,7 +156,7 @@ def test_the_pool_is_drawn_from_the_replay():
     agent, replay = make_agent(method__pool=40, representation="identity"), fill_replay()
     batch = replay.batch(replay.sample(3), 1, 1.0)
     stored = replay.observations(replay.starts[: len(replay)])
-    drawn = agent._latents(batch, agent._pool(replay)).pool(40)
+    drawn = batch_latents(agent, batch, encoded_pool(agent, replay)).pool(40)
     assert drawn.shape == (40, 4)
     assert all((stored == row).all(1).any() for row in drawn)
 
@@ -198,4 +199,4 @@ def test_too_many_neighbors_are_refused_before_anything_is_built(options, senten
 
 def test_as_many_neighbors_as_there_are_can_be_searched():
     for options in ({"method__k": 15}, {"method__k": 16, "method__include_self": True}):
-        make_agent(DISCRETE, **options).step(fill_replay())
+        make_agent(DISCRETE, **options).update(fill_replay())

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
 from tiny_runs import MAZE, newest, rows
+from voidrl.agent.rewards import intrinsic_scale
 
 import voidrl
 from voidrl.agent.dry_build import dry_build
@@ -46,7 +47,7 @@ def test_one_encoder_is_trained_by_both_losses_and_protected_in_fine_tuning(pres
     assert spr.warmup_updates == 0  # a predictor that lags behind the encoder lets it collapse
     assert math.prod(agent.representation.latent_shape) == agent.representation.dim  # z is what is predicted
     assert finetune.heads == "first_layer"  # which self-prediction has trained
-    heads, encoder = tuning.effective_learning_rate, finetune.encoder_learning_rate
+    heads, encoder = tuning.effective.learning_rate, finetune.encoder_learning_rate
     assert 0 < encoder <= heads / 10
     parts = {group["lr"] for group in tuned.optimizers._plans["critic"].groups}
     assert parts == {heads, encoder, finetune.first_layer_learning_rate or heads}
@@ -59,7 +60,7 @@ def test_spr_still_trains_the_encoder_in_fine_tuning():
         agent = make_agent(PIXELS, representation={"name": "spr", "auxiliary": auxiliary}, **options)
         before = snapshot(parameters_of(agent))
         torch.manual_seed(1)
-        metrics = agent.step(fill_replay(PIXELS))
+        metrics = agent.update(fill_replay(PIXELS))
         after[auxiliary] = snapshot(parameters_of(agent))
         assert ("spr_loss" in metrics) == auxiliary
         assert any("transition" in name for name in moved(before, after[auxiliary])) == auxiliary
@@ -90,12 +91,12 @@ def test_the_agent_spr_can_be_pretrained_by_apt_within_its_support(tmp_path):
     agent = dry_build(GAME, pretraining)
     assert agent.trainers == dry_build(GAME, tuning).trainers == {"representation", "learner"}
     discount, learner = pretraining.learner.discount, pretraining.learner
-    assert agent._intrinsic_scale == pytest.approx(1 - discount)
-    assert agent._intrinsic_scale / (1 - discount) < learner.v_max  # rewards are about 1 per step
+    assert intrinsic_scale(agent) == pytest.approx(1 - discount)
+    assert intrinsic_scale(agent) / (1 - discount) < learner.v_max  # rewards are about 1 per step
     small = make_agent(DISCRETE, learner="rainbow", representation="spr", replay__priority_exponent=0.5)
     replay = fill_replay(config=small.config.replay)
     for _ in range(20):
-        metrics = small.step(replay)
+        metrics = small.update(replay)
     assert metrics["support_share"] < 0.2
     assert metrics["q_mean"].abs() < 2
     assert not any(key.startswith(CHECK) and not torch.isfinite(value) for key, value in metrics.items())

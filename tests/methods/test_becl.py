@@ -99,7 +99,7 @@ def test_k_rooms_are_separated_and_one_room_is_chance(rooms):
     seen = []
     watch_losses(agent, lambda batch, reward: seen.append((batch.skill, reward)))
     for _ in range(60 if rooms == K else 6):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     for skill, reward in seen[-5:]:
         if rooms == 1:
             torch.testing.assert_close(reward, torch.full((64,), 1 / 63))
@@ -137,7 +137,7 @@ def test_several_batches_are_fresh_and_the_last_is_the_one_rewarded(intrinsic_n_
     steps = []
     minimize = agent.optimizers.minimize
     agent.optimizers.minimize = lambda names, loss: (steps.append(names), minimize(names, loss))
-    agent.step(replay)
+    agent.update(replay)
     first, last = agent.method.seen
     assert (first.next_obs - first.obs == ahead).float().mean() > 0.7  # the newest are cut short
     assert not torch.equal(first.obs, last.obs)
@@ -155,7 +155,7 @@ def test_f_learns_from_the_learners_batch_alone():
         return losses(batch, latents)
 
     agent.method.losses = watched
-    agent.step(fill_replay(PIXELS, skill_dim=3))
+    agent.update(fill_replay(PIXELS, skill_dim=3))
     assert trained == [False, False, True]
 
 

@@ -8,6 +8,7 @@ from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, ru
 from test_protocols import resolve
 from test_protocols import spec_of as spec_of_preset
 from tiny_runs import Walk, assert_same_run, tiny
+from voidrl.agent.rewards import batch_latents, encoded_pool
 
 import voidrl
 from voidrl.agent.dry_build import dry_build
@@ -108,7 +109,7 @@ def test_visits_1_4_and_100_earn_beta_and_its_half_and_tenth_after_any_number_of
     expected = torch.tensor([0.5, 0.25, 0.05])
     for number in (0, 3):
         for _ in range(number):
-            agent.step(replay)  # updates count nothing
+            agent.update(replay)  # updates count nothing
         if number == 0:
             for row, visits in enumerate((1, 4, 100)):
                 for _ in range(visits // 4):  # several environments at once
@@ -168,8 +169,8 @@ def test_codes_of_latents_are_recounted_as_f_moves():
     codes = []
     for _ in range(2):
         for _ in range(32):
-            agent.step(replay)
-        latents = agent._latents(batch, agent._pool(replay))
+            agent.update(replay)
+        latents = batch_latents(agent, batch, encoded_pool(agent, replay))
         visits = method.number(batch, latents)
         assert visits[rare].mean().item() == pytest.approx(100, rel=0.25)
         assert visits[~rare].mean().item() == pytest.approx(900, rel=0.05)
@@ -177,7 +178,9 @@ def test_codes_of_latents_are_recounted_as_f_moves():
         codes.append(method.hash(latents.z_next))
         shake(agent.representation)
     assert not torch.equal(*codes)
-    stale = method.number(batch, agent._latents(batch, agent._pool(replay)))  # not yet recounted
+    stale = method.number(
+        batch, batch_latents(agent, batch, encoded_pool(agent, replay))
+    )  # not yet recounted
     assert stale.max() == 1  # no code is in the sample any more
 
 

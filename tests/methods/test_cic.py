@@ -116,7 +116,7 @@ def test_skills_are_told_apart_if_transitions_follow_them(follow):
     options = {"method__learning_rate": 3e-3, "method__temperature": 0.1, "learner__batch_size": 32}
     agent = make_agent(**SMALL, **options)
     replay = move_by_skill(agent, follow)
-    metrics = [agent.step(replay) for _ in range(80)]
+    metrics = [agent.update(replay) for _ in range(80)]
 
     def mean(name, some):
         return np.mean([m[name].item() for m in some])
@@ -154,7 +154,7 @@ def test_from_pixels_the_loss_can_train_the_encoder():
     agent = make_agent(PIXELS, encoder_trainers=("method",), learner__learning_rate=1e-12, **SMALL)
     assert agent.config.representation.name == "learner"
     before = snapshot(parameters_of(agent.learner.encoder))
-    agent.step(fill_replay(PIXELS, skill_dim=3))
+    agent.update(fill_replay(PIXELS, skill_dim=3))
     assert moved(before, parameters_of(agent.learner.encoder)) == set(before)
 
 

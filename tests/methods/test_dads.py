@@ -137,7 +137,7 @@ def test_updates_learn_continuous_skills_and_reward_them():
     replay, rewards = walks(WIDE, skills, skills, 0.05), []
     watch_losses(agent, lambda batch, reward: rewards.append(reward))
     for _ in range(80):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     assert agent.method.projection.shape == (40, 8)
     assert metrics["dads_error"] < 0.1  # of the variance of the steps
     assert torch.cat(rewards[:3]).mean() < 0.3

@@ -40,7 +40,7 @@ def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
     rewards = []
     watch_losses(agent, lambda batch, reward: rewards.append(reward))
     for _ in range(60):
-        agent.step(replay)
+        agent.update(replay)
     last = torch.cat(rewards[-10:])
     assert last.max() <= math.log(K) + 1e-5
     assert last.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
@@ -60,12 +60,12 @@ def test_from_pixels_the_classifier_can_train_the_learners_encoder():
     agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
     assert agent.config.representation.name == "learner"
     before = snapshot(parameters_of(agent.learner.encoder))
-    agent.step(fill_replay(PIXELS, skill_dim=K))
+    agent.update(fill_replay(PIXELS, skill_dim=K))
     assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none
     both = make_agent(PIXELS, encoder_trainers=("method", "learner"), **options)
     together, minimize = [], both.optimizers.minimize
     both.optimizers.minimize = lambda names, loss: (together.append(set(names)), minimize(names, loss))
-    both.step(fill_replay(PIXELS, skill_dim=K))
+    both.update(fill_replay(PIXELS, skill_dim=K))
     assert {"method", "critic"} in together
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, points
+from voidrl.agent.rewards import batch_latents
 
 from voidrl.errors import ConfigError
 from voidrl.methods.disagreement import DisagreementConfig
@@ -16,7 +17,7 @@ def small_agent(spec=DISCRETE, **changes):
 
 def train(agent, batches):
     for batch in batches:
-        for loss in agent.method.losses(batch, agent._latents(batch, None)):
+        for loss in agent.method.losses(batch, batch_latents(agent, batch, None)):
             agent.optimizers.minimize([loss.optimizer], loss.value)
     return loss.metrics["disagreement_loss"].item()
 
@@ -31,7 +32,7 @@ def test_five_constants_earn_their_variance():
         last.bias[:, 0, 0] = constants  # in one of 4 dimensions
     batch = replay.batch(replay.sample(9), 1, 1.0)
     with torch.no_grad():
-        reward = agent.method.reward(batch, agent._latents(batch, None))
+        reward = agent.method.reward(batch, batch_latents(agent, batch, None))
     torch.testing.assert_close(reward, torch.full((9,), 12.5 / 4))  # (9 + 4 + 1 + 0 + 36) / 4 = 12.5
 
 
@@ -47,7 +48,7 @@ def test_the_models_are_five_independent_networks(spec):
         for m in range(5):
             hidden = (x @ first.weight[m] + first.bias[m]).relu()
             torch.testing.assert_close(predicted[m], hidden @ last.weight[m] + last.bias[m])
-        reward = agent.method.reward(batch, agent._latents(batch, None))
+        reward = agent.method.reward(batch, batch_latents(agent, batch, None))
     variance = predicted.var(0, correction=1).mean(1)
     torch.testing.assert_close(reward, variance / variance.std(correction=0))  # of s and the action
     assert predicted.shape == (5, 9, 4)
@@ -87,7 +88,7 @@ def test_the_disagreement_falls_where_the_agent_has_been_and_not_elsewhere():
 
     before = variances()
     for _ in range(150):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     after = variances()
     assert after[0] < 0.1 * before[0]
     assert after[1] > 20 * after[0]
@@ -129,7 +130,7 @@ def test_rewards_have_a_deviation_of_one_unless_left_as_they_are():
     for _ in range(100):
         batch = replay.batch(replay.sample(64), 1, 1.0)
         with torch.no_grad():
-            rewards.append(agent.method.reward(batch, agent._latents(batch, None)))
+            rewards.append(agent.method.reward(batch, batch_latents(agent, batch, None)))
     assert torch.cat(rewards[50:]).std().item() == pytest.approx(1, abs=0.1)
 
 

@@ -18,6 +18,7 @@ from helpers import (
     spec_of,
 )
 from tiny_runs import Walk, assert_same_run, newest, tiny
+from voidrl.agent.rewards import batch_latents
 
 import voidrl
 from voidrl.errors import ConfigError
@@ -61,7 +62,7 @@ def test_ten_clusters_use_ten_codes_and_the_reward_is_greatest_at_the_centroid()
     method, (replay, places) = agent.method, clusters()
     for _ in range(150):
         batch = replay.batch(replay.sample(64), 1, 1.0)
-        (loss,) = method.losses(batch, agent._latents(batch, None))
+        (loss,) = method.losses(batch, batch_latents(agent, batch, None))
         agent.optimizers.minimize([loss.optimizer], loss.value)
     assert method.metrics()["edl_codes"] > 9
     assert loss.metrics["edl_error"] < 0.1  # of the variance
@@ -170,17 +171,17 @@ def test_the_copy_of_f_follows_it_until_codes_are_fitted_and_the_codes_stay_as_t
         with torch.no_grad():
             return not torch.allclose(f.encode(batch.obs), method.space(batch.obs), atol=1e-6)
 
-    agent.step(replay)
+    agent.update(replay)
     assert not differ()
     method.set_progress(40_000, 100_000)
     space, codes = snapshot(parameters_of(method.space)), snapshot(parameters_of(method.vae))
-    agent.step(replay)
+    agent.update(replay)
     assert differ()  # contrast goes on training f
     assert moved(codes, parameters_of(method.vae)) == set(codes)
     method.set_progress(50_000, 100_000)
     kept = snapshot(dict(method.state_dict()))
     for _ in range(3):
-        agent.step(replay)
+        agent.update(replay)
     changed = moved(kept, dict(method.state_dict()))
     assert not moved(space, parameters_of(method.space))
     assert {name.partition(".")[0] for name in changed} == {"exploration", "moments", "vae"}

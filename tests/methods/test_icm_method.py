@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent
+from voidrl.agent.rewards import batch_latents
 
 from voidrl.errors import ConfigError
 
@@ -14,7 +15,7 @@ def test_the_reward_is_the_representations_forward_error():
         batch = replay.batch(replay.sample(9), 1, 1.0)
         f = agent.representation
         with torch.no_grad():
-            reward = agent.method.reward(batch, agent._latents(batch, None))
+            reward = agent.method.reward(batch, batch_latents(agent, batch, None))
             z, z_next = f.encode(batch.obs), f.encode(batch.next_obs)
             action = batch.action if not spec.discrete else torch.eye(3)[batch.action]
             predicted = f.forward_net(torch.cat([z, action], 1))
@@ -28,7 +29,7 @@ def test_the_papers_reward_is_half_of_eta_times_the_squared_error():
     replay = fill_replay()
     batch = replay.batch(replay.sample(9), 1, 1.0)
     with torch.no_grad():
-        latents = agent._latents(batch, None)
+        latents = batch_latents(agent, batch, None)
         reward = agent.method.reward(batch, latents)
         error = agent.representation.prediction_error(latents.z, batch.action, latents.z_next)
     torch.testing.assert_close(reward, 0.25 * error**2)

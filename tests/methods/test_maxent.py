@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import DISCRETE, fill_replay, make_agent
 from tiny_runs import Walk, assert_same_run, tiny
+from voidrl.agent.rewards import batch_latents, encoded_pool
 
 import voidrl
 from voidrl.errors import ConfigError
@@ -115,9 +116,9 @@ def test_of_latents_a_sample_is_counted_and_the_rarest_earns_most():
     for position in range(len(replay.frames)):
         replay.frames[position] = 1 - 2 * float(position % 10 == 0)
     for _ in range(8):
-        agent.step(replay)
+        agent.update(replay)
     batch = replay.batch(replay.sample(100), 1, 1.0)
-    reward = agent.method.reward(batch, agent._latents(batch, agent._pool(replay)))
+    reward = agent.method.reward(batch, batch_latents(agent, batch, encoded_pool(agent, replay)))
     rare = batch.next_obs[:, 0] < 0
     epsilon = 2**-0.5
     assert reward[rare].mean().item() == pytest.approx(1 / (0.1 + epsilon), rel=0.1)

@@ -15,6 +15,7 @@ from helpers import (
     snapshot,
     update,
 )
+from voidrl.agent.rewards import batch_latents, encoded_options, encoded_pool
 
 from voidrl.config import MethodConfig, SkillConfig, registry, to_json
 from voidrl.engine.host_reads import HostReads
@@ -60,7 +61,9 @@ def test_rewards_are_finite_and_one_per_transition_and_updates_log_scalars(name,
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     segment = replay.segment(replay.sample(16), 1, 1.0)
     batch = replay.n_step_batch(segment)
-    latents = agent._latents(batch, agent._pool(replay), agent._option(replay, segment))
+    latents = batch_latents(
+        agent, batch, encoded_pool(agent, replay), encoded_options(agent, replay, segment)
+    )
     with torch.no_grad():
         reward = agent.method.reward(batch, latents)
     dim = agent.method.reward_dim
@@ -88,7 +91,7 @@ def test_the_step_can_be_captured(name):
     agent = make_agent(PIXELS, method=small_method(name), learner__n_step=3)
     replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     with HostReads() as reads:
-        agent.step(replay)
+        agent.update(replay)
     assert reads.first is None
 
 

@@ -98,7 +98,7 @@ def test_familiar_states_lose_their_scale():
     method = agent.method
     method.rnd.observe(torch.cat([known, known - 2]), None, None)
     for _ in range(60):
-        agent.step(replay)
+        agent.update(replay)
     with torch.no_grad():
         errors = [method.rnd.error(x) for x in (known, known - 2)]
         familiar, new = (method.scale(error).mean().item() for error in errors)
@@ -115,7 +115,7 @@ def test_a_slow_copy_of_f_places_states_and_follows_it():
         before = method.embed(obs)
         torch.testing.assert_close(before, agent.representation.encode(obs))
     for _ in range(3):
-        agent.step(replay)
+        agent.update(replay)
     with torch.no_grad():
         slow, fast = ((z - before).norm() for z in (method.embed(obs), agent.representation.encode(obs)))
     assert 0 < slow < 0.1 * fast

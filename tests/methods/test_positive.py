@@ -15,7 +15,7 @@ def test_one_for_every_step_that_does_not_end_the_episode():
     watch_losses(
         agent, lambda batch, reward: seen.update(zip(batch.obs[:, 0].tolist(), reward.tolist(), strict=True))
     )
-    agent.step(replay)
+    agent.update(replay)
     assert seen == {0.0: 1.0, 1.0: 1.0, 2.0: 0.0, 4.0: 1.0}
 
 
@@ -30,5 +30,5 @@ def test_a_policy_learns_to_stay_alive():
     with torch.no_grad():
         replay.frames.zero_()  # all states look alike
     for _ in range(100):
-        agent.step(replay)
+        agent.update(replay)
     assert agent.act([0.0]) == 0

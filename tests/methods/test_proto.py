@@ -14,6 +14,7 @@ from helpers import (
     points,
     snapshot,
 )
+from voidrl.agent.rewards import batch_latents
 
 from voidrl.errors import ConfigError
 from voidrl.methods.proto import ProtoConfig, sinkhorn
@@ -96,7 +97,7 @@ def test_each_update_adds_one_state_per_prototype_and_the_oldest_leave(monkeypat
     monkeypatch.setattr(agent.method, "score", lambda z: scored.append(score(z)) or scored[-1])
     for update in range(5):
         before = agent.method.queue.clone()
-        agent.step(replay)
+        agent.update(replay)
         new = (agent.method.queue != before).any(1).nonzero().flatten().tolist()
         start = 8 * update % 24
         assert new == list(range(start, start + 8))
@@ -111,9 +112,9 @@ def test_states_enter_the_queue_after_they_are_scored():
     """Else most of 16 states, of which 8 prototypes draw, would find themselves."""
     agent, replay = small_agent(), fill_replay()
     for _ in range(3):
-        agent.step(replay)
+        agent.update(replay)
     batch = replay.batch(replay.sample(16), 1, 1.0)
-    latents = agent._latents(batch, None)
+    latents = batch_latents(agent, batch, None)
     list(agent.method.losses(batch, latents))
     before = agent.method.queue.clone()
     with torch.no_grad():
@@ -143,7 +144,7 @@ def test_the_loss_is_the_cross_entropy_of_the_targets_balanced_assignment_of_the
     method, batch = agent.method, replay.batch(replay.sample(16), 1, 1.0)
     with torch.no_grad():
         method.target_projector[0].weight.mul_(-1)  # so that it differs from the trained one
-        (loss,) = method.losses(batch, agent._latents(batch, None))
+        (loss,) = method.losses(batch, batch_latents(agent, batch, None))
         online = F.normalize(method.predictor(method.projector(batch.obs)), dim=1)
         target = F.normalize(method.target_projector(batch.next_obs), dim=1)
         q = sinkhorn(target @ method.prototypes.T / 0.1, 3)
@@ -157,7 +158,7 @@ def test_prototypes_stay_on_the_sphere_and_the_target_follows_slowly():
     start = method.prototypes.detach().clone()
     for _ in range(5):
         old = method.target_projector[0].weight.clone()
-        agent.step(replay)
+        agent.update(replay)
         online = method.projector[0].weight
         torch.testing.assert_close(method.target_projector[0].weight, old.lerp(online, 0.05))
         torch.testing.assert_close(method.prototypes.norm(dim=1), torch.ones(8))
@@ -188,7 +189,7 @@ def test_clusters_get_prototypes_of_their_own():
     before, losses = overlap(), []
     for _ in range(150):
         transitions = sample()
-        for loss in method.losses(transitions, agent._latents(transitions, None)):
+        for loss in method.losses(transitions, batch_latents(agent, transitions, None)):
             agent.optimizers.minimize([loss.optimizer], loss.value)
             losses.append(loss.metrics["proto_loss"].item())
         method.after_step()
@@ -201,7 +202,7 @@ def test_clusters_get_prototypes_of_their_own():
 def test_from_pixels_its_loss_alone_trains_the_encoder(spec, learner):
     agent = small_agent(spec, learner=learner, encoder_trainers=("method",))
     replay, before = fill_replay(spec), snapshot(agent.tensors())
-    agent.step(replay)
+    agent.update(replay)
     names = moved(before, agent.tensors())
     f = {name for name in before if name.startswith("representation.encoder.")}
     assert f <= names
@@ -220,7 +221,7 @@ def test_centering_tells_states_apart_that_are_nearly_alike(center, least, most)
     agent, replay = small_agent(method__center=center, method__learning_rate=1e-5), fill_replay()
     replay.frames.mul_(0.01).add_(5)
     for _ in range(20):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     assert least < metrics["reward_mean"].item() < most
 
 

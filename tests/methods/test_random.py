@@ -20,7 +20,7 @@ def test_nothing_is_trained(tmp_path):
     agent = make_agent(method="random")
     assert not agent.learns
     assert not list(agent.optimizers)
-    assert agent.step(fill_replay()) == {}
+    assert agent.update(fill_replay()) == {}
     agent = make_agent(spec_of(Chain), method="random", steps=50, warmup_steps=0)
     before = snapshot(parameters_of(agent))
     loop = run_loop(tmp_path / "run", Chain, agent)

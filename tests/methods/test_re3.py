@@ -67,7 +67,7 @@ def test_updates_leave_f_as_it_was(spec):
     before, z = snapshot(agent.representation.state_dict()), agent.representation.encode(obs)
     trained = snapshot(dict(agent.learner.named_parameters()))
     for i in range(4):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     assert moved(trained, dict(agent.learner.named_parameters()))
     assert not moved(before, agent.representation.state_dict())
     assert torch.equal(agent.representation.encode(obs), z)
@@ -99,7 +99,7 @@ def test_a_rare_state_earns_more_than_a_common_one():
 
     watch_losses(agent, look)
     for _ in range(10):
-        agent.step(replay)
+        agent.update(replay)
     assert torch.cat(earned[True]).mean() > 2 * torch.cat(earned[False]).mean()
 
 

@@ -49,7 +49,7 @@ def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones(
     before = agent.method.error(visited).mean() / agent.method.error(unseen).mean()
     target = snapshot(agent.method.target.state_dict())
     for _ in range(200):
-        agent.step(replay)
+        agent.update(replay)
     after = agent.method.error(visited).mean() / agent.method.error(unseen).mean()
     assert before > 0.5
     assert after < 0.2

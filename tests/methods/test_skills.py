@@ -111,7 +111,7 @@ def test_the_policy_sees_the_skill_and_learns_to_follow_it():
     agent = make_agent(spec_of(Point), method=Directions, learner=learner)
     replay = walk(agent.spec, agent.method.sample_skill, steps=600)
     for i in range(200):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     obs = np.random.default_rng(0).uniform(-0.5, 0.5, (9, 2)).astype(np.float32)
     for axis in np.eye(2):
         forth, back = (agent.act(obs, skill=sign * 2 * axis) @ axis for sign in (1, -1))
@@ -219,7 +219,7 @@ def test_the_discriminator_learns_in_its_own_optimizer_alone():
     agent = make_agent(spec_of(Point), method=Sides)
     replay = fill_replay(spec_of(Point), skill_dim=1)
     before = snapshot(dict(agent.method.named_parameters()))
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     assert "discriminator_loss" in metrics
     assert all(not torch.equal(before[n], p) for n, p in agent.method.named_parameters())
     tuned = make_agent(spec_of(Point), method=Sides, phase="finetune")
@@ -459,7 +459,7 @@ def test_successor_features_rank_actions_by_the_task(spec, method):
     before = make_agent(spec, **options)
     replay = walk(spec, before.method.sample_skill, steps=600)
     for i in range(300):
-        before.step(replay, i % before.learner.period)
+        before.update(replay, i % before.learner.period)
 
     agent = make_agent(spec, phase="finetune", seed=1, **options)
     agent.load_pretrained(before.tensors())
@@ -483,7 +483,7 @@ def test_successor_features_rank_actions_by_the_task(spec, method):
             assert torch.corrcoef(torch.stack([q, actions @ agent.task_skill]))[0, 1] > 0.95
     # Fine-tuning goes on training the critic that the method brought.
     weights = snapshot(dict(agent.learner.critic.named_parameters()))
-    agent.step(task)
+    agent.update(task)
     assert all(not torch.equal(weights[n], p) for n, p in agent.learner.critic.named_parameters())
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CPU, fill_replay, make_agent, moved, parameters_of, snapshot, watch_losses
+from voidrl.agent.rewards import batch_latents
 
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
@@ -45,7 +46,7 @@ def trained(replay):
     agent, metrics = make_agent(PLANE, method=method), {}
     for _ in range(120):
         batch = replay.batch(replay.sample(64), 1, 1.0)
-        for loss in agent.method.losses(batch, agent._latents(batch, None)):
+        for loss in agent.method.losses(batch, batch_latents(agent, batch, None)):
             agent.optimizers.minimize([loss.optimizer], loss.value)
             metrics |= loss.metrics
     return agent, metrics
@@ -92,7 +93,7 @@ def test_units_of_the_observations_do_not_matter():
         replay.frames.mul_(scale)
         watch_losses(agent, lambda batch, reward: seen.append(reward))
         for _ in range(3):
-            agent.step(replay)
+            agent.update(replay)
         return torch.cat(seen)
 
     torch.testing.assert_close(rewards(1.0), rewards(1024.0), rtol=1e-3, atol=1e-3)
@@ -106,14 +107,14 @@ def test_density_and_classifier_learn_at_their_own_rates():
     agent.optimizers.minimize = lambda names, loss, minimize=agent.optimizers.minimize: (
         minimize(names, loss) if "vae" in names else None
     )
-    agent.step(fill_replay(skill_dim=4))
+    agent.update(fill_replay(skill_dim=4))
     assert {name.split(".")[0] for name in moved(before, parameters_of(agent.method))} == {"vae"}
 
 
 def test_every_skill_is_tried_for_a_task_and_one_skill_is_enough():
     assert torch.equal(make_agent(method="smm").method.trial_skills(), torch.eye(4))
     agent = make_agent(method="smm", method__num_skills=1)
-    metrics = agent.step(fill_replay(skill_dim=1))
+    metrics = agent.update(fill_replay(skill_dim=1))
     assert metrics["smm_classifier_loss"] == 0
     with pytest.raises(ConfigError, match="num_skills = 0 cannot be used: expected 1 to 65536"):
         make_agent(method="smm", method__num_skills=0)

@@ -16,6 +16,7 @@ from helpers import (
     snapshot,
     watch_losses,
 )
+from voidrl.agent.rewards import encoded_options
 
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents, Option
@@ -52,7 +53,7 @@ def test_k_rooms_earn_log_k_at_the_end_and_one_room_nothing(rooms):
     agent, replay, found = make_agent(method=OPTIONS, learner__batch_size=64), rooms_replay(rooms), []
     watch_losses(agent, lambda batch, reward: found.append((batch.ended, reward)))
     for _ in range(100):
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     ended, reward = (torch.cat(each) for each in zip(*found[-10:], strict=True))
     assert 0.1 < ended.mean() < 0.3
     assert (reward[ended == 0] == 0).all()  # otherwise it would be DIAYN
@@ -69,7 +70,7 @@ def test_n_step_returns_have_the_reward_of_the_end_that_they_reach(returns):
     watch_losses(agent, lambda batch, reward: found.append(reward))
     slots = torch.arange(STEPS) * K + 2  # the first option of the third environment
     replay.draw = lambda count: Draw(slots, torch.ones(len(slots)))
-    agent.step(replay)
+    agent.update(replay)
     both = replay.frames[[2, STEPS * K + 2]].flatten()[None]
     with torch.no_grad():
         log_q = agent.method.classifier(both).log_softmax(1)[0, 2].item()
@@ -82,7 +83,7 @@ def test_every_option_counts_the_same_however_long_it_is():
     replay = rooms_replay(K, steps=2 * STEPS)
     segment = replay.segment(torch.arange(8), 1, 1.0)
     agent = make_agent(method=OPTIONS)
-    option = agent._option(replay, segment)(STEPS)
+    option = encoded_options(agent, replay, segment)(STEPS)
     skill = torch.cat([torch.eye(K), torch.eye(K).roll(1, 0)])  # so that the two halves have different losses
     loss, _ = method.classify(option, skill)
     longer = option._replace(steps=torch.tensor([1, 1, 1, 1, 3, 3, 3, 3]))
@@ -141,7 +142,7 @@ def test_from_pixels_the_classifier_can_train_the_learners_encoder():
     agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
     assert agent.config.representation.name == "learner"
     before = snapshot(parameters_of(agent.learner.encoder))
-    agent.step(fill_replay(PIXELS, skill_dim=K))
+    agent.update(fill_replay(PIXELS, skill_dim=K))
     assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none
 
 

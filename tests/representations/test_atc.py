@@ -68,7 +68,7 @@ def test_the_target_follows_without_gradients():
     agent = make_agent(PIXELS, representation="atc", **SMALL)
     f, replay = agent.representation, fill_replay(PIXELS)
     before = snapshot(parameters_of(f.target_encoder))
-    agent.step(replay)
+    agent.update(replay)
     for name, online in f.encoder.named_parameters():
         target = f.target_encoder.get_parameter(name)
         assert target.grad is None

@@ -108,7 +108,7 @@ def test_all_losses_train_one_encoder_whatever_the_learner_shares(share):
     optimized = agent.optimizers.all_parameters()
     assert len(optimized) == len({id(p) for p in optimized})
     before = snapshot(parameters_of(f))
-    agent.step(replay)
+    agent.update(replay)
     assert moved(before, parameters_of(f)) == set(before)  # target encoders follow
     pieces = {"representation": agent.config.representation, "learner": agent.config.learner}
     other = make_agent(PIXELS, seed=1, share_encoder=share, **pieces)
@@ -126,7 +126,7 @@ def test_neighbors_may_be_sought_in_the_convolutions_themselves():
     assert f.dim == shape.numel()
     assert f.part("spr").latent_shape == tuple(shape)  # feature maps, though `latents` is "features"
     with HostReads() as reads:
-        metrics = agent.step(fill_replay(PIXELS))
+        metrics = agent.update(fill_replay(PIXELS))
     assert reads.first is None
     assert all(value.isfinite() for value in metrics.values())
     trunk = {**encoder, "feature_dim": 5}
@@ -143,7 +143,7 @@ def test_losses_are_exact_under_bf16_and_on_continuous_actions():
         precision="bf16",
         representation={"name": "combined", "losses": ("simclr", "atc", "spr", "inverse"), "hidden_dim": 8},
     )
-    metrics = agent.step(fill_replay(CONTINUOUS))
+    metrics = agent.update(fill_replay(CONTINUOUS))
     assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
 
 

@@ -22,7 +22,7 @@ def test_the_momentum_encoder_follows_and_never_gets_a_gradient():
     f, replay = agent.representation, fill_replay(PIXELS)
     shake(f.target_encoder, 0.1)  # or one step would hardly move it
     target, online = snapshot(parameters_of(f.target_encoder)), parameters_of(f.encoder)
-    agent.step(replay)
+    agent.update(replay)
     for name, value in f.target_encoder.named_parameters():
         assert value.grad is None
         assert not value.requires_grad
@@ -74,7 +74,7 @@ def test_on_one_batch_the_views_find_each_other():
 def test_it_is_learned_next_to_the_task():
     agent = make_agent(PIXELS, representation="curl", phase="train", augment__shift_pixels=0)
     before = snapshot(parameters_of(agent.representation))
-    metrics = agent.step(fill_replay(PIXELS))
+    metrics = agent.update(fill_replay(PIXELS))
     changed = moved(before, parameters_of(agent.representation))
     assert {"bilinear", "projection.0.weight", "encoder.stack.0.weight"} <= changed
     assert {"curl_loss", "critic_loss"} <= metrics.keys()
@@ -118,7 +118,7 @@ def test_keys_of_the_learners_own_target_encoder():
     old = {
         part: snapshot(parameters_of(getattr(learner, part))) for part in ("target_encoder", "target_critic")
     }
-    agent.step(fill_replay(PIXELS_CONTINUOUS))
+    agent.update(fill_replay(PIXELS_CONTINUOUS))
     for part, tau in (("encoder", 0.05), ("critic", 0.01)):
         for name, online in getattr(learner, part).named_parameters():
             moving = getattr(learner, f"target_{part}").get_parameter(name)

@@ -137,7 +137,7 @@ def test_of_the_learners_own_transitions_the_next_state_lies_n_steps_ahead(steps
 
     agent.representation.loss = watched
     for index in range(20):
-        agent.step(replay, index % agent.learner.period)
+        agent.update(replay, index % agent.learner.period)
     obs, action, next_obs, stored = (torch.cat(parts).squeeze(1) for parts in zip(*seen, strict=True))
     ends = torch.where(obs <= 10, 11.0, 20.0)
     assert set(obs.tolist()) == {t for t in range(20) if t != 11}
@@ -150,10 +150,10 @@ def test_of_the_learners_own_transitions_the_next_state_lies_n_steps_ahead(steps
 def test_an_update_reads_nothing_on_the_host_and_its_losses_are_exact(spec):
     agent, replay = icm(spec, batch_size=0, n_step=3), fill_replay(spec)
     with HostReads() as reads:
-        agent.step(replay)
+        agent.update(replay)
     assert reads.first is None
     agent = make_agent(spec, representation="icm", representation__hidden_dim=8, precision="bf16")
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     assert {"icm_forward", "icm_inverse", "z_std"} <= metrics.keys()
     assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
 

@@ -131,7 +131,7 @@ def test_ten_updates_train_the_trunk_and_leave_the_network_alone(phase, share, n
     replay = fill_replay(PIXELS_CONTINUOUS)
     before = snapshot(agent.tensors())
     for i in range(10):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     changed = moved(before, agent.tensors())
     assert resnet_tensors(before)
     assert not resnet_tensors(dict.fromkeys(changed))

@@ -33,7 +33,7 @@ def test_f_is_trained_by_somebody_exactly_if_it_says_so(name):
     agent, replay = make_agent(spec, representation=name), fill_replay(spec)
     f = agent.representation
     before = snapshot(dict(f.named_parameters()))
-    agent.step(replay)
+    agent.update(replay)
     changed = bool(moved(before, dict(f.named_parameters())))
     assert changed == (f.has_loss or f.uses_learner_encoder)
     if not f.has_loss:
@@ -69,7 +69,7 @@ def test_fixed_never_moves_not_even_its_normalization(share):
     replay, obs = fill_replay(), torch.randn(6, 4)
     before, z = snapshot(agent.representation.state_dict()), agent.representation.encode(obs)
     for i in range(3):
-        agent.step(replay, i % agent.learner.period)
+        agent.update(replay, i % agent.learner.period)
     assert not moved(before, agent.representation.state_dict())
     assert torch.equal(agent.representation.encode(obs), z)
 

@@ -80,7 +80,7 @@ def test_a_weight_of_0_gives_no_gradient_and_costs_nothing(on, monkeypatch):
     assert any(name.startswith("spr.predictor.") for name in reached) == (on == "prediction_weight")
     assert hasattr(f, "head") == (on == "goal_weight")
     assert hasattr(f, "inverse_net") == (on == "inverse_weight")
-    agent.step(replay)  # with weights that no loss reaches
+    agent.update(replay)  # with weights that no loss reaches
 
 
 def test_the_loss_is_the_weighted_sum_of_what_is_logged():
@@ -143,13 +143,13 @@ def test_an_update_reads_nothing_on_the_host_and_moves_all_networks(spec):
     agent, replay = sgi(spec), fill_replay(spec)
     before = snapshot(parameters_of(agent.representation))
     with HostReads() as reads:
-        metrics = agent.step(replay)
+        metrics = agent.update(replay)
     assert reads.first is None
     assert moved(before, parameters_of(agent.representation)) == set(before)
     logged = {"spr_loss", "inverse_loss", "goal_loss", "goal_q", "goal_nearness", "z_std"}
     assert logged <= metrics.keys()
     options = {"representation": "sgi", "representation__hidden_dim": 8, "precision": "bf16"}
-    metrics = make_agent(spec, **options).step(replay)
+    metrics = make_agent(spec, **options).update(replay)
     assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
 
 
@@ -159,7 +159,7 @@ def test_targets_follow_with_the_momentum():
     pairs = {"head": "target_head", "spr.projection": "spr.target_projection"}
     pairs["encoder"] = "spr.target_encoder"
     before = {name: snapshot(parameters_of(f.get_submodule(name))) for name in pairs.values()}
-    agent.step(replay)
+    agent.update(replay)
     for online, target in pairs.items():
         new = parameters_of(f.get_submodule(online))
         for name, value in f.get_submodule(target).named_parameters():
@@ -171,7 +171,7 @@ def test_targets_follow_with_the_momentum():
 def test_goals_need_discrete_actions_and_some_loss_must_be_on():
     with pytest.raises(ConfigError, match=r"goal_weight = 1.0 cannot be used with vector 4, 2-d.*use goal_w"):
         sgi(CONTINUOUS)
-    metrics = sgi(CONTINUOUS, goal_weight=0).step(fill_replay(CONTINUOUS))
+    metrics = sgi(CONTINUOUS, goal_weight=0).update(fill_replay(CONTINUOUS))
     assert "goal_loss" not in metrics
     with pytest.raises(ConfigError, match="expected at least one above 0"):
         SGIConfig(**dict.fromkeys(WEIGHTS, 0.0))

@@ -116,7 +116,7 @@ def test_what_is_encoded_is_f_and_not_the_projection():
 
 def test_f_is_trained_within_the_agents_step():
     agent, replay = make_agent(DISCRETE, representation="simclr"), fill_replay()
-    first = agent.step(replay)["contrast_loss"]
+    first = agent.update(replay)["contrast_loss"]
     for _ in range(100):
-        last = agent.step(replay)["contrast_loss"]
+        last = agent.update(replay)["contrast_loss"]
     assert last < first

@@ -71,7 +71,7 @@ def test_the_target_gets_no_gradient():
     agent = make_agent(PIXELS, representation="spr", representation__momentum=0.9)
     replay = fill_replay(PIXELS)
     target = snapshot(parameters_of(agent.representation.target_encoder))
-    agent.step(replay)
+    agent.update(replay)
     assert all(p.grad is None for p in agent.representation.target_encoder.parameters())
     online = parameters_of(agent.representation.encoder)
     for name, value in agent.representation.target_encoder.named_parameters():
@@ -98,7 +98,7 @@ def test_next_to_dqn_on_a_task_the_loss_falls_and_the_encoder_changes(spec):
     for weight in (1e-9, 5.0):
         agent = make_agent(spec, representation="spr", representation__loss_weight=weight, **options)
         torch.manual_seed(1)
-        losses[weight] = [agent.step(replay)["spr_loss"].item() for _ in range(20)]
+        losses[weight] = [agent.update(replay)["spr_loss"].item() for _ in range(20)]
         encoders[weight] = parameters_of(agent.learner.encoder)
     assert np.mean(losses[5.0][-5:]) < 0.75 * np.mean(losses[5.0][:5])
     assert np.mean(losses[5.0][-5:]) < np.mean(losses[1e-9][-5:])
@@ -154,7 +154,7 @@ def test_weights_of_a_prioritized_batch_multiply_the_loss(monkeypatch):
     slots, weight = replay.sample(16), torch.linspace(0, 1, 16)
     monkeypatch.setattr(replay, "draw", lambda batch_size: Draw(slots, weight))
     losses = agent.representation.loss(views_of(replay, slots))[0].detach()
-    metrics = agent.step(replay)
+    metrics = agent.update(replay)
     torch.testing.assert_close(metrics[f"{CHECK}representation/representation"], (weight * losses).mean())
     torch.testing.assert_close(metrics["spr_loss"], losses.mean())
 
@@ -177,7 +177,7 @@ def test_through_the_heads_the_loss_trains_the_critics_first_layers():
     }
     assert reached == {"advantage.0.weight", "advantage.0.bias", "value.0.weight", "value.0.bias"}
     before = snapshot(parameters_of(f))
-    agent.step(replay)
+    agent.update(replay)
     assert moved(before, parameters_of(f)) == set(before)
 
 
@@ -246,6 +246,6 @@ def test_switched_off_it_leaves_dqn_as_it_is():
     for agent in (plain, off):
         torch.manual_seed(0)
         for i in range(4):
-            metrics = agent.step(replay, i % agent.learner.period)
+            metrics = agent.update(replay, i % agent.learner.period)
         assert "spr_loss" not in metrics
     assert not moved(parameters_of(plain.learner), parameters_of(off.learner))

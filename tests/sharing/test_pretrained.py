@@ -61,7 +61,7 @@ def saved(tmp_path):
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, PIXELS], ids=["discrete", "continuous", "pixels"])
 def test_a_saved_agent_acts_alike(spec, tmp_path):
     agent = make_agent(spec, seed=5, share_encoder="all" if spec.pixels else "nothing")
-    agent.step(fill_replay(spec))
+    agent.update(fill_replay(spec))
     agent.steps = 12
     folder = voidrl.save_pretrained(agent, tmp_path / "new" / "agent")
     assert {path.name for path in folder.iterdir()} == FILES

@@ -36,7 +36,7 @@ class Adapter:
         ratio = (self.is_finetuning and self.tuning.updates_per_step) or config.updates_per_step
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         self.adapts = self.is_finetuning and not config.learner.on_policy
-        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.has_bonus
+        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.effective.has_bonus
         # A skill is chosen once, by rewards that differ.
         learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self.waits_unlearned = self.waits_for_reward and learns_last

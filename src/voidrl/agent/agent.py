@@ -123,7 +123,7 @@ class Agent(nn.Module):
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
-        self.bonus = Bonus(config) if config.has_bonus else None
+        self.bonus = Bonus(config) if config.effective.has_bonus else None
         self.horizon = Horizon(config.learner)
         if config.phase == "finetune":
             self.register_buffer("task_scale", torch.ones(()))
@@ -135,7 +135,7 @@ class Agent(nn.Module):
         self.optimizers = Optimizers(device, biases)
 
         self.pretraining = config.phase == "pretrain"
-        self.uses_method = config.uses_method
+        self.uses_method = config.effective.uses_method
         self.learns = method.learns or not self.pretraining
         self.trains_representation = trains_representation(config, pieces)
         self._assign_encoder()
@@ -277,7 +277,7 @@ class Agent(nn.Module):
 
         Rates for parts that do not exist are refused before pre-training, not after it.
         """
-        tuning, rate = self.config.finetune, self.config.effective_learning_rate
+        tuning, rate = self.config.finetune, self.config.effective.learning_rate
         if self.config.phase == "train":
             return lambda parameter: rate
         finetuning = self.config.phase == "finetune"

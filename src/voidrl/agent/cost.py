@@ -42,9 +42,9 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     total += batch * ENCODER_PASSES * acts
     if has_frozen_column(config):
         total += batch * FROZEN_PASSES * (acts if config.finetune.frozen_column == "learner" else own)
-    if cls.has_loss and (config.uses_method or f.auxiliary):
+    if cls.has_loss and (config.effective.uses_method or f.auxiliary):
         total += (f.batch_size or batch) * REPRESENTATION_PASSES * own
-    if config.uses_method:  # the states that are rewarded
+    if config.effective.uses_method:  # the states that are rewarded
         total += batch * own * (learner.n_step if learner.intrinsic_n_step == "summed" else 1)
     return total / GIGA
 

@@ -108,7 +108,7 @@ def _remedy(agent: Agent, kind: str, function: str) -> str:
 def _rate(agent: Agent, kind: str) -> str:
     config = agent.config
     if kind == "learner":
-        return f"{config.learning_rate_field} ({config.effective_learning_rate:g} now)"
+        return f"{config.effective.learning_rate_field} ({config.effective.learning_rate:g} now)"
     return f"{kind}.learning_rate ({getattr(config, kind).learning_rate:g} now)"
 
 

@@ -26,8 +26,8 @@ class RewardNormalizer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.variant = config.intrinsic_normalization
-        self.is_used = config.uses_method and self.variant != "none"
-        self.logs = self.is_used or config.has_bonus
+        self.is_used = config.effective.uses_method and self.variant != "none"
+        self.logs = self.is_used or config.effective.has_bonus
         if self.is_used:
             self.moments = RunningMoments(momentum=config.intrinsic_momentum)
 

@@ -46,8 +46,8 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
     with agent.precision():
         stored = replay.rollout(steps, agent.config.learner.discount)
         rollout = stored._replace(batch=_as_input(agent, replay, stored))
-        if agent.pretraining:
-            z = torch.cat([agent._encode(part) for part in stored.batch.next_obs.split(CHUNK)])
+        if agent.effective.pretrains:
+            z = torch.cat([agent.encode(part) for part in stored.batch.next_obs.split(CHUNK)])
             hoods = agent.method.neighborhoods(z)  # type: ignore[operator]
             reward = hoods.log_volume.float()
             surrogate = learner.surrogate(rollout, hoods)
@@ -55,7 +55,7 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
             reward = rollout.batch.reward * agent.config.reward_scale
             surrogate = learner.surrogate(rollout, reward)
         metrics |= agent._owned(
-            "reward" if agent.pretraining else "task",
+            "reward" if agent.effective.pretrains else "task",
             {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()},
         )
         found, taken = ascend(
@@ -63,7 +63,7 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
         )
         counted = {"policy_updates": torch.full_like(found.value, taken)}
         metrics |= agent._owned("learner", found.metrics | counted, Loss("policy", found.value, {}))
-        if not agent.pretraining:
+        if not agent.effective.pretrains:
             for loss in learner.value_losses(rollout, reward):
                 agent.optimizers.minimize(["value"], loss.value)
             metrics |= agent._owned("learner", loss.metrics, loss)
@@ -141,7 +141,9 @@ def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
     convert, layout = agent.augment.plain, agent.learner.encoder.layout
     obs = convert(replay.frames_of(rollout.slots), layout)
     after = (rollout.slots + replay.num_envs) % len(replay.starts)
-    next_obs = obs if agent.pretraining else convert(replay.frames_of(after), layout)  # read by values alone
+    next_obs = (
+        obs if agent.effective.pretrains else convert(replay.frames_of(after), layout)
+    )  # read by values alone
     return rollout.batch._replace(obs=obs, next_obs=next_obs)
 
 

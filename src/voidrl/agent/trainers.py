@@ -47,7 +47,7 @@ def encoder_trainers(config: Config, pieces: Pieces) -> frozenset[str]:
     if not (shared and is_frozen(config)):
         # A task's learner trains the encoder that it acts with, with a bonus as without one.
         trainers |= {"learner"} if shared else set()
-        trainers |= _method_trainers(config, representation) if config.has_bonus else set()
+        trainers |= _method_trainers(config, representation) if config.effective.has_bonus else set()
     if config.representation.auxiliary:
         trainers.add("representation")
     return frozenset(trainers if trains_representation(config, pieces) else trainers - {"representation"})
@@ -77,7 +77,7 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
     if config.phase == "pretrain":
         return pieces.method.uses_latents(config) or shared
     kept = has_frozen_column(config) or (shared and is_frozen(config))
-    read = config.has_bonus and pieces.method.uses_latents(config) and not kept
+    read = config.effective.has_bonus and pieces.method.uses_latents(config) and not kept
     return config.representation.auxiliary or read
 
 
@@ -89,7 +89,7 @@ def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     _check_sharing(spec, config, pieces)
     _check_trainers(config, pieces)
     _check_skills(config, pieces)
-    if config.uses_method:
+    if config.effective.uses_method:
         pieces.method.check(spec, config)
     check_ranks(config, pieces, ranks.current().size)
 
@@ -99,8 +99,8 @@ def check_ranks(config: Config, pieces: Pieces, size: int) -> None:
     if size == 1:
         return
     used = {
-        "method": config.uses_method,
-        "representation": config.uses_method or trains_representation(config, pieces),
+        "method": config.effective.uses_method,
+        "representation": config.effective.uses_method or trains_representation(config, pieces),
         "learner": True,
     }
     for kind, is_used in used.items():
@@ -131,7 +131,7 @@ def check_ranks(config: Config, pieces: Pieces, size: int) -> None:
         )
     pool, k = getattr(config.method, "pool", None), getattr(config.method, "k", 0)
     share, itself = config.learner.batch_size // size, bool(getattr(config.method, "include_self", False))
-    if config.uses_method and pool == 0 and k - itself > share - 1:
+    if config.effective.uses_method and pool == 0 and k - itself > share - 1:
         raise ConfigError(
             f"method.k = {k} cannot be used with learner.batch_size = {config.learner.batch_size} on {size} "
             f"ranks and method.pool = 0: a state has the {share - 1} others of its rank's part to search; "
@@ -210,7 +210,7 @@ def _check_rollouts(config: Config, pieces: Pieces) -> None:
         "replay.priority_exponent": config.replay.priority_exponent,
         "reset.every_updates": config.reset.every_updates,
         "finetune.explorer": config.finetune.explorer if config.phase == "finetune" else 0,
-        "bonus.coefficient": config.bonus.coefficient if config.has_bonus else 0,
+        "bonus.coefficient": config.bonus.coefficient if config.effective.has_bonus else 0,
     }
     for field, value in refused.items():
         if value:
@@ -244,7 +244,7 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
                     f"and learner.encoder.{field} = {other!r}: expected the same for both; set "
                     f"representation.encoder.{field} = {other!r}"
                 )
-    read = config.has_bonus and pieces.method.uses_latents(config)
+    read = config.effective.has_bonus and pieces.method.uses_latents(config)
     if pieces.representation.reads_files and config.phase == "train" and share == "nothing" and not read:
         raise ConfigError(
             f"representation {name!r} cannot be used with share_encoder = 'nothing' in phase 'train': the "
@@ -262,7 +262,7 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
 def _check_trainers(config: Config, pieces: Pieces) -> None:
     name = config.representation.name
     frozen = is_frozen(config)
-    trains_f = config.uses_method and not frozen and not has_frozen_column(config)
+    trains_f = config.effective.uses_method and not frozen and not has_frozen_column(config)
     given = config.encoder_trainers if trains_f else ()
     if "representation" in given and not pieces.representation.has_loss:
         raise ConfigError(
@@ -300,7 +300,7 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
 
 
 def _check_bonus(config: Config, pieces: Pieces) -> None:
-    if not config.has_bonus:
+    if not config.effective.has_bonus:
         return
     name, coefficient = config.method.name, config.bonus.coefficient
     if not pieces.method.learns or pieces.method.learner:
@@ -317,7 +317,9 @@ def _check_bonus(config: Config, pieces: Pieces) -> None:
 
 
 def _check_skills(config: Config, pieces: Pieces) -> None:
-    if not isinstance(config.method, SkillConfig) or not (config.uses_method or config.phase == "finetune"):
+    if not isinstance(config.method, SkillConfig) or not (
+        config.effective.uses_method or config.phase == "finetune"
+    ):
         return
     name, period, n = config.method.name, config.method.skill_every_steps, config.learner.longest_n_step
     if 0 < period < n:

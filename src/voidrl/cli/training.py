@@ -156,7 +156,7 @@ def _notes(command: str, request: RunRequest) -> Iterator[str]:
     options, config = request.options, request.config
     if request.note:
         yield request.note
-    if command == "train" and "--method" in options and not config.has_bonus:
+    if command == "train" and "--method" in options and not config.effective.has_bonus:
         name = options["--method"]
         yield f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it"
     if command == "pretrain" and "--representation" in options and _ignores_representation(config):

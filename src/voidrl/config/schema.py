@@ -386,7 +386,7 @@ class Config:
     @property
     def uses_method(self) -> bool:
         """Whether the method rewards and learns: in pre-training, and as a bonus."""
-        return self.phase == "pretrain" or self.has_bonus
+        return self.phase == "pretrain" or self.effective.has_bonus
 
     @property
     def learning_rate_field(self) -> str:

@@ -96,7 +96,7 @@ def export_data(
     about = {
         "algorithm_name": config.method.name if config.phase == "pretrain" else config.learner.name,
         "description": f"The replay of {phase.get(config.phase, 'training')}"
-        f"{f' with a bonus by {config.method.name}' if config.has_bonus else ''} in {config.env.id} after "
+        f"{f' with a bonus by {config.method.name}' if config.effective.has_bonus else ''} in {config.env.id} after "
         f"{saved.step} steps, by voidrl {__version__}.",
     }
     content = Content(observation_space(spec), action_space(spec), _env_spec(config), metadata, about)

@@ -25,8 +25,8 @@ def engine_for(config: Config, before: str | None = None) -> tuple[Literal["grap
         return "compile", "as before"
     if config.learner.on_policy:
         return "graph", "since updates on rollouts are not compiled"
-    updates = human_count(config.planned_updates)
-    if config.planned_updates < FEWEST_UPDATES:
+    updates = human_count(config.effective.planned_updates)
+    if config.effective.planned_updates < FEWEST_UPDATES:
         few = human_count(FEWEST_UPDATES)
         return "graph", f"since compiling pays from {few} updates on, and the run has {updates}"
     return "compile", f"since the run has {updates} updates, which pay for compiling"

@@ -25,12 +25,12 @@ from voidrl import kernels, ranks
 from voidrl.agent.agent import Agent, Scored
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
-from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
 from voidrl.engine.accumulator import Accumulator
 from voidrl.engine.compiler import Compiler
 from voidrl.engine.host_reads import HostReads, diagnose_host_read
 from voidrl.engine.idle import IdleTimer
 from voidrl.engine.mode import pick_mode
+from voidrl.engine.overlap import own_metrics, runs_beside, scoring_needs
 from voidrl.errors import CaptureError, VoidrlError
 from voidrl.nets import check_convolutions
 from voidrl.replay import Replay
@@ -128,7 +128,7 @@ class Engine:
                 scored = self.agent.score(self.replay, self._beside)
                 metrics = self.agent.learn(self.replay, scored, variant)
             else:
-                metrics = self.agent.step(self.replay, variant)
+                metrics = self.agent.update(self.replay, variant)
             self.metrics.add(metrics, variant)
 
     def _overlap(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:

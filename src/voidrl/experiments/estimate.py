@@ -144,7 +144,7 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
         and cell.task.startswith(each.get("env") or FAMILIES[each["preset"].partition("-")[0]])
         and each.get("method", config.method.name) == config.method.name
         and ("method" in each or not config.learner.on_policy)
-        and not config.has_bonus
+        and not config.effective.has_bonus
     ]
     # Fine-tuning is not slower than pre-training with as many updates, which also trains f.
     wanted = [each for each in known if each["phase"] == phase]

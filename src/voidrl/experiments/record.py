@@ -82,7 +82,7 @@ def _method_name(config: Config) -> str:
     """The method of a run; from scratch none, unless its reward is a bonus."""
     if config.phase != "train":
         return config.method.name
-    return f"scratch + {config.method.name}" if config.has_bonus else "scratch"
+    return f"scratch + {config.method.name}" if config.effective.has_bonus else "scratch"
 
 
 def update_record(plan: Plan) -> None:

@@ -94,7 +94,7 @@ def rollout_steps(config: Config) -> int:
 
 def _sampled_updates(config: Config) -> int:
     """Updates on samples of the replay; on-policy, those of f."""
-    return config.planned_updates * learns(config)
+    return config.effective.planned_updates * learns(config)
 
 
 def _shorten(length: int, scale: float, total: int) -> int:

@@ -31,7 +31,7 @@ NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…
 def scratch_config(tuned: Config) -> Config:
     """The config that trains from scratch exactly as this one fine-tunes."""
     tuning, learner = tuned.finetune, tuned.learner
-    learner = dataclasses.replace(learner, learning_rate=tuned.effective_learning_rate)
+    learner = dataclasses.replace(learner, learning_rate=tuned.effective.learning_rate)
     if tuning.noise == "end":
         ends = {f"{name}_start": getattr(learner, f"{name}_end", None) for name in NOISE}
         learner = dataclasses.replace(learner, **{k: v for k, v in ends.items() if v is not None})
@@ -46,7 +46,7 @@ def scratch_config(tuned: Config) -> Config:
 
 def adaptations(tuned: Config) -> Iterator[str]:
     """What fine-tuning does with the pre-trained weights, and what an agent without them does instead."""
-    tuning, rate = tuned.finetune, tuned.effective_learning_rate
+    tuning, rate = tuned.finetune, tuned.effective.learning_rate
     if tuning.warmup_actions == "policy" and tuning.warmup_steps:
         yield (
             f"the pre-trained policy acts in the warm-up of {tuning.warmup_steps} steps; from scratch, "

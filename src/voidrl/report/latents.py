@@ -85,7 +85,7 @@ def _require_representation(agent: Agent, run_folder: Path) -> None:
     """Refuse to map a representation that was neither trained nor used."""
     config, f = agent.config, agent.representation.encoder
     shared = f is not None and f is agent.learner.encoder
-    scratch = config.phase == "train" and not config.has_bonus
+    scratch = config.phase == "train" and not config.effective.has_bonus
     used = shared or (not scratch and agent.method.uses_latents(config))
     if not (agent.learns and used):
         what = "training from scratch" if scratch else f"method {config.method.name!r}"

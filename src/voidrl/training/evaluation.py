@@ -203,7 +203,7 @@ def evaluation_record(
             "env": config.env.id,
             "phase": config.phase,
             "method": config.method.name,
-            "bonus": config.bonus.coefficient if config.has_bonus else 0.0,
+            "bonus": config.bonus.coefficient if config.effective.has_bonus else 0.0,
             "seed": config.seed,
             "steps": saved[-1] if saved else agent.steps,
             "steps_with_pretraining": agent.steps,

@@ -249,7 +249,7 @@ def task_config(pretrained: Config) -> Config:
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
         # An agent that was trained on a task had its bonus for that task.
-        bonus=BonusConfig() if pretrained.has_bonus else pretrained.bonus,
+        bonus=BonusConfig() if pretrained.effective.has_bonus else pretrained.bonus,
         replay=dataclasses.replace(pretrained.replay, data=None),
         log=dataclasses.replace(pretrained.log, snapshot_steps=()),
     )

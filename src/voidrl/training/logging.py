@@ -17,7 +17,7 @@ from voidrl.training.hooks import Hook
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.metrics.health import HealthMonitor
 from voidrl.training.run import Run
-from voidrl.training.schedule import Schedule
+from voidrl.training.trainer import Trainer
 from voidrl.types import CHECK
 
 RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
@@ -136,7 +136,7 @@ class Logging(Hook):
         run.logged_updates = run.state.updates
 
     def _show(self, run: Run, row: dict[str, Any]) -> None:
-        pretrains = run.agent.pretraining
+        pretrains = run.agent.effective.pretrains
         shown = {
             "intrinsic": row.get(f"train/reward_{'mean' if pretrains else 'intrinsic'}"),
             "return": float(np.mean(self.recent)) if self.recent and not pretrains else None,

@@ -28,7 +28,7 @@ from voidrl.training.logging import Logging, Output
 from voidrl.training.on_policy import RolloutSchedule
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
-from voidrl.training.schedule import Schedule
+from voidrl.training.trainer import Trainer
 
 
 class Loop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from voidrl.agent.adapter import Adapter
 from voidrl.training.acting import Actors
 from voidrl.training.run import Run
-from voidrl.training.schedule import Schedule
+from voidrl.training.trainer import Trainer
 
 
 class RolloutSchedule(Schedule):

@@ -221,6 +221,6 @@ def _update_floor(agent: Agent, replay: Replay, peaks: Peaks) -> Floor:
     period = agent.learner.period
     kinds = Counter(agent.learner.variant(i) for i in range(period))
     return mean_floor(
-        (count_floor(lambda kind=kind: agent.step(replay, kind), peaks), count / period)  # type: ignore[misc]
+        (count_floor(lambda kind=kind: agent.update(replay, kind), peaks), count / period)  # type: ignore[misc]
         for kind, count in kinds.items()
     )

@@ -51,7 +51,9 @@ class HealthMonitor:
     def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
         """`constant_reward`: the method declares that its reward may be constant."""
         self.config = config
-        self._judges_reward = config.uses_method and config.learner.batch_size > 1 and not constant_reward
+        self._judges_reward = (
+            config.effective.uses_method and config.learner.batch_size > 1 and not constant_reward
+        )
         self._streaks: Counter[str] = Counter()
         self._said: set[str] = set()
 
@@ -153,7 +155,7 @@ class HealthMonitor:
             )
 
     def _rate(self) -> str:
-        return f"{self.config.learning_rate_field} ({self.config.effective_learning_rate:g} now)"
+        return f"{self.config.effective.learning_rate_field} ({self.config.effective.learning_rate:g} now)"
 
 
 class ReturnMonitor:
