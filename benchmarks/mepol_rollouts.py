@@ -25,6 +25,7 @@ from voidrl.presets.presets import DEMO_ENV
 from voidrl.replay import Replay
 from voidrl.system.device import pick_device
 from voidrl.training import build
+from voidrl.training.layers import layers_for
 
 ENVS = {"atari": "atari/pong", "urlb": "dmc/walker", "dmc": "dmc/walker", "maze": DEMO_ENV}
 DISTINCT_FRAMES = 64
@@ -50,7 +51,7 @@ def line(preset: str, representation: str | None, device: torch.device, seconds:
     family = preset.partition("-")[0]
     env = ENVS[family]
     named = {"method": "mepol"} | ({"representation": representation} if representation else {})
-    layers = build.layers_for(env, "pretrain", preset, named)
+    layers = layers_for(env, "pretrain", preset, named)
     spec = {"atari": ATARI, "urlb": STATES, "dmc": PIXELS}.get(family)
     if spec is None:
         spec = probe_env(EnvConfig(id=env))[0]

@@ -15,6 +15,7 @@ from voidrl.errors import ConfigError
 from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
 from voidrl.runs import checkpoint
 from voidrl.training import build
+from voidrl.training.layers import config_sources, layers_for
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
@@ -48,7 +49,7 @@ def config_of(agent, kind, phase="train", shape=None, **changes):
     stack = values["env"].get("frame_stack", 1)
     spec = EnvSpec(shape, len(shape) == 3, stack, raw_shape=shape, **actions)
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    layers = build.layers_for(ENVS[kind], phase, agent, merge(SMALL, changes))
+    layers = layers_for(ENVS[kind], phase, agent, merge(SMALL, changes))
     return build.build_config(spec, [layer.values for layer in layers]), spec
 
 
@@ -312,7 +313,7 @@ def test_families_of_environments():
 )
 def test_an_agent_that_does_not_fit_is_refused_with_those_that_do(env, agent, sentence):
     with pytest.raises(ConfigError) as refused:
-        build.layers_for(env, "train", agent)
+        layers_for(env, "train", agent)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -323,11 +324,9 @@ def test_discrete_agents_on_continuous_actions_are_refused(tmp_path):
 
 
 def test_values_of_an_agent_have_a_source_and_the_command_wins():
-    layers = build.layers_for(
-        "atari/pong", "train", "spr", {"updates_per_step": 4.0, "representation": "learner"}
-    )
+    layers = layers_for("atari/pong", "train", "spr", {"updates_per_step": 4.0, "representation": "learner"})
     config, _ = config_of("spr", "atari", updates_per_step=4.0, representation="learner")
-    sources = build.config_sources(config, layers)
+    sources = config_sources(config, layers)
     assert (config.updates_per_step, sources["updates_per_step"]) == (4.0, "command")
     assert (config.learner.n_step, sources["learner.n_step"]) == (10, "protocol spr")
     assert config.representation.name == "learner"

@@ -210,7 +210,7 @@ def test_environments_that_were_passed_themselves_are_not_evaluated(tmp_path, ca
     voidrl.finetune(source, maze, steps=12, out=tmp_path / "run")
     assert evaluations(tmp_path / "run") == {}
     assert (
-        "fine-tuning is not evaluated in environments that were passed themselves" in capsys.readouterr().err
+        "fine-tuning is not evaluated in environments that were passed as objects" in capsys.readouterr().err
     )
 
 

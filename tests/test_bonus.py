@@ -24,7 +24,6 @@ from helpers import (
 from tiny_runs import Skilled, Walk, rows, tiny
 
 import voidrl
-from voidrl import api
 from voidrl.agent import bonus as bonuses
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.dry_build import dry_build
@@ -37,6 +36,8 @@ from voidrl.report.videos.video import label_of
 from voidrl.sharing import card
 from voidrl.training import build
 from voidrl.training.evaluation import Evaluation, evaluation_record
+from voidrl.training.layers import BONUS_COEFFICIENT, layers_for
+from voidrl.training.starting import default_name
 from voidrl.types import EnvSpec
 
 LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
@@ -313,7 +314,7 @@ def test_the_command_sets_method_weight_and_options(capsys):
     assert values["method.name"] == ("rnd", "command")
     assert values["method.rep_dim"] == (8, "command")
     assert values["method.hidden_dim"] == (128, "recipe rnd")
-    assert values["bonus.coefficient"] == (build.BONUS_COEFFICIENT, "bonus rnd")
+    assert values["bonus.coefficient"] == (BONUS_COEFFICIENT, "bonus rnd")
     values = resolved(capsys, *maze, "re3", "--bonus.coefficient", 0.5)
     assert values["bonus.coefficient"] == (0.5, "command")
     assert values["bonus.decay"] == ("geometric", "bonus re3")
@@ -341,7 +342,7 @@ def test_the_command_sets_method_weight_and_options(capsys):
 def test_every_bonus_fits_an_agent(env, method, representation):
     """DrQ is what it is without one; f is its own encoder, unless the method is defined by another."""
     spec = PIXELS_CONTINUOUS if env.startswith("dmc") else PIXELS
-    layers = {bonus: build.layers_for(env, "train", "drq", bonus=bonus) for bonus in (None, method)}
+    layers = {bonus: layers_for(env, "train", "drq", bonus=bonus) for bonus in (None, method)}
     plain, built = (build.build_config(spec, [layer.values for layer in each]) for each in layers.values())
     assert built.learner == plain.learner
     assert built.representation.name == representation
@@ -360,7 +361,7 @@ def test_runs_with_a_bonus_are_told_apart():
     read = {"phase": "train", "method": {"name": "rnd"}, "bonus": {"coefficient": record["agent"]["bonus"]}}
     assert _kind(read, "atari/pong") == _kind(to_json(agent.config), "atari/pong") == "scratch + rnd"
     assert _kind(to_json(plain.config), "atari/pong") == "scratch"
-    assert api._default_name(to_json(agent.config), "atari/pong")[1] == "scratch-rnd"
+    assert default_name(to_json(agent.config), "atari/pong")[1] == "scratch-rnd"
     shown = card._training({"config": to_json(agent.config), "voidrl": "1", "agent_steps": 5}, {}, PIXELS, 7)
     assert shown["phase"].startswith("training from scratch on a reward + ")
     assert "next to the task's reward" in shown["method"]

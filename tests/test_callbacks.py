@@ -274,7 +274,7 @@ def test_a_metric_that_never_comes_is_refused_or_named_with_what_was_meant(tmp_p
         voidrl.train(Walk, steps=10, out=tmp_path / "run", config=tiny(), callbacks=[StopAtReturn(1)])
     misspelled = StopOnPlateau("episode/retrun")
     misspelled.on_row(view(row={"episode/return": 1.0, "phase": "train"}))
-    with pytest.warns(VoidrlWarning, match="never saw metric 'episode/retrun'; did you mean episode/return?"):
+    with pytest.warns(VoidrlWarning, match="unknown metric 'episode/retrun'; did you mean 'episode/return'"):
         misspelled.on_end(view())
 
 

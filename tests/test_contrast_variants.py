@@ -8,6 +8,7 @@ from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.config import flat, registry, to_json
 from voidrl.errors import ConfigError
 from voidrl.training import build
+from voidrl.training.layers import finetune_layers, layers_for
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0,) * 6, "action_high": (1.0,) * 6, "action_shape": (6,)}
@@ -29,7 +30,7 @@ def config_of(method, preset, representation=None):
     """The config of `voidrl pretrain --preset … --method … --representation …`."""
     env, spec, _ = PRESETS[preset]
     named = {} if representation is None else {"representation": representation}
-    layers = build.layers_for(env, "pretrain", preset, None, {"method": method, **named})
+    layers = layers_for(env, "pretrain", preset, None, {"method": method, **named})
     return build.build_config(spec, [layer.values for layer in layers])
 
 
@@ -47,7 +48,7 @@ def test_a_method_has_a_recipe_with_and_without_contrast(method, variant):
         pieces = pieces_of(config)
         check_combination(spec, config, pieces)
         assert config.representation.name == variant
-        tuned = build.build_config(spec, [layer.values for layer in build.finetune_layers(config, None)])
+        tuned = build.build_config(spec, [layer.values for layer in finetune_layers(config, None)])
         check_combination(spec, tuned, pieces_of(tuned))
         trainers = decide(config, pieces).trainers
         if not cls.uses_latents(config):  # f serves nothing else, and contrast would train nothing

@@ -31,6 +31,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.nets import ProgressiveEncoder
 from voidrl.training import build
+from voidrl.training.layers import config_sources, finetune_layers
 from voidrl.types import Layout
 
 STACK = {"representation": "simclr", "share_encoder": "stack", "representation__encoder__activation": "relu"}
@@ -212,19 +213,19 @@ def test_a_saved_agent_can_be_the_frozen_column(tmp_path, source):
 
 def test_what_the_option_implies_says_where_it_comes_from_and_loses_to_what_is_given():
     run = make_agent(DISCRETE, representation="spr", finetune__encoder_learning_rate=0.0).config
-    layers = build.finetune_layers(run, {"finetune.frozen_column": "learner"})
+    layers = finetune_layers(run, {"finetune.frozen_column": "learner"})
     config = build.build_config(DISCRETE, [layer.values for layer in layers])
     assert not config.representation.auxiliary
-    sources = build.config_sources(config, layers)
+    sources = config_sources(config, layers)
     for field in ("finetune.heads", "finetune.encoder_learning_rate", "representation.auxiliary"):
         assert sources[field] == "finetune.frozen_column"
     # Named before pre-training, it is settled there, and the loss of f still stops in fine-tuning.
     both = {"finetune": {"frozen_column": "learner", "heads": "random", "encoder_learning_rate": 1.0}}
     early = build.build_config(DISCRETE, [to_json(run), both])
     assert early.representation.auxiliary
-    layers = build.finetune_layers(early, None)
+    layers = finetune_layers(early, None)
     assert not build.build_config(DISCRETE, [layer.values for layer in layers]).representation.auxiliary
-    layers = build.finetune_layers(early, {"finetune.frozen_column": "none", "finetune.heads": "pretrained"})
+    layers = finetune_layers(early, {"finetune.frozen_column": "none", "finetune.heads": "pretrained"})
     later = build.build_config(DISCRETE, [layer.values for layer in layers])
     assert later.representation.auxiliary
     assert later.finetune.heads == "pretrained"
@@ -240,7 +241,7 @@ def test_what_cannot_work_is_refused_before_pre_training():
         ConfigError, match=r"encoder_learning_rate = 0.0 cannot be used: expected None or a n"
     ):
         FinetuneConfig(frozen_column="learner", heads="random", encoder_learning_rate=0.0)
-    layers = build.finetune_layers(
+    layers = finetune_layers(
         make_agent().config, {"finetune": {"frozen_column": "learner", "heads": "pretrained"}}
     )
     with pytest.raises(ConfigError, match=r"finetune\.heads = 'pretrained' cannot be used"):

@@ -351,7 +351,7 @@ def test_a_reward_that_is_nan_once_is_blamed_on_the_method(tmp_path, learner):
         more |= {"learner__actor_every_updates": 3}
     sentence = refused(tmp_path, env, BadReward, learner=learner, log__log_every_steps=50, **more)
     assert "the intrinsic reward of method 'test_health:BadReward' is not finite at update 29," in sentence
-    assert "its `reward` returned it" in sentence
+    assert "look at `reward` of test_health:BadReward" in sentence
     assert "learning_rate" not in sentence
     assert "checkpoint of step 20 is kept" in sentence
 
@@ -359,7 +359,7 @@ def test_a_reward_that_is_nan_once_is_blamed_on_the_method(tmp_path, learner):
 def test_a_loss_that_is_nan_is_blamed_on_the_method_although_it_logs_nothing(tmp_path):
     sentence = refused(tmp_path, method=BadLoss)
     assert "the loss of method 'test_health:BadLoss' is not finite at update 12," in sentence
-    assert "its `losses` returned it" in sentence
+    assert "look at `losses` of test_health:BadLoss" in sentence
     assert "lower method.learning_rate" in sentence
 
 
@@ -394,7 +394,7 @@ def test_a_learner_that_diverges_is_told_to_learn_more_slowly(tmp_path):
 def test_a_skill_that_is_nan_never_reaches_the_replay(tmp_path):
     sentence = refused(tmp_path, method=BadSkill)
     assert "a skill of method 'test_health:BadSkill' is not finite" in sentence
-    assert "its `sample_skill` returned it" in sentence
+    assert "look at `sample_skill` of test_health:BadSkill" in sentence
 
 
 def test_weights_that_become_nan_in_the_last_update_before_a_checkpoint_are_not_saved(tmp_path, monkeypatch):

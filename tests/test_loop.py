@@ -321,7 +321,7 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
 def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, monkeypatch):
     monkeypatch.setattr(Agent, "choose", lambda self, obs, *_, **__: torch.full((len(obs), 2), float("nan")))
     with pytest.raises(
-        NonFiniteError, match=r"the policy's action, of learner 'sac', is not finite at update 0, .* step 8"
+        NonFiniteError, match=r"the action of learner 'sac' is not finite at update 0, .* step 8"
     ):
         voidrl.train(lambda: Walk(continuous=True), steps=20, out=tmp_path / "run", config=tiny())
 

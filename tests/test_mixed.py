@@ -17,7 +17,7 @@ from voidrl.nets.observations import input_shape, stored_obs_shape, symlog, unpa
 from voidrl.probing.features import encode_states
 from voidrl.replay import Replay
 from voidrl.replay.sizes import slot_bytes
-from voidrl.training.build import rehearse_reward
+from voidrl.training.rehearsal import rehearse_reward
 from voidrl.types import EnvSpec, Frames, Layout
 
 MIXED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4)

@@ -12,6 +12,7 @@ from voidrl.config import Config, flat, registry, to_json
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import PROTOCOLS, default_preset, preset_values, recipe
 from voidrl.training import build
+from voidrl.training.layers import config_sources, finetune_layers, layers_for, task_config
 from voidrl.types import EnvSpec
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())
@@ -30,9 +31,9 @@ def spec_of(preset):
 def resolve(preset, phase="pretrain", **changes):
     """The config of a command with this preset, and where its values come from."""
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    layers = build.layers_for(ENVS[preset.partition("-")[0]], phase, preset, changes)
+    layers = layers_for(ENVS[preset.partition("-")[0]], phase, preset, changes)
     config = build.build_config(spec_of(preset), [layer.values for layer in layers])
-    return config, build.config_sources(config, layers)
+    return config, config_sources(config, layers)
 
 
 def changed(one, other):
@@ -63,7 +64,7 @@ def test_from_scratch_only_the_learning_rate_and_the_warm_up_of_the_maze_are_new
         "atari-paper": {"learner.learning_rate"},
         "maze-demo": {"warmup_steps"},
     }.get(preset, set())
-    tuned = build.task_config(resolve(preset)[0])
+    tuned = task_config(resolve(preset)[0])
     assert config["updates_per_step"] == tuned.updates_per_step
     assert config["warmup_steps"] == tuned.finetune.warmup_steps
     assert config["learner.learning_rate"] == tuned.finetune.learning_rate or tuned.learner.learning_rate
@@ -260,21 +261,21 @@ def test_another_learner_keeps_what_all_learners_have():
 
 def test_the_shared_layer_of_an_experiment_lies_below_the_values_of_fine_tuning():
     shared = {"updates_per_step": 1.0, "finetune.warmup_steps": 9}
-    layers = build.layers_for("atari/pong", "train", "atari-fast", {"seed": 3}, shared=shared)
+    layers = layers_for("atari/pong", "train", "atari-fast", {"seed": 3}, shared=shared)
     config = build.build_config(spec_of("atari-fast"), [layer.values for layer in layers])
     assert (config.updates_per_step, config.warmup_steps, config.seed) == (0.125, 9, 3)
 
 
 def test_a_whole_config_has_neither_protocol_nor_recipe():
-    (values, command) = build.layers_for("dmc/walker", "pretrain", None, Config())
+    (values, command) = layers_for("dmc/walker", "pretrain", None, Config())
     assert values.values == to_json(Config())
     assert command.values == {"phase": "pretrain"}
     with pytest.raises(ConfigError, match="cannot be used with a whole"):
-        build.layers_for("dmc/walker", "pretrain", "urlb-states", Config())
+        layers_for("dmc/walker", "pretrain", "urlb-states", Config())
 
 
 def test_options_of_dmcontrol_are_left_out_elsewhere():
-    layers = build.layers_for("Pendulum-v1", "pretrain", "urlb-states")
+    layers = layers_for("Pendulum-v1", "pretrain", "urlb-states")
     assert layers[0].values["env"] == {"num_envs": 8}
     assert PROTOCOLS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
 
@@ -311,9 +312,9 @@ def test_one_learning_rate_and_one_warm_up_hold_while_fine_tuning():
     """The protocol's rate becomes the learner's, where the command can still change it."""
     pretrained, _ = resolve("atari-paper", method="apt")
     assert (pretrained.learner.learning_rate, pretrained.finetune.learning_rate) == (1e-4, 1e-3)
-    tuned = build.task_config(pretrained)
+    tuned = task_config(pretrained)
     assert (tuned.learner.learning_rate, tuned.finetune.learning_rate) == (1e-3, None)
-    command = build.finetune_layers(pretrained, {"learner.learning_rate": 3e-4})[-1]
+    command = finetune_layers(pretrained, {"learner.learning_rate": 3e-4})[-1]
     assert command.values["learner"] == {"learning_rate": 3e-4}
     with pytest.raises(ConfigError, match=r"warmup_steps = 5 cannot be used while fine-tuning"):
-        build.finetune_layers(pretrained, {"warmup_steps": 5})
+        finetune_layers(pretrained, {"warmup_steps": 5})

@@ -462,9 +462,9 @@ def short_run(tmp_path_factory):
 @pytest.mark.parametrize(
     ("lost", "says"),
     [
-        ("step", "the checkpoint of step 12 that .* had is gone: bring it back, .*overwrite=True"),
-        ("folder", "checkpoints of the run, is gone: bring it back"),
-        ("file", "checkpoints of the run, is not a folder: bring it back"),
+        ("step", "the checkpoints of the run in .* are gone: bring them back, .*overwrite=True"),
+        ("folder", "are gone: bring them back"),
+        ("file", "are gone: bring them back"),
     ],
 )
 def test_a_run_whose_checkpoints_are_gone_does_not_start_over(tmp_path, short_run, lost, says):

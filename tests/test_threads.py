@@ -16,6 +16,7 @@ from voidrl.errors import ConfigError
 from voidrl.replay import Replay
 from voidrl.system import threads
 from voidrl.training import build
+from voidrl.training.layers import layers_for
 
 CPU = torch.device("cpu")
 TINY = {
@@ -170,7 +171,7 @@ def test_operations_of_an_encoder_are_counted():
 
 
 def config_of(env, preset=None, **changes):
-    layers = build.layers_for(env, "pretrain", preset, changes)
+    layers = layers_for(env, "pretrain", preset, changes)
     probed = build.probe(env, layers)
     return probed.spec, build.config_for(probed, layers)
 

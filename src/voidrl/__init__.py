@@ -7,6 +7,8 @@ Gymnasium: `gymnasium.make("voidrl/PixelMaze-v0")`.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from voidrl.envs.registration import register_when_imported
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from voidrl.playing.export import export_policy
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
     from voidrl.training.callbacks import STOP, Callback
+
+if os.name != "posix":
+    raise ImportError(f"voidrl does not run on {sys.platform}: use Linux, or macOS, which is untested")
 
 __version__ = "0.3.0"
 __all__ = [

@@ -290,7 +290,7 @@ def test_the_command_line_names_the_data_by_its_absolute_path(run, tmp_path, mon
     assert saved["replay"]["data"] == str(tmp_path / "data.npz")
     # A fine-tuned agent does not begin with the data of another run.
     agent = voidrl.load(tmp_path / "new")
-    from voidrl.training.build import task_config
+    from voidrl.training.layers import task_config
 
     assert task_config(agent.config).replay.data is None
 

@@ -22,6 +22,7 @@ from voidrl.replay import TERMINATED
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
 from voidrl.training import build
+from voidrl.training.layers import task_config
 
 pytest.importorskip("ale_py")
 
@@ -406,8 +407,8 @@ def test_with_all_actions_an_agent_of_one_game_goes_on_in_another(tmp_path):
 
 
 def test_fine_tuning_takes_the_papers_100k_steps_unless_told_otherwise(trained):
-    assert voidrl.training.build.task_config(trained.config).steps == 100_000
-    assert voidrl.training.build.task_config(trained.config).phase == "finetune"
+    assert task_config(trained.config).steps == 100_000
+    assert task_config(trained.config).phase == "finetune"
 
 
 def test_the_papers_protocol_is_the_default(trained):

@@ -18,6 +18,7 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.presets.presets import DEMO_ENV, PRESETS
 from voidrl.training import build
+from voidrl.training.layers import BONUS_COEFFICIENT, layers_for, task_config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,7 +96,7 @@ def test_a_method_from_scratch_may_have_a_bonus(tmp_path):
     assert {
         name: (c.method.name, c.bonus.coefficient) for name, c in configs.items() if c.effective.has_bonus
     } == {
-        "counted": ("rnd", build.BONUS_COEFFICIENT),
+        "counted": ("rnd", BONUS_COEFFICIENT),
         "strong": ("apt", 0.5),
     }
     assert configs["counted"].method.rep_dim == 8
@@ -132,7 +133,7 @@ def test_the_demos_cells_are_the_runs_that_its_numbers_were_made_with():
     task = {"log.eval_every_steps": 800, "updates_per_step": 0.5}
 
     def config(*changes, phase="pretrain"):
-        layers = build.layers_for(DEMO_ENV, phase, "maze-demo", merge({"seed": 2}, *changes))
+        layers = layers_for(DEMO_ENV, phase, "maze-demo", merge({"seed": 2}, *changes))
         return build.build_config(spec, [*(layer.values for layer in layers), {"env": to_json(env)}])
 
     pretrained = config({"steps": 16_000})
@@ -141,7 +142,7 @@ def test_the_demos_cells_are_the_runs_that_its_numbers_were_made_with():
     goal = {"env.id": f"{DEMO_ENV}&goal=[11,5]"}
     scratch = config({"steps": 8000, "warmup_steps": 1000}, task, phase="train")
     assert cells["scratch"].config == update(scratch, goal)
-    tuned = to_json(build.task_config(pretrained))
+    tuned = to_json(task_config(pretrained))
     assert cells["finetuned"].config == build.build_config(spec, [tuned, {"steps": 8000}, task, goal])
     assert cells["finetuned"].source == "maze/apt/seed2"
     assert cells["apt"].evaluation is None
@@ -247,7 +248,7 @@ def test_an_arm_with_its_own_preset_is_trained_and_evaluated_as_that_agent():
     one = {"tasks": ("alien",), "seeds": (1,), "methods": ("apt", "drq")}
     cells = by_arm(plan_of("table2", **one))
     drq, apt = cells["drq", "train"], cells["apt", "finetune"]
-    layers = [layer.values for layer in build.layers_for("atari/alien", "train", "drq", {"seed": 1})]
+    layers = [layer.values for layer in layers_for("atari/alien", "train", "drq", {"seed": 1})]
     own = build.build_config(drq.probe.spec, [*layers, {"env": to_json(drq.probe.env)}])
     assert differences(own, drq.config) == {"log.eval_every_steps": 0}  # the file's
     assert (drq.preset, drq.protocol_steps, drq.config.learner.epsilon_end) == ("drq", 100_000, 0.1)

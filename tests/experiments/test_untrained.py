@@ -21,6 +21,7 @@ from voidrl.experiments.table import print_results
 from voidrl.runs import checkpoint
 from voidrl.runs.status import read_status
 from voidrl.system.units import parse_count
+from voidrl.training.layers import task_config
 
 POINT = "voidrl/PointMass-v0"
 SMALL = """
@@ -77,7 +78,7 @@ def test_an_untrained_agent_is_fine_tuned(tmp_path):
     assert tuned.steps == 30
     assert newest(tmp_path / "tuned")[1]["updates"] > 0
     # Without a number of steps it takes the default, not the 0 of pre-training.
-    assert voidrl.training.build.task_config(voidrl.load(tmp_path / "run").config).steps == 100_000
+    assert task_config(voidrl.load(tmp_path / "run").config).steps == 100_000
 
 
 def test_the_command_line_takes_0_steps(tmp_path, capsys):

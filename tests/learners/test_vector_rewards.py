@@ -12,7 +12,7 @@ from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
 from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
-from voidrl.training.build import rehearse_reward
+from voidrl.training.rehearsal import rehearse_reward
 from voidrl.types import Batch, EnvSpec
 
 STATES = 4

@@ -11,7 +11,8 @@ from voidrl.entropy import particle_reward
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
 from voidrl.presets.presets import preset_values
-from voidrl.training.build import build_config, layers_for
+from voidrl.training.build import build_config
+from voidrl.training.layers import layers_for
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):

@@ -11,6 +11,7 @@ import voidrl
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.rewards import intrinsic_scale
 from voidrl.training import build
+from voidrl.training.layers import finetune_layers, layers_for
 from voidrl.types import CHECK, EnvSpec
 
 GAME = EnvSpec((1, 84, 84), True, 4, num_actions=9, raw_shape=(84, 84))
@@ -26,9 +27,9 @@ PRESETS = {
 
 def configs(preset, env, spec, **named):
     """The configs of pre-training and of the fine-tuning that follows it."""
-    layers = build.layers_for(env, "pretrain", preset, None, {"method": "apt", **named})
+    layers = layers_for(env, "pretrain", preset, None, {"method": "apt", **named})
     config = build.build_config(spec, [layer.values for layer in layers])
-    tuning = build.finetune_layers(config, None)
+    tuning = finetune_layers(config, None)
     return config, build.build_config(spec, [layer.values for layer in tuning])
 
 

@@ -29,7 +29,7 @@ from voidrl.agent import on_policy
 from voidrl.entropy import neighborhoods, particle_entropy, weighted_entropy
 from voidrl.errors import ConfigError, NeighborError
 from voidrl.replay import Replay
-from voidrl.training import build
+from voidrl.training.layers import finetune_layers
 
 
 def gaussian(d, sigma=1.0):
@@ -322,7 +322,7 @@ def test_a_pretrained_encoder_serves_another_learner(tmp_path):
         voidrl.finetune(
             source, config={"learner": "dqn", "finetune.heads": "pretrained"}, out=tmp_path / "no"
         )
-    (_, kept) = build.finetune_layers(source.config, {"learner": "auto"})
+    (_, kept) = finetune_layers(source.config, {"learner": "auto"})
     assert kept.values["learner"] == {"name": "mepol"}
     options = {"learner": {"name": "dqn", "batch_size": 8, "hidden_dim": 8}, "finetune.warmup_steps": 8}
     options["learner"]["learning_rate"] = 1e-9

@@ -8,7 +8,7 @@ from test_cic import batch_of, latents_of
 
 from voidrl.config import merge
 from voidrl.errors import ConfigError
-from voidrl.training.build import layers_for
+from voidrl.training.layers import layers_for
 
 SMALL = {"method": "moss", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
 

@@ -22,6 +22,7 @@ from voidrl.report.latents import LatentMap, _StoredReplay, latent_map, project
 from voidrl.report.media import newest_agent
 from voidrl.report.saved import Saved
 from voidrl.runs import checkpoint
+from voidrl.runs.tensor_files import write_tensors
 from voidrl.training.saved_run import load_run
 
 
@@ -195,7 +196,7 @@ def test_only_what_is_shown_is_read(tmp_path):
         "row_starts": torch.ones(slots, dtype=torch.int64),
         "age": torch.zeros(1, dtype=torch.int32),
     }
-    checkpoint.write_tensors(tmp_path / "replay.safetensors", positions)
+    write_tensors(tmp_path / "replay.safetensors", positions)
     files = dict.fromkeys(["replay.safetensors", "replay_00000.safetensors"])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     stored = _StoredReplay(Saved(tmp_path, 5, files, ""), 1)

@@ -107,7 +107,7 @@ class Unminimized(Representation):
         ("vector", r"loss of representation '.*:Mistaken' returned \(15,\): expected a scalar tensor"),
         ("alone", r"returned \(\): expected a scalar tensor, or one loss"),
         ("detached", "has no gradient: expected one that depends on trainable weights"),
-        ("raises", r"fails on 2 made-up transitions \(RuntimeError"),
+        ("raises", r"failed in `loss`, line \d+ of .* \(RuntimeError.*given made-up transitions"),
         (Narrow, r"encode of representation .* maps 2 observations to \(2, 14\): expected \(2, 15\)"),
         (Unminimized, "has a loss that would never be minimized: set has_loss = True"),
     ],

@@ -15,7 +15,7 @@ import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import without_local_fields
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError
-from voidrl.runs import checkpoint
+from voidrl.runs import checkpoint, tensor_files
 from voidrl.sharing import pretrained
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,8 @@ def test_a_full_disk_leaves_the_old_agent(saved, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_write", full)
+        for module in (checkpoint, tensor_files):
+            patched.setattr(module, "write_synced", full)
         with pytest.raises(CheckpointError, match="No space left on device"):
             voidrl.save_pretrained(make_agent(seed=9), saved)
     assert {path.name for path in saved.iterdir()} == FILES
@@ -193,7 +194,7 @@ class Killed(BaseException):
 @pytest.fixture
 def save_until(monkeypatch):
     """`save_until(moment, agent, folder)`: whether it was saved before the process died at that moment."""
-    write, replace = checkpoint._write, Path.replace
+    write, replace = tensor_files.write_synced, Path.replace
 
     def save_until(moment, agent, folder):
         left = [moment]
@@ -214,7 +215,8 @@ def save_until(monkeypatch):
             return replace(path, target)
 
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint, "_write", dying_write)
+            for module in (checkpoint, tensor_files):
+                patched.setattr(module, "write_synced", dying_write)
             patched.setattr(Path, "replace", dying_replace)
             try:
                 voidrl.save_pretrained(agent, folder)

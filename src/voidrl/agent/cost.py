@@ -15,8 +15,8 @@ from voidrl.types import EnvSpec
 GIGA = 1e9
 # Passes of one batch through a network, a backward pass counting twice.
 ENCODER_PASSES = 5  # s forward and backward, s' by the online and by the target network
-FROZEN_PASSES = 3  # of an encoder that stays as it is: forward only
-Q_PASSES = 5  # the same for the critic of discrete actions
+FROZEN_PASSES = 3  # of a frozen encoder alongside: only forward
+Q_PASSES = 5  # of the critic of discrete actions, as for the encoder
 ACTOR_CRITIC_PASSES = 18  # two critics and their targets, a second time for the actor, and the actor
 REPRESENTATION_PASSES = 6  # two views or two states of each sample, forward and backward
 
@@ -49,7 +49,7 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
 
 
 def acting_gflop(spec: EnvSpec, config: Config, num_envs: int) -> float:
-    """Billions of operations that choosing one action in each environment takes."""
+    """Billions of operations to choose one action in each environment."""
     learner = config.learner
     own = config.representation.encoder if config.share_encoder == "all" else learner.encoder
     flop = encoder_flop(network_spec(spec, config.augment).obs_shape, own)

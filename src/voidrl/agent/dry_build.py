@@ -13,7 +13,7 @@ from voidrl.types import EnvSpec
 def dry_build(spec: EnvSpec, config: Config) -> Agent | None:
     """Build an agent that takes neither memory nor time, whatever its sizes.
 
-    None where custom code cannot be built this way, since it may read values in its constructor.
+    None for custom code that cannot be built this way, since it reads values in its constructor.
     """
     meta = torch.device("meta")
     try:

@@ -30,7 +30,6 @@ from voidrl.errors import (
     VoidrlError,
     for_command,
 )
-from voidrl.system.platforms import SIGPIPE
 from voidrl.system.terminal.ending import end_process
 from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import command_output, open_missing_streams, say
@@ -41,7 +40,7 @@ INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidr
 BAD_INPUT = 2
 ON_RANKS = ("pretrain", "finetune", "train", "resume")  # what several processes do together
 STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
-PIPE_CLOSED = STOPPED + SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
+PIPE_CLOSED = STOPPED + signal.SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "pretrain": pretrain,

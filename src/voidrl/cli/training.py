@@ -29,7 +29,8 @@ from voidrl.system.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
     from voidrl.config import Config
-    from voidrl.training.build import ConfigLayer, Probed
+    from voidrl.training.build import Probed
+    from voidrl.training.layers import ConfigLayer
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 OUTPUT = {
@@ -179,7 +180,8 @@ def config(argv: list[str]) -> None:
         PHASES[command](argv[1:])
         return
     request = read_request(command, argv[1:], CONFIG)
-    from voidrl.training.build import config_sources, require_fitting
+    from voidrl.training.build import require_fitting
+    from voidrl.training.layers import config_sources
 
     if request.note:
         say(request.note)
@@ -216,10 +218,10 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     own = {**_own_options(command), **(more or {})}
     options = pop_own(given, own)
     _refuse_bonus(command, given)
-    from voidrl import api
     from voidrl.config import PIECES, Config, merge, update
     from voidrl.training import build
-    from voidrl.training.affordable import CPU_PRESET, hopeless_on_cpu
+    from voidrl.training.layers import layers_for
+    from voidrl.training.starting import logged_start
 
     pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
     if "--from-data" in options:
@@ -229,20 +231,20 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         preset, bonus = options.get("--preset"), options.get("--bonus")
-        return build.layers_for(env, command, preset, changes, pieces, bonus=bonus)
+        return layers_for(env, command, preset, changes, pieces, bonus=bonus)
 
     # The environment decides which pieces there are, and pieces decide which options.
     env_options = {name: text for name, text in given.items() if name.startswith("--env.")}
     layers = layers_with(read_options(Config(), env_options, command, own))
     starts = more is None and not wants_help
-    with api.logged_start(env, layers, options.get("--out")) if starts else nullcontext():
+    with logged_start(env, layers, options.get("--out")) if starts else nullcontext():
         probed = build.probe(env or DEFAULT_ENV, layers)
     chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
     fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
     layers = layers_with(read_options(fields, given, command, own))
     config = build.config_for(probed, layers)
-    if env and "--preset" not in options and (note := hopeless_on_cpu(env, probed.spec, config)):
-        return read_request(command, [*argv, "--preset", CPU_PRESET], more)._replace(note=note)
+    if env and "--preset" not in options and (note := build.cpu_preset_note(env, probed.spec, config)):
+        return read_request(command, [*argv, "--preset", build.CPU_PRESET], more)._replace(note=note)
     return RunRequest(env, options, probed, config, layers, wants_help)
 
 
@@ -288,15 +290,17 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
     from voidrl.training import build
+    from voidrl.training.layers import finetune_layers, task_config
+    from voidrl.training.starting import logged_start
 
     agent = api.load(run, device="cpu", trust_code="--trust-code" in options, best="--best" in options)
     pieces = {"learner": options["--learner"]} if "--learner" in options else {}
-    fields = update(build.task_config(agent.config), pieces)
+    fields = update(task_config(agent.config), pieces)
     changes = read_options(fields, given, "finetune", own)
-    layers = build.finetune_layers(agent.config, changes, pieces)
+    layers = finetune_layers(agent.config, changes, pieces)
     env = options.get("--env") or share.own_env(agent)
     starts = more is None and not wants_help
-    with api.logged_start(env, layers, options.get("--out")) if starts else nullcontext():
+    with logged_start(env, layers, options.get("--out")) if starts else nullcontext():
         probed = build.probe(env, layers)
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
 
@@ -313,13 +317,14 @@ def _require_resumable(command: str, argv: list[str], size: int) -> None:
     from voidrl.config import update
     from voidrl.runs.status import read_status
     from voidrl.training import build
+    from voidrl.training.layers import as_changes
     from voidrl.training.saved_run import require_as_many_ranks
 
     folder, written = api.open_run(options.run)
     status = read_status(folder.path)
     if status is not None and status.checkpoint is not None:
         require_as_many_ranks(folder.path, status.ranks, size)
-    build.require_ranks(update(written, build.changes(read_changes(options.config))), None, size)
+    build.require_ranks(update(written, as_changes(read_changes(options.config))), None, size)
 
 
 def _resume(command: str, argv: list[str]) -> None:

@@ -21,6 +21,7 @@ from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
 from voidrl.replay import Replay
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
+from voidrl.runs.tensor_files import read_headers
 from voidrl.system.terminal.output import say
 from voidrl.training.build import config_from_json
 from voidrl.training.saved_run import REPLAY, latest_run, load_parts, load_replay
@@ -118,7 +119,7 @@ def _newest(run: str | Path) -> checkpoint.Checkpoint:
 def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> Replay:
     """The replay of a checkpoint or of one rank's part, in main memory."""
     chunk = next(name for name in sorted(saved.files) if name.startswith("replay_"))
-    skill_dim = checkpoint.read_headers(saved.path / chunk)["skill"].shape[1]
+    skill_dim = read_headers(saved.path / chunk)["skill"].shape[1]
     cpu = torch.device("cpu")
     num_envs = len(saved.tensors(REPLAY)["age"])
     rows = -(-config.replay.capacity_steps // config.env.num_envs)

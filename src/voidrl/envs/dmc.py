@@ -51,7 +51,6 @@ from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
 from voidrl.system.machine import whole_cores
-from voidrl.system.platforms import can_fork
 from voidrl.types import EnvSpec
 
 # The first version of each package, and the first that is too new, as in pyproject.toml.
@@ -271,7 +270,7 @@ def make_dmc(
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
     settings = _settings(config, num_envs, render_height, true_state)
-    here = _simulates_here(config) and not render_height  # worker processes give the same results
+    here = config.backend == "sync" and not render_height  # worker processes give the same results
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
         raise ConfigError(
@@ -290,13 +289,8 @@ def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
     settings = _settings(resolve(config), 1)
     plain: SimulatorSettings = {**settings, "image_size": 0, "renders": False, "measures": False}
-    described = _described(json.dumps(plain), _simulates_here(config), config.timeout_s)
+    described = _described(json.dumps(plain), config.backend == "sync", config.timeout_s)
     return spec_of(*_spaces(described, settings), config.frame_stack)
-
-
-def _simulates_here(config: EnvConfig) -> bool:
-    """Whether simulations run in this process: if the user wants it, or where there are no workers."""
-    return config.backend == "sync" or (config.backend == "auto" and not can_fork())
 
 
 @cache

@@ -21,8 +21,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from voidrl.system.platforms import STOP_SIGNALS, require_workers
-from voidrl.system.terminal.signals import end_with_process
+from voidrl.system.terminal.signals import STOP_SIGNALS, end_with_process
 
 # A terminal and a scheduler send these to all processes of a run. The run's own process handles them: it
 # writes a checkpoint, then ends its workers.
@@ -127,7 +126,6 @@ class ScriptWorker(Worker):
         files: tuple[int, ...] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        require_workers("this environment", "use env.backend = 'sync', or leave env.count_states off")
         pipe, theirs = Pipe()
         ids = (theirs.fileno(), os.getpid(), threading.get_native_id())
         arguments = [*map(str, ids), json.dumps(settings)]
@@ -159,7 +157,6 @@ class ForkedWorker(Worker):
     process: BaseProcess
 
     def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
-        require_workers("env.backend = 'async'", "use env.backend = 'sync'")
         pipe, theirs = Pipe()
         ids = (os.getpid(), threading.get_native_id())
         process = multiprocessing.get_context("fork").Process(

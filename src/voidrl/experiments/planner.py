@@ -42,6 +42,7 @@ from voidrl.system.files import user_path
 from voidrl.system.units import parse_count
 from voidrl.training import build
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
+from voidrl.training.layers import BONUS_COEFFICIENT, implied_by_column, layers_for, task_config
 from voidrl.types import EnvSpec
 
 Layers = list[Mapping[str, Any]]
@@ -293,9 +294,9 @@ class Planner:
         arm_phase = arm.by_phase.get(phase, PhaseSpec()).config
         if phase == "finetune":
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
-            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase, task)]
+            layers: Layers = [to_json(task_config(pretrained)), self._file_config(arm, phase, task)]
             layers += [arm_phase] if arm.source is None else [arm.config, arm_phase]
-            if implied := build.implied_by_column(layers, phase):
+            if implied := implied_by_column(layers, phase):
                 layers.insert(*implied)
             merged = self._layered(layers)
         elif arm.like is not None:
@@ -404,12 +405,12 @@ class Planner:
         method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
         bonus = arm.bonus
         if bonus is not None and not self.run_code and ":" in bonus:
-            method = {"method": bonus, "bonus.coefficient": build.BONUS_COEFFICIENT}
+            method = {"method": bonus, "bonus.coefficient": BONUS_COEFFICIENT}
             bonus = None
         own = [self._file_config(arm, phase, task), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
         preset = self._preset_name(arm, env)
-        layers = build.layers_for(
+        layers = layers_for(
             env, phase, preset, self._layered(own), shared=shared, bonus=bonus, run_code=self.run_code
         )
         return self._layered([layer.values for layer in layers])
@@ -462,7 +463,7 @@ class Planner:
         started = "train" if phase == "train" else "pretrain"
         preset = self._source_arm(arm).preset or self.experiment.preset
         config = merge(self.experiment.config, task.config)
-        layers = build.layers_for(env, started, preset, config, run_code=self.run_code)
+        layers = layers_for(env, started, preset, config, run_code=self.run_code)
         merged = merge(*(layer.values for layer in layers))
         default = merged.get("steps", Config().steps)
         if phase == "finetune":

@@ -32,7 +32,7 @@ from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, Sp
 from voidrl.nets.augment import Augment
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
-from voidrl.runs import checkpoint
+from voidrl.runs.tensor_files import read_tensors, write_tensors
 from voidrl.system.device import pick_device, seeded
 from voidrl.system.files import user_path
 from voidrl.system.threads import pick_threads, using
@@ -182,7 +182,7 @@ class APTReward(VecEnvWrapper):
         state |= {f"states.{name}": value for name, value in self._states.state().items()}
         temporary = path.with_name(f".tmp-{path.name}")
         try:
-            checkpoint.write_tensors(temporary, state)
+            write_tensors(temporary, state)
             temporary.replace(path)
         except OSError as e:
             raise CheckpointError(f"cannot write {path}: {e.strerror or e}") from e
@@ -192,7 +192,7 @@ class APTReward(VecEnvWrapper):
 
         The random generator and the encoder's optimizer start from scratch.
         """
-        saved = checkpoint.read_tensors(user_path(path))
+        saved = read_tensors(user_path(path))
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)}

@@ -23,10 +23,11 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, UnknownNameError
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
-from voidrl.runs.checkpoint import read_tensors, write_tensors
+from voidrl.runs.tensor_files import read_tensors, write_tensors
 from voidrl.system.device import seeded
 from voidrl.system.files import parse_json, user_path
-from voidrl.training.build import layers_for, probe, require_same_spaces
+from voidrl.training.build import probe, require_same_spaces
+from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
 
 HOLD_STEPS = 8  # mean of the geometric number of steps for which sticky play holds an action

@@ -44,7 +44,8 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
     from voidrl.agent import Agent
     from voidrl.envs.spaces import spec_from_json
     from voidrl.report.saved import newest
-    from voidrl.runs.checkpoint import MANIFEST, check_file, read_json, read_tensors
+    from voidrl.runs.checkpoint import MANIFEST, check_file, read_json
+    from voidrl.runs.tensor_files import read_tensors
     from voidrl.system.device import placed
     from voidrl.training.build import config_from_json
 

@@ -21,9 +21,9 @@ from voidrl.runs.checkpoint import (
     check_file,
     list_steps,
     read_json,
-    read_tensors,
     require_format,
 )
+from voidrl.runs.tensor_files import read_tensors
 
 CACHE = "report"
 LOOP = "loop.safetensors"

@@ -19,22 +19,19 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, TypeVar
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError, shown
-from voidrl.system import platforms
+from voidrl.runs.tensor_files import FileEntry, read_tensors, serialize, write_synced
 from voidrl.system.files import MAX_JSON_BYTES, parse_json, read_text
-from voidrl.system.machine import free_disk, largest_file
+from voidrl.system.machine import free_disk
 from voidrl.system.units import human_bytes
 
 T = TypeVar("T")
@@ -42,13 +39,7 @@ FORMAT = 5
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"  # begins the names of what is being written
 READ_TRIES = 5  # a run that trains deletes old checkpoints while others read them
-BLOCK_BYTES = 8 << 20
 BLOCK_ON_DISK = 4096  # what a file takes beyond its content, at most
-_DTYPES = {
-    torch.bool: "BOOL", torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
-    torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
-    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
-}  # fmt: skip
 # Hashes of files that this process wrote or read, by device, inode, size and modification time. With them a
 # save neither links a damaged file into later checkpoints nor reads gigabytes again to rule that out.
 _hashed: dict[tuple[int, int, int, int], str] = {}
@@ -62,14 +53,6 @@ class Group:
     tag: str | None = None
     """A file whose tag equals that of the previous checkpoint is linked, not written again. Equal tags must
     mean equal tensors, even after resuming from an older step."""
-
-
-class FileEntry(TypedDict):
-    """The manifest entry of one file."""
-
-    sha256: str
-    bytes: int
-    tag: str | None
 
 
 @dataclass(frozen=True)
@@ -108,8 +91,8 @@ def save(
 ) -> Path:
     """Write a checkpoint, delete all but the last `keep_last` valid ones, and return its folder.
 
-    Only one process at a time may save into a root; another one is refused. If saving fails, earlier
-    checkpoints are unchanged.
+    Only one process at a time may save into a root, which the lock of its run ensures. If saving fails,
+    earlier checkpoints are unchanged.
     """
     if keep_last < 1:
         raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
@@ -118,46 +101,29 @@ def save(
     plain: dict[str, Any] = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # before gigabytes
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _sole_writer(root):
-            path = _write_checkpoint(root, step, files, plain)
-            return _expire(path, step, keep_last)
+        path = _write_checkpoint(root, step, files, plain)
+        return _expire(path, step, keep_last)
     except OSError as e:
         raise CheckpointError(
             f"cannot save step {step} in {root}: {e.strerror or e}; choose a writable folder"
         ) from e
 
 
-@contextmanager
-def _sole_writer(root: Path) -> Iterator[None]:
-    """Lock a root, so that all temporary files in it were left by processes that died."""
-    if not hasattr(os, "O_DIRECTORY"):  # where folders cannot be opened; the lock of the run remains
-        yield
-        return
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # some network file systems have no locks; the run has warned of that
-            try:
-                platforms.lock(descriptor)
-            except BlockingIOError:
-                raise CheckpointError(
-                    f"another process is saving a checkpoint in {root}: wait until it has, or choose another "
-                    f"folder"
-                ) from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: dict[str, Any]) -> Path:
     """Write all files under a hidden name and rename the whole, after comparing its size with the disk."""
     for leftover in (*root.glob(".trash-*"), *root.glob(f"{TEMPORARY}*")):
         shutil.rmtree(leftover, ignore_errors=True)
-    previous = next(_valid(_find(root)), None)
+    previous = next(intact(root), None)
     known = {} if previous is None else previous.files
-    same = {name for name, group in files.items() if group.tag is not None and name in known}
-    same = {name for name in same if files[name].tag == known[name]["tag"]}
+    same = {
+        name
+        for name, group in files.items()
+        if group.tag is not None and name in known and group.tag == known[name]["tag"]
+    }
     serialized = {
-        name: _serialize(_tensors(group), name) for name, group in files.items() if name not in same
+        name: serialize(group.tensors() if callable(group.tensors) else group.tensors, name)
+        for name, group in files.items()
+        if name not in same
     }
     needed = sum(size for size, _ in serialized.values()) + BLOCK_ON_DISK * (len(files) + 2)
     free = free_disk(root)
@@ -173,11 +139,13 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
                 entries[name] = known[name]
                 continue
             size, blocks = serialized.pop(name)
-            sha256 = _write(tmp / name, blocks)
+            sha256 = write_synced(tmp / name, blocks)
             _hashed[_identity(tmp / name)] = sha256
             entries[name] = {"sha256": sha256, "bytes": size, "tag": group.tag}
         manifest = {"format": FORMAT, "voidrl": __version__, "step": step, "meta": meta, "files": entries}
-        _write(tmp / MANIFEST, [_dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2).encode()])
+        write_synced(
+            tmp / MANIFEST, [_dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2).encode()]
+        )
         _sync(tmp)
         revisions = [revision for other, revision, _ in _find(root) if other == step]
         name = f"step_{step:012d}"
@@ -186,8 +154,6 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(root, step, needed, free, str(e.strerror)) from e
-        if e.errno == errno.EFBIG:
-            raise _file_too_large(root, step, needed) from e
         raise
     finally:
         shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
@@ -202,19 +168,6 @@ def _disk_full(
     return CheckpointError(
         f"cannot save step {step} in {root}: {why}; the whole checkpoint needs {human_bytes(needed)}{there}: "
         f"free at least {human_bytes(missing)}"
-    )
-
-
-def _file_too_large(root: Path, step: int, needed: int) -> CheckpointError:
-    limit = largest_file()
-    if limit is None:
-        why, remedy = "its file system takes no files of this size", "choose a folder on another one"
-    else:
-        why = f"this process may not write files of more than {human_bytes(limit)}"
-        remedy = "raise `ulimit -f`"
-    return CheckpointError(
-        f"cannot save step {step} in {root}: {why}, and the whole checkpoint needs {human_bytes(needed)}; "
-        f"{remedy}"
     )
 
 
@@ -235,10 +188,6 @@ def _expire(path: Path, step: int, keep_last: int) -> Path:
     return path
 
 
-def _tensors(group: Group) -> Mapping[str, Tensor]:
-    return group.tensors() if callable(group.tensors) else group.tensors
-
-
 def load(path: Path) -> Checkpoint:
     """Open one checkpoint after checking the size and sha256 of each of its files."""
     return _open(path, trust=False)
@@ -255,7 +204,7 @@ def load_step(root: Path, step: int) -> Checkpoint:
 def latest(
     root: Path, warn: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
 ) -> Checkpoint:
-    """Return the newest valid checkpoint under a root, calling `warn` for newer ones that are not."""
+    """The newest valid checkpoint under a root; `warn` is called for newer ones that are damaged."""
     return read_latest(root, warn, lambda found: found, check)
 
 
@@ -265,35 +214,41 @@ def read_latest(
     read: Callable[[Checkpoint], T],
     check: Callable[[Checkpoint], None] = lambda found: None,
 ) -> T:
-    """Read something from the newest valid checkpoint under a root, calling `warn` for newer, damaged ones.
+    """Read something from the newest valid checkpoint under a root, with `warn` for newer, damaged ones.
 
-    One for which `check` raises `CheckpointError` is not valid either. A run that trains deletes old
-    checkpoints. If it deletes this one meanwhile, the newest is read instead.
+    One for which `check` raises `CheckpointError` is damaged too. If a run that trains deletes the checkpoint
+    meanwhile, its newest is read instead.
     """
     problems: dict[Path, str] = {}
-    for _ in range(READ_TRIES):
-        vanished = False
-        for _, _, path in _find(root):
-            if path in problems:
+    for path in _newest_first(root, problems):
+        opened = None
+        try:
+            found = load(path)
+            check(found)
+            opened = found
+            return read(opened)
+        except CheckpointError as e:
+            if not path.exists():
                 continue
-            found = None
-            try:
-                opened = load(path)
-                check(opened)
-                found = opened
-                return read(found)
-            except CheckpointError as e:
-                vanished = not path.exists()
-                if vanished:
-                    break  # there are newer ones now
-                if found is not None:
-                    raise  # it is whole, and does not fit what reads it
-                problems[path] = f"{path.name} ({e})"
-                warn(f"skipped {path.name}: {e}")
-        if not vanished:
-            break
-    listed = ", ".join(problems.values()) or "none at all"
-    raise CheckpointError(f"no valid checkpoint in {root}; found {listed}")
+            if opened is not None:
+                raise  # it is whole, and does not fit what reads it
+            problems[path] = f"{path.name} ({e})"
+            warn(f"skipped {path.name}: {e}")
+    raise CheckpointError(
+        f"no valid checkpoint in {root}; found {', '.join(problems.values()) or 'none at all'}"
+    )
+
+
+def _newest_first(root: Path, problems: Mapping[Path, str]) -> Iterator[Path]:
+    """Checkpoints without known problems; it starts again once one has been deleted, for newer ones."""
+    for _ in range(READ_TRIES):
+        for _, _, path in _find(root):
+            if path not in problems:
+                yield path
+                if not path.exists():
+                    break
+        else:
+            return
 
 
 def list_steps(root: Path) -> list[int]:
@@ -327,46 +282,6 @@ def discard(root: Path, step: int) -> None:
             _discard(path)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Write and sync one safetensors file. Equal tensors give equal bytes and an equal sha256."""
-    size, blocks = _serialize(tensors, path.name)
-    return {"sha256": _write(path, blocks), "bytes": size, "tag": None}
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of one file onto the CPU."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as e:
-        raise CheckpointError(f"{path} cannot be read: {e}") from e
-
-
-class TensorHeader(NamedTuple):
-    """What the header of a file says about a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    """As safetensors names it, such as F32."""
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> TensorHeader:
-        """The header that a tensor would have, which may be on the meta device."""
-        return cls(tuple(tensor.shape), _DTYPES[tensor.dtype])
-
-    def __str__(self) -> str:
-        return f"{self.dtype} of shape {self.shape}"
-
-
-def read_headers(path: Path) -> dict[str, TensorHeader]:
-    """Read names, shapes and types of the tensors in a file, and none of their values."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {name: TensorHeader(tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
-    except (OSError, SafetensorError) as e:
-        raise CheckpointError(f"{path} cannot be read: {e}") from e
-
-
 def write_json_atomic(path: Path, obj: Any) -> None:
     """Write strict JSON; readers, also after a kill, see either the old file or the new one."""
     write_text_atomic(path, _dumps(obj, str(path), indent=2) + "\n")
@@ -376,7 +291,7 @@ def write_text_atomic(path: Path, text: str) -> None:
     """Write text as `write_json_atomic` writes JSON."""
     tmp = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
-        _write(tmp, [text.encode()])
+        write_synced(tmp, [text.encode()])
         tmp.replace(path)
         _sync(path.parent)
     except OSError as e:
@@ -440,19 +355,11 @@ def _open(path: Path, *, trust: bool) -> Checkpoint:
     meta = require_field(file, fields, "meta", dict)
     files: dict[str, FileEntry] = {}
     for name in require_field(file, fields, "files", dict):
-        if Path(name).name != name or not _is_file_name(name):  # as in ../../other
+        if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):  # such as ../../other
             raise CheckpointError(f"{file} names the file {shown(name)}: expected one next to it")
         files[name] = file_entry(file, fields["files"], name)
         check_file(path / name, files[name], trust=trust)
     return Checkpoint(path, step, meta, files)
-
-
-def _is_file_name(name: str) -> bool:
-    """Whether a system call takes this name: it has no NUL and no surrogates."""
-    try:
-        return b"\0" not in name.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 def require_field(path: Path, fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
@@ -489,7 +396,7 @@ def require_format(path: Path, fields: Mapping[str, Any], expected: int) -> None
             f"{path} is damaged, or not voidrl's: {_given(fields, 'format')}, expected {expected}"
         )
     if found != expected:
-        writer = fields.get("voidrl", "0.1.0")  # the only version whose manifests do not record it
+        writer = fields.get("voidrl")
         writer = writer if isinstance(writer, str) and len(writer) < 40 else "of another version"
         remedy = "upgrade voidrl" if found > expected else f"use voidrl {writer}, or train again"
         raise CheckpointError(
@@ -532,61 +439,6 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _serialize(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[Any]]:
-    """Return the size of a safetensors file and its bytes block by block.
-
-    `safetensors.torch.save_file` would lose three things: it copies all CUDA tensors of a file to the host at
-    once (a replay has gigabytes), it reports a full disk as text without an errno, and its file would have to
-    be read back to hash it, which misses what was damaged on the way to the disk. The format is simple (a
-    length, a JSON header, raw bytes), so we stream it and hash the bytes before they are written.
-    """
-    spans = []
-    for name, t in tensors.items():
-        if t.dtype not in _DTYPES or t.layout != torch.strided or t.is_meta:
-            raise CheckpointError(f"{file}: {name!r} cannot be saved as {t.dtype}, {t.layout}, on {t.device}")
-        if t.numel():
-            reach = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-            spans.append((str(t.device), t.data_ptr(), t.data_ptr() + reach * t.element_size(), name))
-    # Tied weights would come back untied. Views of one buffer that do not overlap are fine.
-    for (device, _, end, a), (other, start, _, b) in pairwise(sorted(spans)):
-        if device == other and start < end:
-            raise CheckpointError(
-                f"{file}: {a!r} and {b!r} share memory, which loading would undo: save only one of them"
-            )
-
-    # Widest elements first, as the library does, so that each tensor is aligned in the mapped file.
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header, end = {}, 0
-    for name, t in ordered:
-        start, end = end, end + t.numel() * t.element_size()
-        header[name] = {"dtype": _DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-
-    def blocks() -> Iterator[Any]:
-        yield len(text).to_bytes(8, "little") + text
-        for _, t in ordered:
-            if not t.numel():  # from numpy it may have a stride of 0, which cannot be viewed as bytes
-                continue
-            flat = t.detach().contiguous().reshape(-1).view(torch.uint8)  # (bytes,), still on its device
-            for block in flat.split(BLOCK_BYTES):
-                yield block.cpu().numpy()  # host synchronization, one block at a time
-
-    return 8 + len(text) + end, blocks()
-
-
-def _write(path: Path, blocks: Iterable[Any]) -> str:
-    """Write and sync one file; return the sha256 of the intended bytes, whatever the disk stores."""
-    sha256 = hashlib.sha256()
-    with path.open("wb") as file:
-        for block in blocks:
-            sha256.update(block)
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-    return sha256.hexdigest()
-
-
 def _link(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
@@ -596,8 +448,6 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY") and path.is_dir():
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

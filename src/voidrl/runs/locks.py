@@ -9,6 +9,7 @@ file every few seconds: whoever signed it on another machine is alive while that
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
@@ -18,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from voidrl.errors import RunFolderError, VoidrlWarning
-from voidrl.system import platforms
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"
@@ -37,14 +37,14 @@ def acquire(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file is never removed: two processes could then lock two different files.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | platforms.CLOSE_ON_EXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise RunFolderError(
             f"cannot write to {path.parent} ({error.strerror or error}); choose a folder open to writing"
         ) from error
     for retries_left in reversed(range(RETRIES)):
         try:
-            platforms.lock(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             if not retries_left:
@@ -66,7 +66,7 @@ def release(descriptor: int) -> None:
 def unlock(descriptor: int) -> None:
     """End the lock and close it, even where forked workers still have the file open."""
     with suppress(OSError):
-        platforms.unlock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
@@ -78,8 +78,7 @@ def adopt(descriptor: int) -> None:
         with suppress(OSError):
             os.close(descriptor)
 
-    if platforms.can_fork():
-        os.register_at_fork(after_in_child=close)
+    os.register_at_fork(after_in_child=close)
     sign(descriptor)
     threading.Thread(target=_keep_touching, args=(descriptor,), name="voidrl-lock", daemon=True).start()
 
@@ -89,14 +88,15 @@ def _keep_touching(descriptor: int) -> None:
         time.sleep(TOUCH_SECONDS)
         try:
             os.utime(descriptor)
-        except (OSError, TypeError, NotImplementedError):  # closed, or a system that touches paths only
+        except OSError:  # closed
             return
 
 
 def sign(descriptor: int) -> None:
     """Write down who holds the lock, for messages."""
     with suppress(OSError):
-        platforms.overwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode())
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 def holder(path: Path) -> str:
@@ -110,11 +110,11 @@ def holder(path: Path) -> str:
 def is_held(path: Path) -> bool | None:
     """Whether a process holds the lock now; None where the file system has no locks. Writes nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | platforms.CLOSE_ON_EXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        platforms.lock(descriptor, shared=True)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

@@ -42,6 +42,7 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.runs import checkpoint
+from voidrl.runs.tensor_files import FileEntry, read_tensors, write_tensors
 from voidrl.sharing import card as model_card
 from voidrl.sharing import hub, weights
 from voidrl.system.device import placed
@@ -97,7 +98,7 @@ def save_pretrained(
         path.mkdir(parents=True, exist_ok=True)
         _finish_interrupted_save(path)
         try:
-            entry = checkpoint.write_tensors(path / NEXT, agent.tensors())
+            entry = write_tensors(path / NEXT, agent.tensors())
             data = _config_json(agent, entry, evaluation)
             card = _card(agent, path, data, license, repo_id, evaluation)
             checkpoint.write_json_atomic(path / CONFIG, {**data, "sha256": checkpoint.seal(data)})
@@ -147,7 +148,7 @@ def _finish_interrupted_save(folder: Path) -> None:
     (folder / NEXT).unlink(missing_ok=True)
 
 
-def _config_json(agent: Agent, entry: checkpoint.FileEntry, evaluation: Evaluation | None) -> dict[str, Any]:
+def _config_json(agent: Agent, entry: FileEntry, evaluation: Evaluation | None) -> dict[str, Any]:
     """Return the contents of config.json without its own hash."""
     about = _about(agent, entry["sha256"])
     if evaluation is not None:
@@ -259,7 +260,7 @@ def from_pretrained(
         weights.require_fitting(file, manifest.spec, config)
     except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{folder / CONFIG}: {error}") from error
-    tensors = checkpoint.read_tensors(file)
+    tensors = read_tensors(file)
     with placed(device, config.seed) as place:
         agent = Agent(manifest.spec, config, place)
     weights.require_finite(file, tensors, agent)
@@ -340,7 +341,7 @@ class _Manifest(NamedTuple):
     spec: EnvSpec
     config: dict[str, Any]
     agent_steps: int
-    weights: checkpoint.FileEntry
+    weights: FileEntry
     about: dict[str, Any]
 
 
@@ -377,7 +378,7 @@ def _require_inside(folder: Path, path: Path) -> None:
         )
 
 
-def _find_weights(folder: Path, entry: checkpoint.FileEntry) -> Path:
+def _find_weights(folder: Path, entry: FileEntry) -> Path:
     path = folder / WEIGHTS
     _require_inside(folder, folder / NEXT)
     with suppress(CheckpointError):

@@ -12,7 +12,7 @@ from voidrl.agent import Agent
 from voidrl.agent.dry_build import dry_build
 from voidrl.config import Config
 from voidrl.errors import CheckpointError, shown
-from voidrl.runs.checkpoint import TensorHeader, read_headers
+from voidrl.runs.tensor_files import TensorHeader, read_headers
 from voidrl.types import EnvSpec
 
 

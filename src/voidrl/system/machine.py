@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 GB = 10**9
 ROOT = Path("/")
@@ -26,7 +21,7 @@ class Memory:
 
     total: int
     available: int
-    """What this process can still allocate, on the machine and in its container."""
+    """Bytes that this process can still allocate, on the machine and in its container."""
     limit: int | None
     """The container's limit, if it is below the machine's total."""
 
@@ -37,7 +32,7 @@ class Disk:
 
     total: int
     free: int
-    """Without what is reserved for root, as `df` has it."""
+    """Without the part reserved for root, as in `df`."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +59,7 @@ def memory(root: Path = ROOT) -> Memory:
 
 
 def _address_space_left(root: Path, total: int) -> int:
-    """What `ulimit -v` leaves to this process; all memory where it sets no limit."""
-    if resource is None:
-        return total
+    """Address space left to this process by `ulimit -v`; all memory where it sets no limit."""
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
     words = (_text(root / "proc/self/statm") or "").split()
     if allowed == resource.RLIM_INFINITY or not words:
@@ -89,18 +82,10 @@ def free_disk(folder: Path) -> int | None:
     return None if found is None else found.free
 
 
-def largest_file() -> int | None:
-    """Return the bytes that this process may write to one file (`ulimit -f`); None without a limit."""
-    if resource is None:
-        return None
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
 def cores(root: Path = ROOT) -> Cores:
     """Return the cores of this machine; tests pass another `root` for its files."""
     total = os.cpu_count() or 1
-    usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total)
+    usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total)  # macOS
     for folder in _groups("cpu", root):
         words = (_text(folder / "cpu.max") or "").split()
         quota = int(words[0]) if words and words[0].isdigit() else _number(folder / "cpu.cfs_quota_us")
@@ -123,10 +108,7 @@ def existing(path: Path) -> Path:
 
 def _physical(root: Path) -> tuple[int, int]:
     """Return total and available bytes."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not known: allocating will tell
-        total = sys.maxsize
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE))
     kilobytes = [int(found[name]) for name in ("MemTotal", "MemAvailable") if name in found]
     return (kilobytes[0] * 1024, kilobytes[1] * 1024) if len(kilobytes) == 2 else (total, total)

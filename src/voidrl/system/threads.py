@@ -122,7 +122,7 @@ def free_cores(root: Path = ROOT, seconds: float = LOOK_SECONDS) -> int:
 
 
 def _busy_seconds(root: Path) -> float | None:
-    """Seconds that all cores together have worked since the system started; Linux alone."""
+    """Seconds that all cores together have worked since the system started; None where it is not Linux."""
     try:
         first = (root / "proc/stat").read_text().partition("\n")[0]
     except OSError:

@@ -52,8 +52,6 @@ def _require_private(folders: Sequence[Path], user: int) -> None:
 
     `user` owns what this process writes, which on some file systems is not its own user.
     """
-    if os.name == "nt":  # which has access lists instead
-        return
     for folder in folders:
         found, is_shared = folder.stat(), folder == folders[-1]
         if found.st_uid not in ((user, 0) if is_shared else (user,)):

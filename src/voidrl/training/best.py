@@ -2,8 +2,7 @@
 
 Fine-tuning evaluates the pre-trained agent at step 0 and its own agent at the end, even without
 `log.eval_every_steps`. The best evaluated agent is kept in RUN/best, with the row of its evaluation. That
-folder is the only state: a resumed run compares with what it finds there, and since it repeats the lost steps
-exactly, it ends with the same best agent as an uninterrupted one.
+folder is the only state, with which a resumed run compares.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from voidrl.training.metrics.health import ReturnMonitor
 MAX_EPISODES = 10
 """Episodes of the evaluations at step 0 and at the end, if `log.eval_episodes` is larger."""
 MAX_EPISODE_STEPS = 27_000
-"""Steps after which these evaluations cut an episode, or those of the run if it has fewer: tasks may have no
-end. This is Atari's time limit, the longest of all suites."""
+"""Steps after which these evaluations cut an episode, at most those of the run: tasks may have no end. This
+is Atari's time limit, the longest of all suites."""
 
 OpenEnvs = Callable[[], AbstractContextManager[Envs]]
 """Opens the evaluation environments, for one evaluation or for the whole run."""
@@ -78,16 +77,9 @@ class BestAgent:
             self._evaluate(agent, step, writer)
         if self.last is None or self._last_evaluation is None:  # returns are not finite
             return
-        settings = {
-            "env": self.config.env.id,
-            "episodes": len(self._last_evaluation.returns),
-            "steps": None,
-            "seed": _seed(self.config, step),
-            "deterministic": True,
-            "epsilon": self.config.log.eval_epsilon,
-            "num_envs": None,
-            "count_states": False,
-        }
+        settings: dict[str, Any] = {"env": self.config.env.id, "episodes": len(self._last_evaluation.returns)}
+        settings |= {"steps": None, "seed": _seed(self.config, step), "deterministic": True}
+        settings |= {"epsilon": self.config.log.eval_epsilon, "num_envs": None, "count_states": False}
         saved = evaluation_record(agent, self.folder.path, self._last_evaluation, settings)
         saved["agent"]["steps"] = step  # the checkpoint of this step is not written yet
         path = self.folder.path / FILE_NAME
@@ -131,13 +123,12 @@ class BestAgent:
         zero, best, last = self.zero_shot, self.best, self.last
         if best is None or last is None or last.step != step:
             return []
-        of_success = _shows_success([each for each in (zero, best, last) if each is not None])
+        found = [best, last] if zero is None else [zero, best, last]
+        rates, returns = {each.success_rate for each in found}, {each.mean_return for each in found}
+        of_success = rates != {None} and (len(rates) > 1 or len(returns) == 1)
         parts = [] if zero is None else [f"zero-shot {_shown(zero, of_success)}"]
-        parts += [
-            f"best {_shown(best, of_success)} (step {best.step:,})",
-            f"last {_shown(last, of_success)}",
-        ]
-        lines = [" → ".join(parts)]
+        parts.append(f"best {_shown(best, of_success)} (step {best.step:,})")
+        lines = [" → ".join([*parts, f"last {_shown(last, of_success)}"])]
         if is_behind(last, best):
             path = str(self.folder.path)
             command = f"--best, as in `voidrl evaluate {shlex.quote(path)} --best`"
@@ -158,34 +149,27 @@ def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
     return agent
 
 
-def _shows_success(found: list[EvaluationSummary]) -> bool:
-    """Whether success rates say more than returns: they differ, or there is no difference at all."""
-    rates, returns = {each.success_rate for each in found}, {each.mean_return for each in found}
-    return rates != {None} and (len(rates) > 1 or len(returns) == 1)
-
-
 def is_behind(last: EvaluationSummary, best: EvaluationSummary) -> bool:
     """Whether the last agent is worse by more than the standard error of the difference.
 
     Success rates are compared first, and returns where those are equal.
     """
     of_success = (last.success_rate or 0.0) != (best.success_rate or 0.0)
-    error = math.hypot(_error(last, of_success), _error(best, of_success))
-    return _value(best, of_success) - _value(last, of_success) > error
+    (behind, one), (ahead, other) = _score(last, of_success), _score(best, of_success)
+    return ahead - behind > math.hypot(one, other)
 
 
-def _value(found: EvaluationSummary, of_success: bool) -> float:
-    return found.success_rate or 0.0 if of_success else found.mean_return
-
-
-def _error(found: EvaluationSummary, of_success: bool) -> float:
-    share = found.success_rate or 0.0
-    spread = math.sqrt(share * (1 - share)) if of_success else found.std_return
-    return spread / math.sqrt(found.episodes)
+def _score(found: EvaluationSummary, of_success: bool) -> tuple[float, float]:
+    """The success rate or the mean return, with its standard error."""
+    value, spread = found.mean_return, found.std_return
+    if of_success:
+        value = found.success_rate or 0.0
+        spread = math.sqrt(value * (1 - value))
+    return value, spread / math.sqrt(found.episodes)
 
 
 def _shown(found: EvaluationSummary, of_success: bool) -> str:
-    value = _value(found, of_success)
+    value = _score(found, of_success)[0]
     if of_success:
         return f"{value:.0%}"
     size = abs(value)

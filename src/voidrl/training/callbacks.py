@@ -1,11 +1,10 @@
 """Callbacks: code of the user that a run calls while it trains, and that may stop it.
 
-Importing this module does not import torch. No hook reads a tensor: rows hold what the loop has read anyway.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from voidrl.config import require
-from voidrl.errors import CallbackFailedError, ConfigError, VoidrlError, VoidrlWarning, shown
+from voidrl.errors import (
+    CallbackFailedError,
+    ConfigError,
+    UnknownNameError,
+    VoidrlError,
+    VoidrlWarning,
+    shown,
+)
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
 EVENTS = ("on_start", "on_step", "on_row", "on_evaluation", "on_checkpoint", "on_end")
-MAX_STATE_BYTES = 100_000  # of all callbacks of a run, in the manifest of a checkpoint
+MAX_STATE_BYTES = 100_000  # of a callback, in the manifest of a checkpoint
 Mode = Literal["max", "min"]
 
 
@@ -46,7 +52,7 @@ class RunView:
 
     @property
     def config(self) -> Config:
-        """The config of the run; `config.steps` is the number of steps that it was asked for."""
+        """The config of the run; `config.steps` is the total number of steps."""
         return self._run.config
 
     @property
@@ -61,7 +67,7 @@ class RunView:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """The newest row of `metrics.jsonl`, without those of evaluations; empty before the first."""
+        """The newest row of `metrics.jsonl` that is not an evaluation; empty before the first."""
         return self._run.row
 
     @property
@@ -85,7 +91,7 @@ class Callback:
         """Before the first step, also of a resumed run; a run that is stopped here takes that step."""
 
     def on_step(self, run: RunView) -> str | None:
-        """After each step of the environments; side by side, N of them add up to N to `run.step`."""
+        """After each step of the environments; N of them side by side add up to N to `run.step`."""
 
     def on_row(self, run: RunView) -> str | None:
         """After `run.row` was logged (`log.log_every_steps`)."""
@@ -100,7 +106,7 @@ class Callback:
         """After the last checkpoint of a run that is complete or was stopped, but not of one that failed."""
 
     def state(self) -> dict[str, Any] | None:
-        """What a resumed run needs of this callback, as JSON; saved with every checkpoint."""
+        """State of this callback for a resumed run, as JSON; saved with every checkpoint."""
         return None
 
     def load(self, state: dict[str, Any]) -> None:
@@ -147,33 +153,21 @@ class CallbackList:
         for callback in self._stateful:
             name = type(callback).__name__
             state = _guarded(name, "state", step, callback.state)
-            if state is None:
-                continue
-            try:
-                is_json = json.loads(json.dumps(state, allow_nan=False)) == state
-            except (TypeError, ValueError):
-                is_json = False
-            if not (is_json and isinstance(state, dict)):
+            if state is not None and not _can_be_saved(state):
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(state)} from state at step {step}: expected a "
-                    f"dictionary that is the same after a round trip through JSON"
+                    f"dictionary of up to {MAX_STATE_BYTES} bytes that survives a round trip through JSON"
                 )
-            found.append({"callback": _name_of(callback), "state": state})
-        size = len(json.dumps(found))
-        if size > MAX_STATE_BYTES:
-            raise CallbackFailedError(
-                f"the states of callbacks have {size} bytes at step {step}: expected up to {MAX_STATE_BYTES} "
-                f"in a checkpoint; write what is larger to a file of your own"
-            )
+            if state is not None:
+                found.append({"callback": _name_of(callback), "state": state})
         return found
 
     def load(self, states: Iterable[Mapping[str, Any]], step: int) -> list[str]:
-        """Restore the states in a checkpoint; returns a sentence for each that no callback takes.
+        """Restore the states in a checkpoint, each into the next callback of its class.
 
-        A state belongs to the first callback of the same class that has none yet.
+        Returns a sentence for each state without a callback.
         """
-        waiting = [*self._stateful]
-        notes = []
+        waiting, notes = [*self._stateful], []
         for saved in states:
             callback = next((each for each in waiting if _name_of(each) == saved["callback"]), None)
             if callback is None:
@@ -198,12 +192,16 @@ def _hooks_of(callback: Any) -> list[tuple[str, str, Hook]]:
             f"as {{'on_row': function}}{remedy}"
         )
     name = type(callback).__name__
-    hooks = {event: getattr(callback, event) for event in EVENTS}  # of the class, or set on the instance
-    return [
-        (event, name, hook)
-        for event, hook in hooks.items()
-        if getattr(hook, "__func__", hook) is not getattr(Callback, event)
-    ]
+    hooks = [(event, name, getattr(callback, event)) for event in EVENTS]
+    return [each for each in hooks if getattr(each[2], "__func__", each[2]) is not getattr(Callback, each[0])]
+
+
+def _can_be_saved(state: Any) -> bool:
+    try:
+        text = json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(state, dict) and json.loads(text) == state and len(text) <= MAX_STATE_BYTES
 
 
 def _name_of(callback: Callback) -> str:
@@ -234,7 +232,7 @@ class MetricCallback(Callback):
         raise NotImplementedError
 
     def on_start(self, run: RunView) -> str | None:
-        """Refuse a metric of evaluations in a run without any."""
+        """Refuse a metric of evaluations in a run without evaluations."""
         self._known = set()
         if self.metric.startswith("eval/") and not run.config.log.eval_every_steps:
             raise ConfigError(
@@ -253,13 +251,10 @@ class MetricCallback(Callback):
         return self._look(run, run.evaluation.metrics())
 
     def on_end(self, run: RunView) -> str | None:
-        """Say that a metric was never there, which is most likely a typing error."""
-        known = sorted(self._known)
-        if known and self.metric not in known:
-            near = difflib.get_close_matches(self.metric, known, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            message = f"callback {type(self).__name__} never saw metric {self.metric!r}; {hint}"
-            warnings.warn(message, VoidrlWarning, stacklevel=2)
+        """Warn of a metric that was never there."""
+        if self._known and self.metric not in self._known:
+            unknown = UnknownNameError("metric", self.metric, self._known)
+            warnings.warn(f"callback {type(self).__name__}: {unknown}", VoidrlWarning, stacklevel=2)
         return None
 
     def _look(self, run: RunView, values: Mapping[str, Any]) -> str | None:
@@ -309,11 +304,11 @@ class StopOnPlateau(MetricCallback):
         return STOP if self.waited >= self.patience else None
 
     def state(self) -> dict[str, Any]:
-        """The best value, and how long ago it was."""
+        """The best value, and the number of values since."""
         return {"best": self.best, "waited": self.waited}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore them."""
+        """Restore the best value, and the number of values since."""
         self.best, self.waited = state["best"], state["waited"]
 
 
@@ -331,7 +326,7 @@ class StopAtReturn(MetricCallback):
         self.value = value
 
     def on_value(self, run: RunView, value: float) -> str | None:
-        """Compare."""
+        """Stop if the return is reached."""
         return STOP if value >= self.value else None
 
 
@@ -347,18 +342,13 @@ class OptunaPruning(MetricCallback):
 
     def __init__(self, trial: Any, metric: str = "eval/return") -> None:
         super().__init__(metric)
-        require(
-            all(callable(getattr(trial, name, None)) for name in ("report", "should_prune")),
-            "trial",
-            trial,
-            "an optuna.Trial",
-        )
+        require(hasattr(trial, "should_prune"), "trial", trial, "an optuna.Trial")
         self.trial = trial
         self.pruned = False
         self.value: float | None = None  # the newest
 
     def on_value(self, run: RunView, value: float) -> str | None:
-        """Report it, and ask."""
+        """Report the value, and stop if the trial is pruned."""
         self.value = value
         self.trial.report(value, run.step)
         self.pruned = bool(self.trial.should_prune())

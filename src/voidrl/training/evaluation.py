@@ -194,7 +194,7 @@ def evaluation_record(
 ) -> dict[str, Any]:
     """Return an evaluation as JSON: the agent, the settings, and every episode.
 
-    That of a fine-tuning also has its zero-shot and its best evaluation.
+    For a fine-tuned agent, its zero-shot and its best evaluation are included.
     """
     config, row, run = agent.config, result.metrics(), user_path(source)
     saved = list_steps(run / "checkpoints")

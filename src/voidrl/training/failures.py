@@ -18,6 +18,7 @@ from voidrl.errors import (
     PieceFailedError,
     RankLostError,
     RunInterrupted,
+    VoidrlError,
 )
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
@@ -36,20 +37,21 @@ def explained(run: Run) -> Iterator[None]:
         again = f"resume with `{resume_command(folder, run.config, run.group)}`"
         raise RankLostError(f"{error}; {_kept(run)}, {again}") from error
     except CallbackFailedError as error:
-        folder.log_traceback(error)  # to fix it, one needs the line
         raise CallbackFailedError(f"{error}; {_kept(run)}, {log}") from error
     except EnvironmentFailedError as error:
         where = f"at step {state.steps} of the run; {_kept(run)}"
         raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
     except Exception as error:
-        failure = diagnosis.failed_piece(run.agent, error)
-        if failure is None:
+        if not (failure := diagnosis.failed_piece(run.agent, error)):
             raise
-        folder.log_traceback(error)  # to fix it, one needs the line
-        raise PieceFailedError(
-            f"{failure} ({type(error).__name__}: {error}), at step {state.steps}, update "
-            f"{state.updates}; {_kept(run)}, {log}"
-        ) from error
+        where = f"at step {state.steps}, update {state.updates}; {_kept(run)}"
+        raise PieceFailedError(f"{failure}, {where}, {log}") from error
+
+
+def needs_traceback(error: Exception) -> bool:
+    """Whether the line is needed to fix an error: it is in code of the user, or in ours."""
+    in_user_code = CallbackFailedError | EnvironmentFailedError | PieceFailedError
+    return isinstance(error, in_user_code) or not isinstance(error, VoidrlError)
 
 
 def say_how_it_ended(run: Run) -> None:
@@ -105,7 +107,7 @@ def bad_action(run: Run) -> NonFiniteError:
 
 
 def first_culprit(run: Run) -> diagnosis.Culprit | None:
-    """The piece that computed the first metric that is not finite, of those flushed last."""
+    """The first metric that is not finite among those flushed last, with its piece."""
     updates = range(run.logged_updates, run.state.updates)
     return diagnosis.diagnose_metrics(run.agent, run.engine.metrics.non_finite, updates)
 

@@ -1,4 +1,4 @@
-"""Logs a run: rows of metrics, warnings, the line in the terminal and how long the run will take."""
+"""Logs a run: rows of metrics, warnings and the progress line in the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from voidrl.training.best import BestAgent
 from voidrl.training.hooks import Hook
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.metrics.health import HealthMonitor
-from voidrl.training.metrics.projection import Projection
 from voidrl.training.run import Run
 from voidrl.training.split import RankMetrics
 from voidrl.training.trainer import Trainer
@@ -54,8 +53,6 @@ class Logging(Hook):
         self.trainer, self.best = trainer, best
         self.health = HealthMonitor(config, constant_reward=agent.method.constant_reward)
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, config.env.num_envs))  # returns
-        self.projection = Projection(config, learns=agent.learns, on_cpu=agent.device.type == "cpu")
-        self.first_update = run.state.updates
 
     def start(self, run: Run) -> None:
         """Start the clock, and continue counting states."""
@@ -73,9 +70,6 @@ class Logging(Hook):
             self.log(run)
         if run.is_main:
             run.progress.update(run.state.steps, updates=run.state.updates)
-            updates = run.state.updates - self.first_update
-            if text := self.projection.look(run.state.steps, updates, run.engine.idle.total_seconds):
-                run.engine.say(text)
         return is_due
 
     def before_checkpoint(self, run: Run) -> None:

@@ -25,7 +25,8 @@ from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.system.threads import cpu_threads
-from voidrl.training.build import build_config, layers_for
+from voidrl.training.build import build_config
+from voidrl.training.layers import layers_for
 from voidrl.training.saved_run import LoopState
 from voidrl.training.wiring import make_loop
 

@@ -27,7 +27,6 @@ from voidrl.experiments.executors.base import (
 from voidrl.experiments.executors.devices import Gpu, Placement, parse_devices, read_gpus
 from voidrl.experiments.executors.mps import Mps, MpsError, is_served
 from voidrl.system.machine import whole_cores
-from voidrl.system.platforms import require_workers
 from voidrl.system.terminal.signals import end_with_process
 
 if TYPE_CHECKING:
@@ -69,7 +68,6 @@ def make(plan: Plan, options: Options) -> Local:
     from voidrl.runs.experiment_record import read_gpu_memory
     from voidrl.system.device import pick_device
 
-    require_workers("an experiment", "start its runs one by one with voidrl pretrain, finetune and train")
     name, gpus = plan.request.device, []
     if options.devices is not None:
         if name != "auto":

@@ -31,6 +31,7 @@ from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.units import human_count
 from voidrl.training import build
 from voidrl.training.evaluation import evaluate_agent
+from voidrl.training.layers import Env
 
 HEIGHT = 420  # twice the height of most Atari games, so that their pixels stay square
 MAX_FPS = 30.0
@@ -117,7 +118,7 @@ class Recording:
 @quiet_libraries()
 def record(
     source: Agent | str | Path,
-    env: build.Env | None = None,
+    env: Env | None = None,
     *,
     episodes: int | None = 1,
     seconds: float | None = None,

@@ -35,8 +35,8 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from voidrl.errors import StoppedBySignal
-from voidrl.system.platforms import SIGHUP, STOP_SIGNALS
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INSISTENT = (signal.SIGINT, signal.SIGTERM)  # of which the second one ends the process
 SAME_SIGNAL_SECONDS = 0.1
 CLOSE = b"\0"  # no signal has this number
@@ -76,7 +76,7 @@ class StopSignals:
         _entered.append(self)
         for number in STOP_SIGNALS:
             before = signal.getsignal(number)
-            if number == SIGHUP and before is signal.SIG_IGN:
+            if number == signal.SIGHUP and before is signal.SIG_IGN:
                 continue
             self._previous[number] = before
             signal.signal(number, self._on_signal)
@@ -115,8 +115,7 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
-        if hasattr(os, "set_blocking"):
-            os.set_blocking(self._writer, False)
+        os.set_blocking(self._writer, False)
         self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._watch, name="voidrl-signals", daemon=True)
         self._thread.start()
@@ -199,5 +198,4 @@ def _forget_in_fork() -> None:
     _children.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_fork)
+os.register_at_fork(after_in_child=_forget_in_fork)

@@ -1,7 +1,6 @@
 """Watches the rows of metrics of a run for training that is finite and yet useless.
 
 A collapsed representation, a constant reward and exploding values do not stop a run: their losses are finite.
-Each is noticed from the rows that the loop writes anyway, and said once with what to try.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ CONTRAST_UPDATES = 1000
 """Updates after the warm-up of the learning rate before a contrastive loss is judged. In the demo's maze it
 was at chance for the first 310 updates and then learned; what has collapsed stays so, and can wait."""
 CHANCE_MARGIN = 0.02
-"""How far from chance, relative to it, a loss at chance may be; that of collapsed runs is within 0.005. The
-accuracy may exceed twice chance by as much: a few states can differ more than all others."""
+"""Relative distance from chance of a loss that counts as chance; collapsed runs are within 0.005. The
+accuracy may exceed twice chance by as much, since a few states can differ more than all others."""
 MIN_Z_STD = 1e-6
 """Standard deviation of z below which states are equal up to rounding: z is about 1, and float32 has seven
 digits. No larger, since the z of `icm` shrinks to 0.005 in healthy runs (results/urlb/README.md)."""
@@ -47,10 +46,10 @@ CONTRASTS = {"contrast": 2, "curl": 1, "atc": 1}  # metric prefix: views of a st
 
 
 class HealthMonitor:
-    """Sees every row of a run, and says each kind of problem once."""
+    """Warns of each kind of problem once, after some rows with its symptom."""
 
     def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
-        """`constant_reward`: the method's own word that its reward may be constant."""
+        """`constant_reward`: the method declares that its reward may be constant."""
         self.config = config
         self._judges_reward = (
             config.effective.uses_method and config.learner.batch_size > 1 and not constant_reward
@@ -59,7 +58,7 @@ class HealthMonitor:
         self._said: set[str] = set()
 
     def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
-        """What the row of this step, together with those before it, gives reason to say."""
+        """New warnings for this row."""
         train = {k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")}
         if not train:  # no updates since the last row
             return []
@@ -166,8 +165,8 @@ class ReturnMonitor:
         self.config = config
         self._said = False
         self._before = (0, 0, 0)  # steps, episodes and updates at the last row
-        self._start = (0, 0)  # steps and episodes before the first of the low rows
-        self._low: list[tuple[float, int]] = []  # return and number of episodes of consecutive low rows
+        # First step, episodes and mean return of consecutive low rows.
+        self._low: list[tuple[int, int, float]] = []
 
     def check(self, step: int, row: Mapping[str, Any], zero_shot: EvaluationSummary) -> list[str]:
         """New warnings for this row. Rows of the warm-up, or without a finished episode, do not count."""
@@ -180,17 +179,16 @@ class ReturnMonitor:
         if not margin or mean >= zero_shot.mean_return - margin:  # a margin of 0 has no scale
             self._low = []
             return []
-        if not self._low:
-            self._start = steps, episodes
-        self._low.append((mean, row["episodes"] - episodes))
-        covers = len(self._low) >= LOST_ROWS and step - self._start[0] >= LOST_RUN * self.config.steps
-        if not covers or row["episodes"] - self._start[1] < LOST_EPISODES:
+        self._low.append((steps, row["episodes"] - episodes, mean))
+        since, ended = self._low[0][0], sum(count for _, count, _ in self._low)
+        is_long = len(self._low) >= LOST_ROWS and step - since >= LOST_RUN * self.config.steps
+        if not is_long or ended < LOST_EPISODES:
             return []
         self._said = True
-        lately = sum(mean * count for mean, count in self._low) / sum(count for _, count in self._low)
+        lately = sum(mean * count for _, count, mean in self._low) / ended
         return [
-            f"warning at step {step}: training episodes return {lately:.3g} on average since step "
-            f"{self._start[0]}, well below the {zero_shot.mean_return:.3g} of the pre-trained agent "
-            f"(zero-shot); the best agent so far is kept, use it with --best or load(…, best=True), or try "
-            f"another finetune.heads ({self.config.finetune.heads!r} now)"
+            f"warning at step {step}: training episodes return {lately:.3g} on average since step {since}, "
+            f"well below the {zero_shot.mean_return:.3g} of the pre-trained agent (zero-shot); the best "
+            f"agent so far is kept, use it with --best or load(…, best=True), or try another finetune.heads "
+            f"({self.config.finetune.heads!r} now)"
         ]

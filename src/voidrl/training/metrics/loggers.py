@@ -24,7 +24,7 @@ WANDB_CLOSE_SECONDS = 20.0  # for all that is left to do when a run ends, the st
 
 
 class Logger(Protocol):
-    """Where the numbers of a row go."""
+    """A destination for the numbers of rows."""
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Take one row."""
@@ -34,7 +34,7 @@ class Logger(Protocol):
 
 
 class Guarded:
-    """A logger whose failure does not concern the run: the first one is said, then the logger is off."""
+    """A logger that is turned off, with one sentence, when it fails for the first time."""
 
     def __init__(self, name: str, make: Callable[[], Logger], say: Callable[[str], None]) -> None:
         self._name, self._say = name, say

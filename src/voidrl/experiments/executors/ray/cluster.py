@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from voidrl import __version__
 from voidrl.errors import ConfigError, MissingExtraError, shown
-from voidrl.system.platforms import STOP_SIGNALS
+from voidrl.system.terminal.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from voidrl.experiments.executors.ray import Options

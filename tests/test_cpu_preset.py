@@ -13,9 +13,10 @@ import voidrl
 from voidrl.agent.cost import update_gflop
 from voidrl.cli import main as cli
 from voidrl.config import flat
-from voidrl.presets.presets import PRESETS
-from voidrl.training import affordable, build
-from voidrl.training.affordable import hopeless_on_cpu
+from voidrl.presets.presets import PRESETS, default_preset
+from voidrl.training import build
+from voidrl.training.build import cpu_preset_note
+from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
 
 SMALL = {"updates_per_step": 0.25, "learner.hidden_dim": 64, "learner.batch_size": 32, "warmup_steps": 20}
@@ -25,7 +26,7 @@ RACING = EnvSpec(
 
 
 def built(spec, env, preset=None, **changes):
-    layers = build.layers_for(env, "pretrain", preset, changes)
+    layers = layers_for(env, "pretrain", preset, changes)
     return build.build_config(spec, [layer.values for layer in layers])
 
 
@@ -47,34 +48,34 @@ PLACES = [
 @pytest.mark.parametrize(("env", "spec"), PLACES)
 def test_every_default_is_hopeless_and_the_preset_is_not(env, spec):
     config = built(spec, env)
-    sentence = hopeless_on_cpu(env, spec, config)
+    sentence = cpu_preset_note(env, spec, config)
     assert sentence.startswith("preset cpu, since ")
-    assert f"preset={affordable.default_preset(env) or 'none'!r} keeps them" in sentence
+    assert f"preset={default_preset(env) or 'none'!r} keeps them" in sentence
     small = built(spec, env, "cpu")
-    assert hopeless_on_cpu(env, spec, small) == ""
+    assert cpu_preset_note(env, spec, small) == ""
     assert update_gflop(spec, small) * small.updates_per_step < 1.25  # 100K steps within 42 minutes
     assert small.steps == 100_000
 
 
 def test_what_is_small_already_stays_as_it_is():
     spec = vector(True)
-    assert hopeless_on_cpu("CartPole-v1", spec, built(spec, "CartPole-v1", **SMALL)) == ""
+    assert cpu_preset_note("CartPole-v1", spec, built(spec, "CartPole-v1", **SMALL)) == ""
     for preset in ("maze-demo", "atari-demo"):
         shape = (3, 39, 39) if preset == "maze-demo" else (1, 84, 84)
         images = EnvSpec(shape, True, 1 if preset == "maze-demo" else 4, 4, raw_shape=shape)
-        assert hopeless_on_cpu("", images, built(images, "atari/pong", preset)) == ""
+        assert cpu_preset_note("", images, built(images, "atari/pong", preset)) == ""
 
 
 def test_nothing_is_hopeless_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(affordable, "pick_device", lambda name: torch.device("cuda"))
-    assert hopeless_on_cpu("atari/pong", PONG, built(PONG, "atari/pong")) == ""
+    monkeypatch.setattr(build, "pick_device", lambda name: torch.device("cuda"))
+    assert cpu_preset_note("atari/pong", PONG, built(PONG, "atari/pong")) == ""
 
 
 def test_options_of_the_default_learner_are_options_of_the_preset():
     """Or a command line that was right would be refused where there is no GPU."""
     for env, default in (("atari/pong", "atari-paper"), ("dmc/walker", "urlb-states")):
         learners = [
-            build.layers_for(env, "pretrain", name)[0].values["learner"]["name"] for name in (default, "cpu")
+            layers_for(env, "pretrain", name)[0].values["learner"]["name"] for name in (default, "cpu")
         ]
         assert learners[0] == learners[1]
 

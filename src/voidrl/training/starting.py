@@ -1,0 +1,146 @@
+"""Starts and ends a run: its folder, its notes, the disk check, and what is logged of a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from voidrl import dist
+from voidrl.agent import Agent
+from voidrl.config import Config, EnvConfig, bonus_method, merge, update
+from voidrl.errors import EnvironmentFailedError
+from voidrl.runs import checkpoint
+from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
+from voidrl.system.terminal.output import say
+from voidrl.system.units import human_seconds
+from voidrl.training.build import env_for
+from voidrl.training.disk import checkpoint_bytes, require_disk, saved_bytes
+from voidrl.training.failures import needs_traceback
+from voidrl.training.layers import ConfigLayer, Env, piece_name
+from voidrl.training.loop import Loop
+
+
+@contextmanager
+def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> Iterator[None]:
+    """Write the traceback of an environment that fails at a start to the log that the run would have had."""
+    try:
+        yield
+    except EnvironmentFailedError as error:
+        values = merge({"seed": Config().seed, "method": Config().method.name}, *(x.values for x in layers))
+        values["method"]["name"] = piece_name("method", values)
+        name = default_name(values, env_for(env, EnvConfig())[0].id)
+        path = log_failed_start(out or default_run_path(*name), error)
+        if path is None:
+            raise
+        raise with_traceback(error, path) from error
+
+
+def with_traceback(error: EnvironmentFailedError, path: Path) -> EnvironmentFailedError:
+    """The error with the place of its traceback."""
+    return EnvironmentFailedError(f"{error}; the traceback is in {path}")
+
+
+def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
+    """Environment, method and seed for the name of a run. From scratch, the method is that of a bonus."""
+    name = str(config["method"]["name"]).rpartition(":")[2]
+    scratch = f"scratch-{name}" if bonus_method(config) else "scratch"
+    what = {"train": scratch, "finetune": f"{name}-finetune"}.get(config["phase"], name)
+    return env_id, what, config["seed"]
+
+
+@contextmanager
+def new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bool) -> Iterator[RunFolder]:
+    """The folder of a new run, which the first rank makes for all."""
+    if not dist.current().is_main:
+        followed = RunFolder.follow(dist.broadcast_object(None))
+        followed.require_visible()
+        dist.total(1)
+        yield followed
+        return
+    named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
+    with named if out else RunFolder.create_unnamed(*name) as folder:
+        dist.broadcast_object(str(folder.path.absolute()))
+        dist.total(1)  # all of them see it
+        yield folder
+
+
+def short_run_note(agent: Agent) -> str:
+    """A sentence for a run with too few steps to learn or to reset anything; "" for others."""
+    config = agent.config
+    if not config.steps:
+        return "the agent is saved untrained: steps = 0"
+    if not agent.learns:
+        return ""
+    if rollout := agent.learner.rollout_steps * config.env.num_envs:
+        if config.steps < rollout:
+            return (
+                f"nothing will be learned: {config.steps} steps are less than one rollout of {rollout} "
+                f"(learner.rollout_steps × env.num_envs)"
+            )
+    elif config.steps <= (warmup := agent.effective.warmup_steps):
+        return (
+            f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
+            f"({'finetune.' if agent.effective.adapts else ''}warmup_steps)"
+        )
+    if config.reset.every_updates and config.steps <= config.reset.last_steps:
+        return (
+            f"nothing will be reset: all {config.steps} steps are among the last {config.reset.last_steps}, "
+            f"which are without resets (reset.last_steps)"
+        )
+    return ""
+
+
+def require_disk_space(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:
+    """Refuse a run whose checkpoints will need more than the free disk space."""
+    size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
+    moments, log = [agent.config], agent.config.log
+    every = log.checkpoint_every_steps
+    before = max(0, agent.config.steps - 1) // every * every
+    if before and not log.keep_replay:  # the last checkpoint with a replay is larger than the one at the end
+        moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
+
+    def needed(count: int) -> int:
+        of_method = agent.spec, agent.method.skill_dim
+        total = max(
+            checkpoint_bytes(each, *of_method, size, count=count, note_dim=agent.note_dim) for each in moments
+        )
+        roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
+        return total - sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
+
+    require_disk(folder, needed, agent.config.log.keep_last, say)
+
+
+def run_loop(loop: Loop, say: Callable[[str], None]) -> None:
+    """Train, and record a failure or say what was reached."""
+    began, before = time.monotonic(), loop.state.steps
+    try:
+        loop.run()
+    except Exception as error:
+        if needs_traceback(error):
+            loop.training.folder.log_traceback(error)
+        loop.training.folder.log(f"failed: {error}")
+        loop.training.folder.status.fail(error, loop.state.steps)
+        raise
+    took = human_seconds(time.monotonic() - began)
+    say(f"{loop.training.folder.path}: {loop.state.steps - before} steps in {took}")
+    for line in [] if loop.training.best is None else loop.training.best.summary(loop.state.steps):
+        say(line)
+
+
+def speaker(folder: RunFolder) -> Callable[[str], None]:
+    """A function that shows a sentence to the user and logs it."""
+
+    def say_and_log(text: str) -> None:
+        say_once(text)
+        folder.log(text)
+
+    return say_and_log
+
+
+def say_once(text: str) -> None:
+    """Show a sentence, on the first rank only."""
+    if dist.current().is_main:
+        say(text)
