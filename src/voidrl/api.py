@@ -167,7 +167,7 @@ def finetune(
             f"an agent of method {old.method.name!r} cannot be fine-tuned, it learned nothing: "
             f"train one from scratch with `voidrl train`"
         )
-    if has_frozen_column(old):
+    if old.effective.frozen_column != "none":
         raise ConfigError(
             f"an agent with finetune.frozen_column = {old.finetune.frozen_column!r} cannot be fine-tuned "
             f"again, its heads read two encoders: fine-tune the pre-trained agent that it was made from"
