@@ -18,6 +18,7 @@ then, and `--at-once 1` is safest.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import select
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,23 +196,36 @@ def environment(source: Path, compile_threads: str = "") -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **threads}
 
 
+def first_of(*names: str) -> Any:
+    """The first of these modules that a version of voidrl has."""
+    for name in names[:-1]:
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(f"voidrl.{name}")
+    return importlib.import_module(f"voidrl.{names[-1]}")
+
+
+def bench(name: str) -> Any:
+    """A module of `voidrl bench`, which was a package of its own until 2026-11-17."""
+    return first_of(f"cli.benchmarks.{name}", f"bench.{name}")
+
+
 def measure(name: str, engine: str, seconds: float) -> None:
     """One line when ready; then one line with updates per second for each line of input."""
     import torch
 
     from voidrl.agent import Agent
-    from voidrl.cli.benchmarks.data import random_replay
-    from voidrl.cli.benchmarks.roofline import find_peaks
-    from voidrl.cli.benchmarks.timing import time_run
-    from voidrl.cli.benchmarks.update import MULTIPLE, Subject, _update_floor
-    from voidrl.cli.benchmarks.workloads import find_workload, find_workloads
-    from voidrl.system.device import pick_device, seeded
-    from voidrl.training.build import build_config
+
+    random_replay, find_peaks = bench("data").random_replay, bench("roofline").find_peaks
+    time_run, update, workloads = bench("timing").time_run, bench("update"), bench("workloads")
+    build_config = first_of("training.build", "build").build_config
+    devices = first_of("system.device", "device")
+    pick_device, seeded = devices.pick_device, devices.seeded
+    multiples, Subject, update_floor = update.MULTIPLE, update.Subject, update._update_floor  # noqa: N806
 
     output, sys.stdout = sys.stdout, sys.stderr
     device = pick_device("auto")
-    find_workloads(name)  # says so where there is none
-    work = find_workload(name)
+    workloads.find_workloads(name)  # says so where there is none
+    work = workloads.find_workload(name)
     if work.spec is None:
         sys.exit(f"workload {name} needs its environment: use another one, or `voidrl bench update {name}`")
     config = build_config(work.spec, [*work.layers, {"engine": engine}])
@@ -220,8 +234,8 @@ def measure(name: str, engine: str, seconds: float) -> None:
         sizes = {"config": config.replay, "note_dim": counted.note_dim}
         replay = random_replay(work.spec, device, counted.method.skill_dim, print, **sizes)
         subject = Subject(work.spec, config, replay, device, print)
-        floor = _update_floor(counted, replay, find_peaks(device)).seconds
-        multiple = MULTIPLE[device.type]
+        floor = update_floor(counted, replay, find_peaks(device)).seconds
+        multiple = multiples[device.type]
         took = time_run(subject.run, 4 * multiple, device) / 4
         count = max(1, round(seconds / took)) * multiple
         torch.cuda.synchronize() if device.type == "cuda" else None
@@ -234,21 +248,19 @@ def measure(name: str, engine: str, seconds: float) -> None:
 
 def train(arguments: tuple[str, ...], engine: str) -> None:
     """One line when the environments and the agent are made; after a line of input the run, and its row."""
-    from voidrl.cli.benchmarks import train as benchmark
     from voidrl.cli.main import main as voidrl
 
     output, sys.stdout = sys.stdout, sys.stderr
+    loop = first_of("training.loop", "loop").Loop
+    run = loop.run
 
-    class PreparedLoop(benchmark.Loop):
-        """A loop that waits for its turn."""
+    def run_in_turn(self: Any) -> None:
+        print(json.dumps({"ready": True}), file=output, flush=True)
+        if not sys.stdin.readline():
+            sys.exit("nobody waits for this run")
+        run(self)
 
-        def run(self) -> None:
-            print(json.dumps({"ready": True}), file=output, flush=True)
-            if not sys.stdin.readline():
-                sys.exit("nobody waits for this run")
-            super().run()
-
-    benchmark.Loop = PreparedLoop  # type: ignore[misc]
+    loop.run = run_in_turn
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         voidrl(["bench", "train", *arguments, "--engine", engine, "--json", str(result)])
