@@ -295,7 +295,7 @@ def part_of(agent, name):
         (DISCRETE, {"phase": "train", "learner__encoder__hidden_dim": 8}),
         (CONTINUOUS, {"phase": "train", "learner": "sac", "learner__encoder__hidden_dim": 8}),
         (CONTINUOUS, {"learner": "ddpg", "representation": "simclr", "method": small_method("rnd")}),
-        (PIXELS, {"representation": "spr", "representation__projection_dim": 4}),
+        (PIXELS, {"representation": "spr"}),
         (DISCRETE, {"representation": "spr", "representation__momentum": 0.5, "phase": "train"}),
         (
             DISCRETE,
@@ -428,7 +428,7 @@ def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_p
 
 def test_runs_with_resets_and_annealing_resume_bit_for_bit(tmp_path):
     options = {**BBF, "learner__anneal_updates": 9, "reset__every_updates": 12, "reset__last_steps": 0}
-    changes = tiny(**options, representation={"name": "spr", "hidden_dim": 8, "projection_dim": 4})
+    changes = tiny(**options, representation="spr")
     straight = voidrl.train(Walk, steps=40, seed=2, out=tmp_path / "straight", config=changes)
     voidrl.train(Walk, steps=20, seed=2, out=tmp_path / "resumed", config=changes)
     name = "agent.safetensors/horizon.updates"

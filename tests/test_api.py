@@ -279,7 +279,7 @@ def test_finetune_always_fine_tunes(tmp_path, source, whole):
     config = dataclasses.replace(agent.config, steps=8) if whole else {"phase": "train", "steps": 8}
     tuned = voidrl.finetune(agent, Walk, config=config, out=tmp_path / "task")
     assert tuned.config.phase == "finetune"
-    assert not tuned.pretraining
+    assert tuned.effective.learns_task
 
 
 @pytest.mark.parametrize(

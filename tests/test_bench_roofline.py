@@ -140,11 +140,11 @@ def test_floor_of_kinds_is_their_mean():
 
 def test_kinds_of_updates_weigh_as_often_as_they_come():
     agent = make_agent(learner="dqn", learner__target_every_updates=8000)
-    agent.step = lambda replay, index: torch.ones(1, 1) @ torch.ones(1, 1) if index % 8000 == 0 else None
+    agent.update = lambda replay, index: torch.ones(1, 1) @ torch.ones(1, 1) if index % 8000 == 0 else None
     assert update._update_floor(agent, None, PEAKS).flop == pytest.approx(2 / 8000)
     agent = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=3)  # and the actor every 2
     sizes = {0: 1000, 1: 1, 2: 10, 3: 100}  # both, none, the actor, the targets
-    agent.step = lambda replay, index: torch.ones(sizes[index], 1) @ torch.ones(1, 1)
+    agent.update = lambda replay, index: torch.ones(sizes[index], 1) @ torch.ones(1, 1)
     floor = update._update_floor(agent, None, PEAKS)
     assert floor.flop == pytest.approx(2 * (1000 * 1 + 1 * 2 + 10 * 2 + 100 * 1) / 6)
 

@@ -615,7 +615,7 @@ def test_a_score_is_never_that_of_the_zero_shot_agent(tmp_path):
 
 def test_evaluations_need_episodes():
     LogConfig(eval_episodes=0)
-    with pytest.raises(ConfigError, match="eval_episodes = 0 cannot be used: expected 1 to"):
+    with pytest.raises(ConfigError, match="eval_episodes = 0 cannot be used: expected 1 or more"):
         LogConfig(eval_episodes=0, eval_every_steps=10)
 
 

@@ -162,9 +162,11 @@ def test_it_is_a_well_behaved_operator():
 def test_augmentation_uses_it(compiled, monkeypatch):
     monkeypatch.setattr(augment, "usable", lambda tensor: True)
 
+    shift = Augment(AugmentConfig(2, 0.1))
+
     def run(source, index):
         with torch.autocast(DEVICE.type, torch.bfloat16):
-            augmented = Augment(AugmentConfig(2, 0.1))(Frames(source, index), Layout(1, 8))
+            augmented = shift(Frames(source, index), Layout(1, 8))
             return augmented, augment.images(source, Layout(1, 8))
 
     call = torch.compile(run, backend="aot_eager", fullgraph=True) if compiled else run

@@ -16,7 +16,7 @@ from voidrl import api, dist
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
-from voidrl.config import Config, EnvConfig, update
+from voidrl.config import Config, update
 from voidrl.data.export import export_data
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.runs.folder import RunFolder
@@ -91,21 +91,8 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
     for rank in range(3):
         monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 3))
         mine = split.replay_part(config).capacity_steps
-        rows.append(mine // split.env_part(config.env)[1])
+        rows.append(mine // len(dist.current().part(config.env.num_envs)))
     assert rows == [15, 15, 15]
-
-
-@pytest.mark.parametrize(
-    ("counted", "shares"),
-    [(3, [(True, 2, 2), (True, 1, 2), (False, 0, 2)]), (0, [(True, 0, 2)] * 3)],  # 0 counts in all of them
-)
-def test_each_rank_counts_states_in_its_share_of_the_environments(counted, shares, monkeypatch):
-    env, found = EnvConfig(num_envs=6, count_states=True, counted_envs=counted), []
-    for rank in range(3):
-        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 3))
-        part, n = split.env_part(env)
-        found.append((part.count_states, part.counted_envs, n))
-    assert found == shares
 
 
 WRONG = {

@@ -159,10 +159,10 @@ def test_lists_on_the_command_line(monkeypatch, text, steps):
     ("text", "says"),
     [
         ("soon", "log.snapshot_steps = 'soon' cannot be used: expected a whole number"),
-        ("0", "log.snapshot_steps = 0 cannot be used: expected numbers of steps above 0"),
+        ("0", "log.snapshot_steps = 0 cannot be used: expected a finite number above 0"),
         ("100k,soon", "log.snapshot_steps = 'soon' cannot be used: expected a whole number"),
         ("100k,1.5", "log.snapshot_steps = '1.5' cannot be used: expected a whole number"),
-        ("0,5", "log.snapshot_steps = 0 cannot be used: expected numbers of steps above 0"),
+        ("0,5", "log.snapshot_steps = 0 cannot be used: expected a finite number above 0"),
     ],
 )
 def test_lists_that_cannot_be_used(capsys, text, says):

@@ -115,23 +115,6 @@ def test_two_losses_of_one_encoder_are_one_gradient():
     torch.testing.assert_close(grads[4.0] - grads[2.0], 2 * once, atol=1e-6, rtol=1e-3)
 
 
-@pytest.mark.parametrize("share", ["stack", "all"])
-def test_a_linear_output_is_trained_saved_and_loaded_where_encoders_are_shared(share):
-    options = {"share_encoder": share, "representation": "simclr"}
-    options |= {"learner__encoder__activation": "relu", "representation__encoder__activation": "relu"}
-    options |= {"representation__encoder__output": "linear"}
-    agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)
-    before = snapshot(dict(agent.representation.encoder.named_parameters()))
-    agent.update(replay)
-    assert moved(before, dict(agent.representation.encoder.named_parameters())) == set(before)
-    assert not [m for m in agent.representation.encoder.trunk if isinstance(m, torch.nn.LayerNorm)]
-    other = make_agent(PIXELS, seed=1, **options)
-    other.load_tensors(agent.tensors())
-    obs = torch.rand(3, *PIXELS.obs_shape)
-    assert torch.equal(other.representation.encode(obs), agent.representation.encode(obs))
-    assert agent.representation.encode(100 * obs).abs().max() > 1  # not bounded by tanh
-
-
 def test_a_trunk_that_the_learner_does_not_share_is_trained_by_the_representation():
     encoder = {"activation": "relu", "feature_dim": 7}
     options = {"share_encoder": "stack", "encoder_trainers": ("learner",), "representation": "simclr"}

@@ -190,7 +190,7 @@ def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
     missing = lines[lines.index("missing, as voidrl does not have them:") + 1 :]
     assert missing[0].startswith("simple SimPLe (Kaiser et al. 2020), printed only: 375K updates")
     assert cli.main([*words, "--preset", "dmc-fast"]) == 2  # as the real command does
-    assert "learner 'sac' takes continuous actions" in capsys.readouterr().err
+    assert "it takes continuous actions; use dqn" in capsys.readouterr().err
 
 
 def test_a_dry_run_sums_up_many_runs_by_method_and_phase(tmp_path, capsys):
@@ -222,7 +222,7 @@ def test_a_preset_of_another_family_is_refused_or_tells_no_time(tmp_path, capsys
     path.write_text("tasks = ['Pendulum-v1']\n[methods.apt]\npretrain.steps = 1000")
     words = ["experiment", str(path), "--dry-run", "--preset", "maze-demo"]
     assert cli.main(words) == 2
-    assert "learner 'dqn' takes discrete actions" in capsys.readouterr().err
+    assert "it takes discrete actions; use sac" in capsys.readouterr().err
     path.write_text(path.read_text().replace("Pendulum-v1", "CartPole-v1"))
     vectors = ["representation.name=identity", "learner.encoder.stack=auto"]
     assert cli.main([*words, "--set", *vectors]) == 0

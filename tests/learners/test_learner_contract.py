@@ -199,7 +199,7 @@ def test_after_an_update_everything_can_be_trained_that_could_before(learner):
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_the_wrong_kind_of_actions_is_refused_in_one_sentence(learner):
     wrong = CONTINUOUS if spec_for(learner) is DISCRETE else DISCRETE
-    with pytest.raises(ConfigError, match=rf"learner '{learner}' takes \w+ actions .* use (dqn|sac)"):
+    with pytest.raises(ConfigError, match=rf"learner '{learner}' cannot .* takes \w+ actions; use (dqn|sac)"):
         make_agent(wrong, learner=learner)
 
 

@@ -298,7 +298,6 @@ def test_the_policy_of_images_leaves_f_alone():
         ({"replay__priority_exponent": 0.5}, r"priority_exponent = 0.5 cannot be used .* use 0"),
         ({"reset__every_updates": 5}, r"reset.every_updates = 5 cannot be used"),
         ({"replay__data": "x.npz"}, r"replay.data = 'x.npz' cannot be used .* leave it out"),
-        ({"learner__backtracks": -1}, r"backtracks = -1 cannot be used"),
         ({"phase": "train", "method": "diayn", "learner": "mepol"}, "it follows no skills"),
     ],
 )
