@@ -27,18 +27,16 @@ from voidrl.errors import (
     CheckpointError,
     ConfigError,
     EnvironmentFailedError,
-    RunFolderError,
     by_caller,
 )
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
-from voidrl.system.device import placed
+from voidrl.sharing.loading import load, open_run
 from voidrl.system.files import user_path
 from voidrl.system.terminal.foreign import log_hidden_warnings, quiet_libraries
 from voidrl.system.terminal.output import durable_output
-from voidrl.system.threads import cpu_threads
 from voidrl.system.units import parse_count
 from voidrl.training import build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
@@ -67,6 +65,9 @@ if TYPE_CHECKING:
 
 Steps = int | str
 STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
+
+
+__all__ = ["evaluate", "finetune", "load", "open_run", "pretrain", "probe", "resume", "train"]
 
 
 @known_arguments
@@ -271,18 +272,6 @@ def resume(
     return agent
 
 
-def open_run(run: str | Path) -> tuple[RunFolder, Config]:
-    """The folder of a run that is to be resumed, and the config that is written there."""
-    if share.is_pretrained(user_path(run)):
-        raise RunFolderError(
-            f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
-            f"with `voidrl finetune`"
-        )
-    folder = RunFolder.open(run)
-    checkpoint.require_readable(folder.checkpoints_path)
-    return folder, build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
-
-
 @known_arguments
 @quiet_libraries()
 def evaluate(
@@ -371,47 +360,6 @@ def probe(
     return probe_agent(
         agent, config, factory, count, policy=policy, seed=seed, variables=variables, num_envs=num_envs
     )
-
-
-def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, best: bool = False) -> Agent:
-    """An agent from the folder of a run (its newest valid checkpoint), a checkpoint or a saved agent.
-
-    Where there is no such folder, `user/name` is loaded from the Hugging Face Hub, with `trust_code` as in
-    `from_pretrained`. `best` loads the best evaluated agent of a fine-tuning run instead of its last; that
-    may be the pre-trained agent.
-    """
-    path = user_path(source)
-    if best:
-        root = RunFolder.open(path).best_path
-        if not checkpoint.list_steps(root):
-            raise CheckpointError(
-                f"{path} has no best agent, only fine-tuning keeps one: leave out "
-                f"{by_caller('best=True', '--best')} to use its last agent"
-            )
-        return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
-    saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
-    if saved_agent or (not path.exists() and share.is_on_hub(source)):
-        return share.from_pretrained(source, device=device, trust_code=trust_code)
-    if not path.exists():
-        raise RunFolderError(
-            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, or "
-            f"user/name on the Hugging Face Hub"
-        )
-    if (path / checkpoint.MANIFEST).is_file():
-        return _saved_agent(checkpoint.load(path), device)
-    root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
-    if not checkpoint.list_steps(root):
-        raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
-
-
-def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
-    spec, config = resuming.spec_of(saved), resuming.config_of(saved)
-    with placed(device, config.seed) as place, cpu_threads(place, 0.0):
-        agent = Agent(spec, config, place)
-    agent.load_tensors(saved.tensors("agent.safetensors"))
-    agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()
-    return agent
 
 
 # Starting
@@ -529,9 +477,8 @@ def _hooks(callbacks: Callbacks) -> CallbackList:
 
 def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
     """Fill the replay of a run that starts from its dataset, if it has one."""
-    config = parts.agent.config
-    if config.replay.data is not None:
-        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
+    if data := parts.agent.config.replay.data:
+        say(fill_replay(parts.replay, data, parts.agent.config.env, parts.agent.method))
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:

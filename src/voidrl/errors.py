@@ -130,7 +130,7 @@ class MissingExtraError(VoidrlError, ImportError):
 
 
 class OutputError(VoidrlError):
-    """What a command prints could not be written."""
+    """The output of a command could not be written."""
 
 
 class PipeClosedError(OutputError):

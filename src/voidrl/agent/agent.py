@@ -20,7 +20,14 @@ from voidrl.agent.joint_loss import Aside, InOrder, JointLoss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers
 from voidrl.agent.player import Player
-from voidrl.agent.rewards import batch_latents, encoded_pool, intrinsic_reward, learner_reward
+from voidrl.agent.rewards import (
+    batch_latents,
+    encoded_pool,
+    in_task_units,
+    intrinsic_reward,
+    learner_reward,
+    observe_limits,
+)
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.envs.spaces import env_action, observed_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
@@ -34,7 +41,6 @@ from voidrl.runs import checkpoint
 from voidrl.system.device import uses_bf16
 from voidrl.types import CHECK, Batch, EnvSpec, Loss, Metrics
 
-VALUE_METRICS = ("q_mean", "q_target", "value_limit", "temperature")  # in units of the reward
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
 # Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
@@ -186,7 +192,7 @@ class Agent(nn.Module):
         the encoder.
         """
         batch, reward, slots, joint, metrics = scored
-        metrics = metrics | self._observe_reward(reward)
+        metrics = metrics | observe_limits(self, reward)
         with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
@@ -197,7 +203,7 @@ class Agent(nn.Module):
                     self.optimizers.minimize([loss.optimizer], loss.value)
                 if loss.optimizer == "critic":
                     encoder_trained()
-                metrics |= self.owned("learner", self._in_task_units(loss.metrics), loss)
+                metrics |= self.owned("learner", in_task_units(self, loss.metrics), loss)
                 if loss.priority is not None and replay.priorities is not None:
                     joint.errors.append(loss.priority.unflatten(0, (self.config.learner.views, -1)).mean(0))
             if replay.priorities is not None:
@@ -212,8 +218,6 @@ class Agent(nn.Module):
         """Autocast for products in bf16. No cache: within one update the weights change between losses."""
         on = uses_bf16(self.config.precision, self.device)
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
-
-    # Parts of the update
 
     def train_representation(
         self, replay: Replay, segment: Segment, joint: JointLoss, weight: Tensor | None = None
@@ -290,19 +294,6 @@ class Agent(nn.Module):
     def follows_skills(self) -> bool:
         """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
         return self.uses_method and not self.effective.adapts
-
-    def _observe_reward(self, reward: Tensor) -> Metrics:
-        """Widen the limits of values by these rewards."""
-        self.learner.bounds.observe(reward)
-        if reward.ndim > 1:  # the limit of vectors is that of a component
-            return {}
-        return self.owned("reward", self._in_task_units({"value_limit": self.learner.bounds.limit}))
-
-    def _in_task_units(self, metrics: Metrics) -> Metrics:
-        """The metrics, with values divided by what fine-tuning multiplies rewards with."""
-        if not self.effective.adapts:
-            return metrics
-        return {k: v / self.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 
     def _priority(self, joint: JointLoss) -> Tensor:
         """(B,) errors of the learner's transitions, by which they will be drawn again."""

@@ -19,6 +19,7 @@ from voidrl.types import CHECK, Batch, Metrics
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
 
+VALUE_METRICS = ("q_mean", "q_target", "value_limit", "temperature")  # in units of the reward
 Pool = Callable[[int], Tensor]
 Options = Callable[[int], Option]
 
@@ -92,6 +93,21 @@ def intrinsic_scale(agent: Agent) -> float:
     if given is not None:
         return given
     return 1 - agent.config.learner.largest_discount if agent.learner.has_bounded_values else 1.0
+
+
+def observe_limits(agent: Agent, reward: Tensor) -> Metrics:
+    """Widen the limits of values by these rewards of the learner."""
+    agent.learner.bounds.observe(reward)
+    if reward.ndim > 1:  # the limit of vectors is that of a component
+        return {}
+    return agent.owned("reward", in_task_units(agent, {"value_limit": agent.learner.bounds.limit}))
+
+
+def in_task_units(agent: Agent, metrics: Metrics) -> Metrics:
+    """The metrics, with values divided by what fine-tuning multiplies rewards with."""
+    if not agent.effective.adapts:
+        return metrics
+    return {k: v / agent.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 
 
 def _transitions(

@@ -53,7 +53,7 @@ def checkpoint_bytes(
 
     every = log.checkpoint_every_steps
     saves = [*range(every, config.steps, every), config.steps]
-    if config.phase == "finetune":
+    if config.effective.adapts:
         saves.insert(0, 0)  # the pre-trained agent
     # Rows written by then: one for each step of all environments, and one for each reset after a checkpoint.
     written = [-(-steps // num_envs) + -(-steps // every) for steps in saves[-count:]]
@@ -70,7 +70,7 @@ def checkpoint_bytes(
         first, last = before - 2, min(after, before + rows) - 1  # a reset marks the last step as cut
         touched = [*range(first, last, chunk_rows), last] if before else []
         total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})
-    kept = sum(steps <= config.steps for steps in log.snapshot_steps) + (config.phase == "finetune")
+    kept = sum(steps <= config.steps for steps in log.snapshot_steps) + config.effective.adapts
     return total + kept * agent
 
 

@@ -52,7 +52,7 @@ class LoopState:
     adapted_from: int | None = None
     """Steps before the agent was adapted to the task; None before that, and in other phases."""
     kept: str = ""
-    """What adaptation kept of the pre-trained heads (`Outcome.kept`); "" before it, and in other phases."""
+    """The pre-trained heads that adaptation kept (`Outcome.kept`); "" before it, and in other phases."""
     return_range: float = 0.0
     """Range of the returns by which rewards are scaled, in units of the task; 0 before adaptation."""
     largest_return: float = 0.0

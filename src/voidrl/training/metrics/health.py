@@ -143,7 +143,7 @@ class HealthMonitor:
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
         if limit > 0 and value > EXPLODED * max(possible, INITIAL_VALUE):
             remedies = [] if learner.clamp_targets else ["learner.clamp_targets = True"]
-            if self.config.phase == "finetune" and self.config.finetune.heads == "pretrained":
+            if self.config.effective.adapts and self.config.finetune.heads == "pretrained":
                 remedies.append("finetune.heads = 'auto', which moves kept values to the task's scale")
             remedies += [f"a lower {self._rate()}", "learner.max_grad_norm = 10"]
             yield (

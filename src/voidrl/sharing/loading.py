@@ -1,0 +1,70 @@
+"""Loads an agent, wherever it is: a run, a checkpoint, a saved agent, or the Hub."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from voidrl.agent import Agent
+from voidrl.config import Config
+from voidrl.errors import CheckpointError, RunFolderError, by_caller
+from voidrl.runs import checkpoint
+from voidrl.runs.folder import RunFolder
+from voidrl.sharing import pretrained as share
+from voidrl.system.device import placed
+from voidrl.system.files import user_path
+from voidrl.system.threads import cpu_threads
+from voidrl.training import build, resuming, starting
+
+
+def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, best: bool = False) -> Agent:
+    """An agent from the folder of a run (its newest valid checkpoint), a checkpoint or a saved agent.
+
+    Where there is no such folder, `user/name` is loaded from the Hugging Face Hub, with `trust_code` as in
+    `from_pretrained`. `best` loads the best evaluated agent of a fine-tuning run instead of its last; that
+    may be the pre-trained agent.
+    """
+    path = user_path(source)
+    if best:
+        root = RunFolder.open(path).best_path
+        if not checkpoint.list_steps(root):
+            raise CheckpointError(
+                f"{path} has no best agent, only fine-tuning keeps one: leave out "
+                f"{by_caller('best=True', '--best')} to use its last agent"
+            )
+        return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
+    saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
+    if saved_agent or (not path.exists() and share.is_on_hub(source)):
+        return share.from_pretrained(source, device=device, trust_code=trust_code)
+    if not path.exists():
+        raise RunFolderError(
+            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, or "
+            f"user/name on the Hugging Face Hub"
+        )
+    if (path / checkpoint.MANIFEST).is_file():
+        return _saved_agent(checkpoint.load(path), device)
+    root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
+    if not checkpoint.list_steps(root):
+        raise CheckpointError(f"the run {path} holds no checkpoint yet")
+    return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
+
+
+def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
+    spec, config = resuming.spec_of(saved), resuming.config_of(saved)
+    with placed(device, config.seed) as place, cpu_threads(place, 0.0):
+        agent = Agent(spec, config, place)
+    agent.load_tensors(saved.tensors("agent.safetensors"))
+    agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()
+    return agent
+
+
+def open_run(run: str | Path) -> tuple[RunFolder, Config]:
+    """The folder of a run that is to be resumed, and the config that is written there."""
+    if share.is_pretrained(user_path(run)):
+        raise RunFolderError(
+            f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
+            f"with `voidrl finetune`"
+        )
+    folder = RunFolder.open(run)
+    checkpoint.require_readable(folder.checkpoints_path)
+    return folder, build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
