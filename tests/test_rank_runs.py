@@ -294,7 +294,7 @@ def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
 def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
     """It computes rewards, which in updates are among the particles of all ranks."""
     out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "16"}
-    probing = {"log__probe_every_steps": 30, "log__probe_steps": 500, "representation": "identity"}
+    probing = {"log__probe_every_steps": 30, "representation": "identity"}
     options = words(method="apt", steps=40, env__backend="sync", **pool, **probing)
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
     assert codes == [0, 0], messages
