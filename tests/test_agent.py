@@ -457,3 +457,54 @@ def test_images_are_rewarded_as_they_are_and_not_as_they_are_augmented(n_step):
     agent.method.reward = watched
     agent.update(fill_replay(PIXELS_CONTINUOUS))
     assert seen == [torch.uint8] * (1 if n_step == "single" else 3)  # as stored; views are floats
+
+
+class TwoNetworks(Method):
+    """A method with two networks, in the groups that a test gives it."""
+
+    named = ("fast", "slow")
+
+    def __init__(self, spec, config, representation):
+        super().__init__(spec, config, representation)
+        self.fast, self.slow = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+    def groups(self):
+        return {
+            name: list(net.parameters())
+            for name, net in zip(self.named, (self.fast, self.slow), strict=False)
+        }
+
+    def losses(self, batch, latents):
+        for name, net in (("fast", self.fast), ("slow", self.slow)):
+            yield Loss(name, net(torch.ones(1, 1)).square().sum(), {})
+
+    def learning_rate(self, group):
+        return {"fast": 1e-2, "slow": 1e-4}[group]
+
+    def reward(self, batch, latents):
+        return torch.ones(len(batch.action))
+
+
+def test_a_method_may_have_two_optimizers_with_rates_of_their_own():
+    agent = make_agent(method=TwoNetworks)
+    before = snapshot(agent.tensors())
+    agent.update(fill_replay())
+    step = {
+        name: (agent.tensors()[f"method.{name}.weight"] - before[f"method.{name}.weight"]).abs().item()
+        for name in ("fast", "slow")
+    }
+    assert step == pytest.approx({"fast": 1e-2, "slow": 1e-4}, rel=1e-3)  # Adam's first step is its rate
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        (("critic", "slow"), "has 'critic', the name of another optimizer"),
+        (("representation", "slow"), "has 'representation', the name of another optimizer"),
+        (("fast",), r"weight slow\.weight of method .* is in no group"),
+    ],
+)
+def test_groups_that_would_leave_weights_untrained_are_refused(groups, sentence, monkeypatch):
+    monkeypatch.setattr(TwoNetworks, "named", groups)
+    with pytest.raises(ConfigError, match=sentence):
+        make_agent(method=TwoNetworks)

@@ -144,7 +144,7 @@ class Agent(nn.Module):
     # The update
 
     def update(self, replay: Replay, index: int = 0) -> Metrics:
-        """One gradient step of every piece, from one sample. Tensors in, tensors out.
+        """One gradient step of every piece: `score`, then `learn`. Tensors in, tensors out.
 
         `index` is the number of an update of this variant (`Learner.variant`). Only the module whose loss is
         computed is in training mode, in which spectral norm iterates; latents are computed, and actions

@@ -141,7 +141,9 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
             own = [p for p in own if id(p) not in encoder]
         optimizers.add("representation", [Part(own, warmed_up)], **settings)
     if agent.uses_method:
-        for name, parameters in agent.method.groups().items():
+        groups = agent.method.groups()
+        _check_groups(agent, groups, {*agent.learner.groups(), "encoder", "representation"})
+        for name, parameters in groups.items():
             own = [p for p in parameters if id(p) not in taken]
             optimizers.add(name, [Part(own, agent.method.learning_rate(name))])
     if len(agent.trainers) > 1 and "critic" not in agent.learner.groups():
@@ -154,6 +156,26 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
             f"{', '.join(agent.learner.groups())}; use {remedy}"
         )
     return optimizers
+
+
+def _check_groups(agent: Agent, groups: dict[str, list[nn.Parameter]], reserved: set[str]) -> None:
+    """Refuse groups of a method that would leave weights untrained, its own or those of others."""
+    name = agent.config.method.name
+    if taken := sorted(reserved & {*groups}):
+        raise ConfigError(
+            f"groups() of method {name!r} has {taken[0]!r}, the name of another optimizer of this agent: "
+            f"expected names of its own; use another, such as {'method_' + taken[0]!r}"
+        )
+    listed = [id(p) for parameters in groups.values() for p in parameters]
+    others = {id(p) for piece in (agent.learner, agent.representation) for p in piece.parameters()}
+    for weight, parameter in agent.method.named_parameters():
+        count = listed.count(id(parameter))
+        if count > 1 or (not count and parameter.requires_grad and id(parameter) not in others):
+            there = f"in {count} groups" if count else "in no group"
+            raise ConfigError(
+                f"weight {weight} of method {name!r} is {there} of groups(): expected exactly one, whose "
+                f"loss trains it, or requires_grad = False for weights that stay as they are"
+            )
 
 
 def _settings(piece: LearnerConfig | RepresentationConfig, weight_decay: float) -> dict[str, float]:

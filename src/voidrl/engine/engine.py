@@ -1,9 +1,9 @@
 """Runs the agent's updates and actions: eagerly, compiled, or as captured CUDA graphs.
 
 No other file knows which. A captured update is recorded once and then launched as a whole, so that the GPU
-never waits for Python. `agent.update` itself is recorded: the first updates of each variant run eagerly and
-count like any other; then the same Python code runs once more under capture, which computes nothing.
-Loading or moving the agent drops the graphs, and they are captured again.
+never waits for Python. The agent's own `score` and `learn` are recorded: the first updates of each variant
+run eagerly and count like any other; then the same Python code runs once more under capture, which computes
+nothing. Loading or moving the agent drops the graphs, and they are captured again.
 
 Updates and actions are launched without waiting for them. The host waits only for the actions that the
 environments need, and steps the environments while the GPU runs the updates.
