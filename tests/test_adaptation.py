@@ -418,6 +418,7 @@ def test_noise_restarts_for_new_heads_when_the_wait_is_over():
 def test_the_share_of_the_critic_counts_updates():
     adapter, state = adapter_of("ddpg", heads="actor", updates_per_step=0.5)
     state.steps = 10
+    adapter.advance()
     assert not adapter.in_warmup
     assert state.critic_until == 5  # 0.1 · 100 steps · 0.5
     assert not adapter.agent.learner.trains_actor

@@ -291,7 +291,7 @@ def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_to
         representation__encoder__activation="relu",
         finetune={"learning_rate": 0.3, "encoder_learning_rate": 0.1, "first_layer_learning_rate": 0.2},
     )
-    assert agent.trainers == {"learner", "representation"}
+    assert agent.encoder_trainers == {"learner", "representation"}
     rates = {
         id(p): group["lr"]
         for optimizer in agent.optimizers.values()
@@ -499,8 +499,8 @@ def test_a_method_may_have_two_optimizers_with_rates_of_their_own():
 @pytest.mark.parametrize(
     ("groups", "sentence"),
     [
-        (("critic", "slow"), "has 'critic', the name of another optimizer"),
-        (("representation", "slow"), "has 'representation', the name of another optimizer"),
+        (("critic", "slow"), "has 'critic', which is reserved"),
+        (("representation", "slow"), "has 'representation', which is reserved"),
         (("fast",), r"weight slow\.weight of method .* is in no group"),
     ],
 )

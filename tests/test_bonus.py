@@ -151,12 +151,12 @@ def test_every_method_can_be_a_bonus(name):
 
 def test_f_is_trained_by_contrast_and_the_shared_encoder_by_the_task_too():
     options = {"method": "apt", "representation": "simclr", "share_encoder": "all", "bonus__coefficient": 0.1}
-    assert make_agent(PIXELS, phase="train", **options).trainers == {"representation", "learner"}
-    assert make_agent(PIXELS, phase="pretrain", **options).trainers == {"representation"}
+    assert make_agent(PIXELS, phase="train", **options).encoder_trainers == {"representation", "learner"}
+    assert make_agent(PIXELS, phase="pretrain", **options).encoder_trainers == {"representation"}
     alone = make_agent(PIXELS, phase="train", **options | {"bonus__coefficient": 0.0})
-    assert alone.trainers == {"learner"}
+    assert alone.encoder_trainers == {"learner"}
     rnd = make_agent(PIXELS, phase="train", **options | {"method": "rnd"})  # which does not read f
-    assert rnd.trainers == {"learner"}
+    assert rnd.encoder_trainers == {"learner"}
 
 
 def test_a_frozen_encoder_stays_frozen_while_the_method_learns():

@@ -154,7 +154,7 @@ def test_a_method_with_a_learner_of_its_own_takes_it_along(preset, representatio
     assert config.learner.encoder.stack == resolve(preset)[0].learner.encoder.stack
     agent = dry_build(spec_of(preset), config)
     trainers = {"simclr": {"representation"}, "learner": {"learner"}, "fixed": set()}
-    assert agent.trainers == trainers[representation]
+    assert agent.encoder_trainers == trainers[representation]
     other = resolve(preset, method="mepol", learner="dqn" if agent.spec.discrete else "sac")[0]
     with pytest.raises(ConfigError, match="method 'mepol' cannot be used with learner"):
         dry_build(spec_of(preset), other)

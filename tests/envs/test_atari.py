@@ -247,7 +247,7 @@ def test_the_authors_preset_trains_f_by_contrast_alone_and_tunes_the_heads_alone
     shared = {"preset": "atari-authors", "device": "cpu"}
     run = tmp_path / "pretrained"
     source = voidrl.pretrain("atari/breakout", config=small, out=run, **shared)
-    assert source.trainers == {"representation"}
+    assert source.encoder_trainers == {"representation"}
     assert source.learner.encoder is source.representation.encoder
     assert source.representation.dim == source.learner.encoder.feature_dim == 8 * 7 * 7
     assert [*source.optimizers] == ["critic", "representation"]

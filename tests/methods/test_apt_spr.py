@@ -40,7 +40,7 @@ def test_one_encoder_is_trained_by_both_losses_and_protected_in_fine_tuning(pres
     agent, tuned = dry_build(spec, pretraining), dry_build(spec, tuning)
     for each in (agent, tuned):
         assert each.representation.encoder is each.learner.encoder
-        assert each.trainers == {"representation", "learner"}
+        assert each.encoder_trainers == {"representation", "learner"}
         assert "representation" in each.optimizers
     spr, finetune = pretraining.representation, tuning.finetune
     assert (spr.prediction_steps, spr.loss_weight, spr.batch_size, spr.projection) == (5, 5.0, 0, "head")
@@ -89,7 +89,7 @@ def test_a_run_of_both_phases_minimizes_the_loss_in_both(tmp_path):
 def test_the_agent_spr_can_be_pretrained_by_apt_within_its_support(tmp_path):
     pretraining, tuning = configs("spr", "atari/ms_pacman", GAME)
     agent = dry_build(GAME, pretraining)
-    assert agent.trainers == dry_build(GAME, tuning).trainers == {"representation", "learner"}
+    assert agent.encoder_trainers == dry_build(GAME, tuning).encoder_trainers == {"representation", "learner"}
     discount, learner = pretraining.learner.discount, pretraining.learner
     assert intrinsic_scale(agent) == pytest.approx(1 - discount)
     assert intrinsic_scale(agent) / (1 - discount) < learner.v_max  # rewards are about 1 per step

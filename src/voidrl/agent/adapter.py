@@ -47,24 +47,28 @@ class Adapter:
 
     @property
     def in_warmup(self) -> bool:
-        """Whether nothing is learned yet. An actor waits for rewards that differ, or it would unlearn.
+        """Whether nothing is learned yet."""
+        return self.state.learning_from is None
 
-        Values without an actor do not wait. They are high and fall where the policy goes, so that it goes
-        elsewhere, which is how it finds the first reward.
+    def advance(self) -> None:
+        """End the warm-up when it is over.
+
+        With constant rewards an actor would forget what it can do, so it waits until they vary. Values
+        without an actor do not wait. They are high and fall where the policy goes, so that it goes elsewhere,
+        which is how it finds the first reward.
         """
         state = self.state
-        if state.learning_from is None and state.steps >= self.warmup_steps:
-            if self.waits_unlearned and not self.may_adapt:
-                return True
-            is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
-            state.learning_from = state.steps if is_late else self.warmup_steps
-            if self.adapts and self.tuning.heads == "actor":
-                self._begin_with_critic(state.learning_from)
-        return state.learning_from is None
+        if not self.in_warmup or state.steps < self.warmup_steps:
+            return
+        if self.waits_unlearned and not self.is_due():
+            return
+        is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
+        state.learning_from = state.steps if is_late else self.warmup_steps
+        if self.adapts and self.tuning.heads == "actor":
+            self._begin_with_critic(state.learning_from)
 
-    @property
-    def may_adapt(self) -> bool:
-        """Whether the agent is to be adapted now: once, and not before rewards say something."""
+    def is_due(self) -> bool:
+        """Whether to adapt the agent now: once, as soon as rewards differ. The host reads the new ones."""
         state = self.state
         if not self.adapts or state.adapted_from is not None:
             return False

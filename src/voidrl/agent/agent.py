@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.agent import assembly, transfer
+from voidrl.agent import assembly, rewards, transfer
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.combinations import check_combination, check_vector_rewards
 from voidrl.agent.encoder_training import Pieces, decide
@@ -20,14 +20,6 @@ from voidrl.agent.joint_loss import Aside, InOrder, JointLoss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers
 from voidrl.agent.player import Player
-from voidrl.agent.rewards import (
-    batch_latents,
-    encoded_pool,
-    in_task_units,
-    intrinsic_reward,
-    learner_reward,
-    observe_limits,
-)
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.envs.spaces import env_action, observed_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
@@ -78,7 +70,7 @@ class Agent(nn.Module):
         check_combination(spec, config, pieces)
         self.uses_method = self.effective.uses_method
         self.learns = pieces.method.learns or self.effective.learns_task
-        self.trainers, self.trains_representation, _ = decide(config, pieces)
+        self.encoder_trainers, self.trains_representation, _ = decide(config, pieces)
         """Pieces whose losses train the representation's encoder in this phase."""
         self._make_pieces(pieces)
         # Until a task chooses one, `act` follows some skill, the same at every call.
@@ -94,8 +86,10 @@ class Agent(nn.Module):
         if self.effective.adapts:
             self.register_buffer("task_scale", torch.ones(()))
         self.augment = Augment(config.augment, spec)
+        self.method_groups: frozenset[str] = frozenset()
+        """Names of the method's optimizers."""
         self.metric_owners: dict[str, MetricOwner] = {}
-        """The piece that computed each metric of the last update."""
+        """The piece that computes each metric."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
         assembly.assign_gradients(self)
         self.optimizers = Optimizers(device)
@@ -121,15 +115,7 @@ class Agent(nn.Module):
         self.learner.num_envs, self.learner.warmup_steps = config.env.num_envs, phase.epsilon_hold_steps
         self.representation.size_heads(self.learner)
         self.method = method
-        heads = config.finetune.heads if phase.may_adapt else "auto"
-        lacks = "no actor" if heads == "actor" and not hasattr(self.learner, "actor") else ""
-        if heads == "first_layer" and not self.learner.first_layers:
-            lacks = "no first layer that it names"
-        if lacks:
-            raise ConfigError(
-                f"finetune.heads = {heads!r} cannot be used with learner {config.learner.name!r}, which has "
-                f"{lacks}: expected 'auto' or 'pretrained' or 'random'"
-            )
+        assembly.check_heads(self)
 
     def __repr__(self) -> str:
         config = self.config
@@ -174,14 +160,18 @@ class Agent(nn.Module):
             batch = self._learner_batch(replay, segment)._replace(weight=weight)
             intrinsic = None
             if self.uses_method:
-                intrinsic, found = intrinsic_reward(self, replay, segment, batch, joint)
-                metrics |= found
-            reward, found = learner_reward(self, batch, intrinsic)
+                steps = rewards.rewarded_steps(self, replay, segment, batch)
+                trained = rewards.train_method(self, replay, segment, steps[0], joint)
+                intrinsic, rewarded = rewards.intrinsic_reward(self, steps)
+                if (z := steps[0].latents.encoded) is not None:
+                    metrics |= self.owned("latents", {f"{CHECK}z": z.detach().mean()})
+                metrics |= trained | rewarded
+            reward, logged = rewards.learner_reward(self, batch, intrinsic)
             batch, reward = self._for_learner(batch, reward)
             self.horizon.after_step()
-            if "learner" not in self.trainers:
-                self._after_training_encoder()
-        return Scored(batch, reward, slots, joint, metrics | found)
+            if "learner" not in self.encoder_trainers:
+                self._after_encoder_losses()
+        return Scored(batch, reward, slots, joint, metrics | logged)
 
     def learn(
         self, replay: Replay, scored: Scored, index: int, encoder_trained: Callable[[], None] = lambda: None
@@ -192,7 +182,7 @@ class Agent(nn.Module):
         the encoder.
         """
         batch, reward, slots, joint, metrics = scored
-        metrics = metrics | observe_limits(self, reward)
+        metrics = metrics | rewards.observe_limits(self, reward)
         with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
@@ -203,15 +193,17 @@ class Agent(nn.Module):
                     self.optimizers.minimize([loss.optimizer], loss.value)
                 if loss.optimizer == "critic":
                     encoder_trained()
-                metrics |= self.owned("learner", in_task_units(self, loss.metrics), loss)
+                metrics |= self.owned("learner", rewards.in_task_units(self, loss.metrics), loss)
                 if loss.priority is not None and replay.priorities is not None:
-                    joint.errors.append(loss.priority.unflatten(0, (self.config.learner.views, -1)).mean(0))
+                    priority = loss.priority.unflatten(0, (self.config.learner.views, -1)).mean(0)
+                    joint.priority_terms.append(priority)
+            assert not joint, "a loss of the encoder waits for a critic's loss that never came"
             if replay.priorities is not None:
                 replay.priorities.update(slots, self._priority(joint))
             self.learner.after_step(index)
             self.learner.eval()
-            if "learner" in self.trainers:
-                self._after_training_encoder()
+            if "learner" in self.encoder_trainers:
+                self._after_encoder_losses()
         return metrics
 
     def precision(self) -> torch.autocast:
@@ -224,7 +216,7 @@ class Agent(nn.Module):
     ) -> Metrics:
         """Minimize the representation's loss, or leave it to be added to those of its encoder's trainers.
 
-        `weight` are the importance weights of the learner's transitions, if these are the ones.
+        `weight`: importance weights, if the loss is that of the learner's transitions.
         """
         representation, config = self.representation, self.config.representation
         learner = self.learner if representation.reads_learner else None
@@ -233,13 +225,13 @@ class Agent(nn.Module):
             rise = config.learning_rate / config.warmup_updates
             self.representation_rate.add_(rise).clamp_(max=config.learning_rate)
         representation.train()
-        if "representation" not in self.trainers and representation.encoder is not None:
+        if "representation" not in self.encoder_trainers and representation.encoder is not None:
             representation.encoder.eval()  # the loss trains the heads only
         loss, metrics = representation.loss(views)
         representation.eval()
         if loss.ndim:  # of each transition
             if weight is not None and self.config.replay.priority_losses == "all":
-                joint.errors.append(config.loss_weight * loss.detach())
+                joint.priority_terms.append(config.loss_weight * loss.detach())
             loss = (loss if weight is None else weight * loss).mean()
         if self.adds_representation_loss:
             joint.add(config.loss_weight * loss, self.encoder_optimizer())
@@ -250,14 +242,14 @@ class Agent(nn.Module):
     @property
     def adds_representation_loss(self) -> bool:
         """Whether the representation's loss waits for those of the encoder's other trainers."""
-        return "representation" in self.trainers and len(self.trainers) > 1
+        return "representation" in self.encoder_trainers and len(self.encoder_trainers) > 1
 
     def encoder_optimizer(self) -> list[str]:
         """The optimizer of the encoder's weights that the learner does not train, if there are any."""
         return [name for name in ("encoder", "representation") if name in self.optimizers][:1]
 
-    def _after_training_encoder(self) -> None:
-        """Move what follows the weights of the encoder and the method, once their losses are minimized."""
+    def _after_encoder_losses(self) -> None:
+        """Let representation and method follow their new weights, once their losses are minimized."""
         if self.trains_representation:
             self.representation.after_step()
         if self.uses_method:
@@ -297,19 +289,25 @@ class Agent(nn.Module):
 
     def _priority(self, joint: JointLoss) -> Tensor:
         """(B,) errors of the learner's transitions, by which they will be drawn again."""
-        if not joint.errors:
+        if not joint.priority_terms:
             raise ConfigError(
                 f"replay.priority_exponent = {self.config.replay.priority_exponent} cannot be used with "
                 f"learner {self.config.learner.name!r}, whose losses have no priority: use 0, or pass one to "
                 f"Loss"
             )
-        return torch.stack(joint.errors).sum(0)
+        return torch.stack(joint.priority_terms).sum(0)
 
     def owned(self, owner: MetricOwner, metrics: Metrics, loss: Loss | None = None) -> Metrics:
         """Remember who computed these metrics; a loss is always among them, to be checked."""
         if loss is not None:  # its owner may log something else
             metrics = {f"{CHECK}{owner}/{loss.optimizer}": loss.value.detach().reshape(()), **metrics}
-        self.metric_owners |= dict.fromkeys(metrics, owner)
+        for name in metrics:
+            first = self.metric_owners.setdefault(name, owner)
+            if first != owner:
+                raise ConfigError(
+                    f"metric {name!r} is logged by both the {first} and the {owner}: expected another name "
+                    f"in one of them"
+                )
         return metrics
 
     @torch.no_grad()
@@ -389,7 +387,7 @@ class Agent(nn.Module):
             slots = replay.newest(len(replay))  # all of them: skills were tried one after another
             most = SELECTION_STEPS["pixels" if self.spec.pixels else "vectors"]
             batch = replay.batch(slots[:: -(-len(slots) // most)], 1, 1.0)
-            latents = batch_latents(self, batch, encoded_pool(self, replay))
+            latents = rewards.batch_latents(self, batch, rewards.encoded_pool(self, replay))
             self.task_skill.copy_(self.method.select_skill(batch, latents))
         self.task_skill_chosen.fill_(True)
 

@@ -18,6 +18,9 @@ from voidrl.types import EnvSpec
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
 
+RESERVED_GROUPS = {"actor", "critic", "encoder", "policy", "representation", "temperature", "value"}
+"""Names of optimizers of built-in learners and representations, whether this agent has them or not."""
+
 
 def make_encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
     """The representation's encoder and the learner's, which share as much as `share_encoder` says.
@@ -61,12 +64,26 @@ def _encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | 
     return encoder, Encoder(spec, config.learner.encoder, stack_of=encoder)
 
 
+def check_heads(agent: Agent) -> None:
+    """Refuse `finetune.heads` that the learner does not have, before pre-training."""
+    config, learner = agent.config, agent.learner
+    heads = config.finetune.heads if agent.effective.may_adapt else "auto"
+    lacks = "no actor" if heads == "actor" and not hasattr(learner, "actor") else ""
+    if heads == "first_layer" and not learner.first_layers:
+        lacks = "no first layer that it names"
+    if lacks:
+        raise ConfigError(
+            f"finetune.heads = {heads!r} cannot be used with learner {config.learner.name!r}, which has "
+            f"{lacks}: expected 'auto' or 'pretrained' or 'random'"
+        )
+
+
 def assign_gradients(agent: Agent) -> None:
     """Give gradients only to what this phase trains."""
     config, learner, encoder = agent.config, agent.learner, agent.representation.encoder
     phase = config.effective
     weights, own = _trainable(learner.encoder), _trainable(encoder)
-    if own is False and "representation" in agent.trainers:
+    if own is False and "representation" in agent.encoder_trainers:
         raise ConfigError(
             f"the loss of representation {config.representation.name!r} cannot train its encoder, all of "
             f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers behind "
@@ -86,13 +103,13 @@ def assign_gradients(agent: Agent) -> None:
         )
     whole = encoder is learner.encoder
     if whole and weights is False:
-        agent.trainers -= {"learner"}
+        agent.encoder_trainers -= {"learner"}
     is_frozen = phase.encoder_is_frozen
     learner.trains_encoder = (
-        weights is not False and not is_frozen and ("learner" in agent.trainers or not whole)
+        weights is not False and not is_frozen and ("learner" in agent.encoder_trainers or not whole)
     )
     shares_stack = isinstance(encoder, Encoder) and not whole and encoder.stack is learner.encoder.stack
-    if shares_stack and agent.spec.pixels and "learner" not in agent.trainers:
+    if shares_stack and agent.spec.pixels and "learner" not in agent.encoder_trainers:
         learner.frozen_parts = (learner.encoder.stack,)
     if is_frozen:
         learner.encoder.requires_grad_(False)
@@ -121,50 +138,52 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
         return optimizers
     config, rates, decay = agent.config, _part_rates(agent), agent.config.learner.weight_decay
     taken: set[int] = set()
-    for name, parameters in agent.learner.groups().items():
+    for name, group in agent.learner.groups().items():
+        parameters = list(group)
         taken |= {id(p) for p in parameters}
         parts: dict[float, list[nn.Parameter]] = {}
         for parameter in parameters:
             parts.setdefault(rates(parameter), []).append(parameter)
         optimizers.add(
-            name, [Part(group, rate) for rate, group in parts.items()], **_settings(config.learner, decay)
+            name, [Part(part, rate) for rate, part in parts.items()], **_settings(config.learner, decay)
         )
     if agent.uses_method or agent.trains_representation:
         settings, rate = _settings(config.representation, decay), config.representation.learning_rate
         warmed_up = agent.representation_rate if config.representation.warmup_updates else rate
         own = [p for p in agent.representation.parameters() if id(p) not in taken]
-        heads_only = agent.trains_representation and "representation" not in agent.trainers
-        if heads_only and "method" in agent.trainers:  # which trains the encoder
+        heads_only = agent.trains_representation and "representation" not in agent.encoder_trainers
+        if heads_only and "method" in agent.encoder_trainers:  # which trains the encoder
             inner = agent.representation.encoder
             encoder = set() if inner is None else {id(p) for p in inner.parameters()}
             optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)], **settings)
             own = [p for p in own if id(p) not in encoder]
         optimizers.add("representation", [Part(own, warmed_up)], **settings)
     if agent.uses_method:
-        groups = agent.method.groups()
-        _check_groups(agent, groups, {*agent.learner.groups(), "encoder", "representation"})
+        groups = {name: list(group) for name, group in agent.method.groups().items()}
+        _check_groups(agent, groups)
+        agent.method_groups = frozenset(groups)
         for name, parameters in groups.items():
             own = [p for p in parameters if id(p) not in taken]
             optimizers.add(name, [Part(own, agent.method.learning_rate(name))])
-    if len(agent.trainers) > 1 and "critic" not in agent.learner.groups():
+    if len(agent.encoder_trainers) > 1 and "critic" not in agent.learner.groups():
         remedy = "representation.auxiliary = False"
         if config.effective.pretrains:
             remedy = "encoder_trainers = ['representation']"
         raise ConfigError(
-            f"the losses of {' and '.join(sorted(agent.trainers))} cannot train one encoder together with "
-            f"learner {config.learner.name!r}: a joint loss needs a group 'critic', and it has "
+            f"the losses of {' and '.join(sorted(agent.encoder_trainers))} cannot train one encoder together "
+            f"with learner {config.learner.name!r}: a joint loss needs a group 'critic', and it has "
             f"{', '.join(agent.learner.groups())}; use {remedy}"
         )
     return optimizers
 
 
-def _check_groups(agent: Agent, groups: dict[str, list[nn.Parameter]], reserved: set[str]) -> None:
+def _check_groups(agent: Agent, groups: dict[str, list[nn.Parameter]]) -> None:
     """Refuse groups of a method that would leave weights untrained, its own or those of others."""
     name = agent.config.method.name
-    if taken := sorted(reserved & {*groups}):
+    if taken := sorted((RESERVED_GROUPS | {*agent.learner.groups()}) & {*groups}):
         raise ConfigError(
-            f"groups() of method {name!r} has {taken[0]!r}, the name of another optimizer of this agent: "
-            f"expected names of its own; use another, such as {'method_' + taken[0]!r}"
+            f"groups() of method {name!r} has {taken[0]!r}, which is reserved for other optimizers of the "
+            f"agent: use another name, such as {'method_' + taken[0]!r}"
         )
     listed = [id(p) for parameters in groups.values() for p in parameters]
     others = {id(p) for piece in (agent.learner, agent.representation) for p in piece.parameters()}

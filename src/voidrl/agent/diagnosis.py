@@ -90,7 +90,7 @@ def _remedy(agent: Agent, kind: str, function: str) -> str:
     trainers = [kind] if trains else []
     # A built-in method without weights has read z, which was finite but may have grown too large.
     if kind == "representation" or (kind == "method" and ":" not in custom and not trains):
-        trainers = sorted(agent.trainers, reverse=True)
+        trainers = sorted(agent.encoder_trainers, reverse=True)
         if kind == "representation" and ":" not in custom:
             shares = agent.representation.uses_learner_encoder
             config = agent.config.learner if shares else agent.config.representation

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Aside(Protocol):
-    """A place to compute a loss that changes no weight: at the same time as the rest, if the engine can."""
+    """Where to compute a loss that changes no weights; the engine may run it concurrently."""
 
     def __call__(self, *read: Any) -> AbstractContextManager[None]:
         """Compute there what is inside, which reads these tensors."""
@@ -42,8 +42,8 @@ class JointLoss:
     def __init__(self, aside: Aside) -> None:
         self.aside = aside
         self.optimizers: list[str] = []
-        self.errors: list[Tensor] = []
-        """(B,) each: the parts of the priorities of the learner's transitions."""
+        self.priority_terms: list[Tensor] = []
+        """(B,) each: errors of the learner's transitions, whose sum becomes their priority in the replay."""
         self._terms: list[Tensor] = []
 
     def __bool__(self) -> bool:
@@ -56,7 +56,7 @@ class JointLoss:
         self.optimizers += [name for name in optimizers if name not in self.optimizers]
 
     def total(self) -> Tensor:
-        """The sum, which is then no longer kept."""
+        """Return the sum, and clear it."""
         self.aside.join()
         terms, self._terms = self._terms, []
         return reduce(torch.add, terms)

@@ -34,7 +34,7 @@ class _Plan(NamedTuple):
 
 
 class Optimizers:
-    """Adam by name, each made when it is first used: its import takes seconds that an agent at play saves."""
+    """Adam by name, each created on first use: importing it takes seconds that a playing agent saves."""
 
     def __init__(self, device: torch.device, biases: Iterable[nn.Parameter] = ()) -> None:
         """`biases` do not decay, whatever their shape: an ensemble's have three dimensions."""
@@ -83,7 +83,7 @@ class Optimizers:
         if name not in self._adams:
             plan = self._plans[name]
             kind = torch.optim.AdamW if plan.decays else torch.optim.Adam
-            # Adam takes no tensor as the rate of one that is not captured: rates are set afterwards.
+            # Adam rejects a tensor as its learning rate unless it is capturable: rates are set afterwards.
             groups = [{key: value for key, value in group.items() if key != "lr"} for group in plan.groups]
             on_cuda = self.device.type == "cuda"
             adam = self._adams[name] = kind(groups, 1e-3, eps=plan.eps, fused=True, capturable=on_cuda)
@@ -109,11 +109,17 @@ class Optimizers:
             if name not in self._plans:
                 raise ConfigError(
                     f"a loss names optimizer {name!r}, which has nothing to train: expected "
-                    f"{' or '.join(map(repr, self._plans))}; without parameters there must be no loss"
+                    f"{' or '.join(map(repr, self._plans))}; yield no loss for a group without parameters"
                 )
             self[name].zero_grad(set_to_none=True)
         with full_precision(loss):  # or the gradients of full-precision layers would be bf16
             loss.backward(inputs=[p for name in names for p in self.parameters(name)])
+        for name in names:
+            if all(weight.grad is None for weight in self.parameters(name)):
+                raise ConfigError(
+                    f"the loss of optimizer {name!r} depends on none of its weights, so that it would train "
+                    f"nothing: name the optimizer of the weights that it depends on, or look for .detach()"
+                )
         if dist.current().is_distributed:
             self._average_gradients(names)
         for name in names:

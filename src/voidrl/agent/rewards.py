@@ -1,20 +1,21 @@
-"""The rewards of a sample: the method's losses and its reward of every transition; the learner's reward."""
+"""The method's part of an update: its losses of a sample and its rewards; and what the learner maximizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from voidrl import dist
 from voidrl.agent.joint_loss import JointLoss
+from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Views
-from voidrl.types import CHECK, Batch, Metrics
+from voidrl.types import Batch, Loss, Metrics
 
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
@@ -24,39 +25,75 @@ Pool = Callable[[int], Tensor]
 Options = Callable[[int], Option]
 
 
-def intrinsic_reward(
-    agent: Agent, replay: Replay, segment: Segment, augmented: Batch, joint: JointLoss
-) -> tuple[Tensor, Metrics]:
-    """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
+class Step(NamedTuple):
+    """The i-th transitions of segments, which the method rewards."""
 
-    (B, dim) if the method's rewards are vectors. Moments and metrics are those of the scalar rewards.
-    `augmented` is the learner's batch; images are augmented there and not here.
+    batch: Batch
+    latents: Latents
+    discount: Tensor | None
+    """(B,) γ^i, 0 after the end of the episode; None for 1."""
+
+
+def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joint: JointLoss) -> Metrics:
+    """Minimize the method's losses of (s, a, s'), together with the encoder's others if it trains that."""
+    method, optimizers, metrics = agent.method, agent.optimizers, Metrics()
+    trains_encoder, latents = "method" in agent.encoder_trainers, step.latents
+    method.train()
+    for _ in range(method.loss_batches - 1):  # train the method's own networks, never the encoder
+        fresh = _fresh_segment(agent, replay)
+        other, option = replay.n_step_batch(fresh), encoded_options(agent, replay, fresh)
+        for loss in method.losses(other, batch_latents(agent, other, latents.pool, option)):
+            optimizers.minimize([_own_optimizer(agent, loss)], loss.value)
+    if trains_encoder:
+        latents = _trained_latents(agent, replay, segment, latents.pool)
+    for loss in method.losses(step.batch, latents):
+        name = _own_optimizer(agent, loss)
+        metrics |= agent.owned("method", loss.metrics, loss)
+        if trains_encoder:
+            joint.add(loss.value, [name, *agent.encoder_optimizer()])
+        else:
+            optimizers.minimize([name], loss.value)
+    method.eval()
+    agent.representation.eval()
+    if trains_encoder and "learner" not in agent.encoder_trainers and joint:
+        optimizers.minimize(joint.optimizers, joint.total())
+    return metrics
+
+
+def _own_optimizer(agent: Agent, loss: Loss) -> str:
+    """The optimizer of a loss of the method, which must be one of its own."""
+    if loss.optimizer not in agent.method_groups:
+        expected = " or ".join(map(repr, sorted(agent.method_groups))) or "no loss, since it has no weights"
+        raise ConfigError(
+            f"a loss of method {agent.config.method.name!r} names optimizer {loss.optimizer!r}: expected one "
+            f"of its groups(), {expected}"
+        )
+    return loss.optimizer
+
+
+@torch.no_grad()
+def intrinsic_reward(agent: Agent, steps: Sequence[Step]) -> tuple[Tensor, Metrics]:
+    """(B,): the sum of the steps' discounted rewards, each normalized; (B, dim) if rewards are vectors.
+
+    Moments and metrics are those of the scalar rewards of the first step: only first steps are an unbiased
+    sample, since later ones repeat, with discount 0, at the end of an episode.
     """
     method, metrics, is_vector = agent.method, Metrics(), agent.reward_dim > 0
     total: Tensor | None = None
-    for i, (batch, latents, weights) in enumerate(_transitions(agent, replay, segment, augmented)):
-        if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
-            metrics |= _train_method(agent, replay, segment, batch, latents, joint)
-        with torch.no_grad():
-            own = method.reward(batch, latents)
-            scalar = method.scalar_reward(own, batch.skill)
-            if not is_vector:  # next to a task's reward, vectors are contracted
-                own = scalar
-            if i == 0:
-                # The first step of each segment, which is drawn like any transition: later ones repeat at the
-                # end of an episode, where their weight is 0. Sums over n steps differ there anyway.
-                normalized, logged = agent.normalizer.observe(scalar)
-                if agent.effective.learns_task:
-                    del logged["reward_std"]  # that of the sum with the task's reward is logged
-                metrics |= agent.owned("reward", logged)
-            if i > 0 or is_vector:
-                normalized = agent.normalizer(own)
-            single = normalized.float()
-            if weights is not None:
-                single = weights.view(-1, *[1] * is_vector) * single
-            total = single if total is None else total + single
-        if i == 0 and (z := latents.encoded) is not None:
-            metrics = agent.owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
+    for batch, latents, discount in steps:
+        raw = method.reward(batch, latents)
+        scalar = method.scalar_reward(raw, batch.skill)
+        if total is None:
+            normalized, logged = agent.normalizer.observe(scalar)
+            if agent.effective.learns_task:
+                del logged["reward_std"]  # that of the sum with the task's reward is logged
+            metrics |= agent.owned("reward", logged)
+        if is_vector or total is not None:  # next to a task's reward, vectors are contracted
+            normalized = agent.normalizer(raw if is_vector else scalar)
+        discounted = normalized.float()
+        if discount is not None:
+            discounted = discount.view(-1, *[1] * is_vector) * discounted
+        total = discounted if total is None else total + discounted
     assert total is not None
     # Copies: by the time they are logged, the next update may have been scored.
     state = {name: value.clone() for name, value in method.metrics().items()}
@@ -110,26 +147,28 @@ def in_task_units(agent: Agent, metrics: Metrics) -> Metrics:
     return {k: v / agent.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 
 
-def _transitions(
-    agent: Agent, replay: Replay, segment: Segment, augmented: Batch
-) -> Iterator[tuple[Batch, Latents, Tensor | None]]:
-    """The transitions that the method rewards, each with its latents and its (B,) weights, None for 1."""
+def rewarded_steps(agent: Agent, replay: Replay, segment: Segment, learner_batch: Batch) -> list[Step]:
+    """The steps of each segment, or with `intrinsic_n_step = "single"` one for the n-step transition.
+
+    Observations are not augmented here. Latents are encoded when they are first read, those of all n + 1
+    states in one pass.
+    """
     config = agent.config.learner
     pool, option = encoded_pool(agent, replay), encoded_options(agent, replay, segment)
-    representation = agent.representation
     if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
-        plain = not agent.spec.pixels and config.views == 1
-        batch = augmented if plain else replay.n_step_batch(segment)
-        yield batch, batch_latents(agent, batch, pool, option), None
-        return
+        is_plain = not agent.spec.pixels and config.views == 1  # only images are augmented
+        batch = learner_batch if is_plain else replay.n_step_batch(segment)
+        return [Step(batch, batch_latents(agent, batch, pool, option), None)]
     shape = segment.states.T.shape
     # s' of a step is s of the next: ((n + 1) · B, *obs_shape) has every state once.
     obs = replay.observations(segment.states.T.flatten())
-    z = cache(lambda: agent.encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
-    for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
+    z = cache(lambda: agent.encode(obs).unflatten(0, shape))  # (n + 1, B, dim)
+    found = []
+    for i, (batch, discount) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
         # All steps of a segment belong to one option.
-        latents = Latents(partial(_at, z, i), partial(_at, z, i + 1), pool, option, representation)
-        yield batch, latents, weights
+        latents = Latents(partial(_at, z, i), partial(_at, z, i + 1), pool, option, agent.representation)
+        found.append(Step(batch, latents, discount))
+    return found
 
 
 def _at(z: Callable[[], Tensor], i: int) -> Tensor:
@@ -168,33 +207,6 @@ def encoded_pool(agent: Agent, replay: Replay) -> Pool:
         return dist.all_gather(agent.encode(replay.observations(replay.sample(mine))))[:n]
 
     return cache(draw)
-
-
-def _train_method(
-    agent: Agent, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
-) -> Metrics:
-    """Minimize the method's losses, together with the encoder's others if the method trains it."""
-    method, optimizers, metrics = agent.method, agent.optimizers, Metrics()
-    trains_encoder = "method" in agent.trainers
-    method.train()
-    for _ in range(method.loss_batches - 1):  # train the method's own networks, never the encoder
-        fresh = _fresh_segment(agent, replay)
-        other, option = replay.n_step_batch(fresh), encoded_options(agent, replay, fresh)
-        for loss in method.losses(other, batch_latents(agent, other, latents.pool, option)):
-            optimizers.minimize([loss.optimizer], loss.value)
-    if trains_encoder:
-        latents = _trained_latents(agent, replay, segment, latents.pool)
-    for loss in method.losses(batch, latents):
-        metrics |= agent.owned("method", loss.metrics, loss)
-        if trains_encoder:
-            joint.add(loss.value, [loss.optimizer, *agent.encoder_optimizer()])
-        else:
-            optimizers.minimize([loss.optimizer], loss.value)
-    method.eval()
-    agent.representation.eval()
-    if trains_encoder and "learner" not in agent.trainers and joint:
-        optimizers.minimize(joint.optimizers, joint.total())
-    return metrics
 
 
 def _fresh_segment(agent: Agent, replay: Replay) -> Segment:

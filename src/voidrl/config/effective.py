@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Effective:
-    """One phase of a run. Nobody else asks for the phase but those who print it."""
+    """The values of one phase. Other code reads these fields; `config.phase` is only for printing."""
 
     learns_task: bool
     """Whether the learner maximizes the task's reward; in pre-training it has the intrinsic one only."""
     adapts: bool
     """Whether the run begins with a pre-trained agent."""
     may_adapt: bool
-    """Whether it does, or whether its own agent is meant to be fine-tuned."""
+    """Whether this run fine-tunes an agent, or pre-trains one for fine-tuning."""
     has_bonus: bool
     """Whether the method's reward is added to the task's."""
     steps: int

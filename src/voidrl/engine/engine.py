@@ -60,7 +60,7 @@ class Engine:
         self.mode = pick_mode(agent, before, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
-        self._step: Callable[[Replay, int], Metrics] = agent.update
+        self._update: Callable[[Replay, int], Metrics] = agent.update
         self._overlap = Overlap(agent, replay) if self._captures and agent.learns else None
         self._compiler = Compiler(agent, replay, say, active=self.mode == "compile")
         self._forget()
@@ -111,15 +111,15 @@ class Engine:
         return len(variants)
 
     def replace_update(self, step: Callable[[Replay, int], Metrics]) -> None:
-        """Run another step as an update than the agent's own."""
-        self._step, self._overlap = step, None
+        """Use `step` in place of `Agent.update`."""
+        self._update, self._overlap = step, None
 
     def _run(self, *variants: int) -> None:
         if self._overlap is not None:
             self._overlap.run(variants, self.metrics.add)
             return
         for variant in variants:
-            self.metrics.add(self._step(self.replay, variant), variant)
+            self.metrics.add(self._update(self.replay, variant), variant)
 
     # Actions
 
@@ -179,12 +179,15 @@ class Engine:
         self._runs[kind] += 1
 
     def _run_compiled(self, kind: str | int, run: Callable[[], Any]) -> None:
-        """Run with compiled methods, which the first runs of each kind compile.
+        """Run with compiled methods, which the first runs of each kind compile; without any, just run.
 
         What cannot be compiled runs in another way with `engine = "auto"`, and is an error otherwise.
         """
         compiler = self._compiler
-        if not compiler or self._runs[kind] >= WARMUP_RUNS:
+        if not compiler:
+            run()
+            return
+        if self._runs[kind] >= WARMUP_RUNS:
             with compiler.applied():
                 run()
             return

@@ -126,7 +126,7 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
         return "nothing"
     critic = _ids(agent.optimizers.parameters("critic")) if "critic" in agent.optimizers else set()
     trained = {id(p) for p in agent.learner.encoder.parameters() if p.requires_grad}
-    by_critic = agent.trainers <= {"learner"} and trained <= critic
+    by_critic = agent.encoder_trainers <= {"learner"} and trained <= critic
     # A custom learner may encode again after the critic's loss, and spectral norm would iterate.
     ours = type(agent.learner).__module__.startswith("voidrl.")
     keeps = ours or not any(True for _ in agent.learner.encoder.buffers())
@@ -165,7 +165,7 @@ def _follows_learner(agent: Agent) -> bool:
         type(agent.representation).after_step is not Representation.after_step,
         type(agent.method).after_step is not Method.after_step,
     )
-    return "learner" in agent.trainers and any(changes)
+    return "learner" in agent.encoder_trainers and any(changes)
 
 
 def _tensors(module: nn.Module) -> set[int]:

@@ -93,6 +93,7 @@ class Actors:
         """Choose an action for every environment."""
         agent = self.agent
         agent.set_progress(self.run.state.steps)
+        self.adapter.advance()
         if self.adapter.in_warmup and self.random_warmup:
             actions = agent.random_actions(self.replay.latest())
         else:
@@ -142,7 +143,7 @@ class Actors:
         # With the first update the task's skill is chosen, if there is to be one.
         tries = agent.follows_skills or not state.updates
         period = agent.skill_every_steps if tries else 0
-        # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
+        # Where an episode ends, the reset draws the next skill: one drawn now would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
         added = self.replay.add(
             taken,

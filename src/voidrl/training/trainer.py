@@ -23,17 +23,20 @@ class Trainer:
         """Steps before the first update, for the status."""
 
     def before_acting(self) -> None:
-        """Run what may not happen while the environments step."""
+        """Run what must not overlap with the environments (on-policy)."""
 
     def update(self) -> None:
         """Run the updates that are due."""
         run, state, adapter = self.run, self.run.state, self.adapter
-        if not run.agent.learns or adapter.in_warmup or state.learning_from is None:
+        if not run.agent.learns:
+            return
+        adapter.advance()
+        if state.learning_from is None:
             return
         due = int((state.steps - state.learning_from) * adapter.updates_per_step)
         if state.updates == 0 < due and not run.agent.follows_skills:
             self._choose_task_skill()
-        if adapter.may_adapt and due:  # after the skill for the task is chosen
+        if adapter.is_due() and due:  # after the skill for the task is chosen
             self._adapt()
         elif adapter.may_rescale:
             adapter.rescale()
