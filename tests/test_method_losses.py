@@ -1,0 +1,59 @@
+"""A method's losses train the weights of their own optimizers, and nothing trains nothing unnoticed."""
+
+import pytest
+import torch
+from helpers import fill_replay, make_agent, moved, snapshot
+
+from voidrl.errors import ConfigError
+from voidrl.methods.base import Method
+from voidrl.types import Loss
+
+
+class TwoNetworks(Method):
+    """A method with two networks in groups of their names, each with a loss."""
+
+    named, logged = ("fast", "slow"), ("fast_loss", "slow_loss")
+
+    def __init__(self, spec, config, representation):
+        super().__init__(spec, config, representation)
+        self.fast, self.slow = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+    def groups(self):
+        return {"fast": self.fast.parameters(), "slow": self.slow.parameters()}  # generators, as torch gives
+
+    def losses(self, batch, latents):
+        one = torch.ones(1, 1)
+        for name, metric, network in zip(self.named, self.logged, (self.fast, self.slow), strict=True):
+            loss = network(one).square().mean()
+            yield Loss(name, loss, {metric: loss.detach()})
+
+    def reward(self, batch, latents):
+        return torch.ones(len(batch.action))
+
+
+def test_groups_may_be_generators():
+    agent = make_agent(method=TwoNetworks)
+    before = snapshot(agent.tensors())
+    agent.update(fill_replay())
+    assert {"method.fast.weight", "method.slow.weight"} <= {*moved(before, agent.tensors())}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"named": ("slow", "fast")}, "loss of optimizer 'slow' depends on none of its weights"),
+        ({"named": ("critic", "slow")}, r"names optimizer 'critic': expected one of .*'fast' or 'slow'"),
+        ({"named": ("fats", "slow")}, "names optimizer 'fats': expected one of"),
+        (
+            {"logged": ("critic_loss", "slow_loss")},
+            "'critic_loss' is logged by both the method and the learner",
+        ),
+    ],
+    ids=["swapped", "the learner's", "misspelled", "metric"],
+)
+def test_what_would_train_or_log_something_else_is_refused(change, sentence, monkeypatch):
+    for name, value in change.items():
+        monkeypatch.setattr(TwoNetworks, name, value)
+    agent = make_agent(method=TwoNetworks)
+    with pytest.raises(ConfigError, match=sentence):
+        agent.update(fill_replay())
