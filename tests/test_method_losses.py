@@ -46,7 +46,7 @@ def test_groups_may_be_generators():
         ({"named": ("fats", "slow")}, "names optimizer 'fats': expected one of"),
         (
             {"logged": ("critic_loss", "slow_loss")},
-            "'critic_loss' is logged by both the method and the learner",
+            "'critic_loss' is logged by both the method and",
         ),
     ],
     ids=["swapped", "the learner's", "misspelled", "metric"],
