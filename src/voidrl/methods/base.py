@@ -167,7 +167,7 @@ class Method(nn.Module):
         """Yield the losses of the method's own networks, if it has any; before `reward`, in every update.
 
         Once, or `loss_batches` times, each with transitions of its own. The last are those to be rewarded.
-        `Loss.optimizer` names one of `groups`. Each loss is minimized before the next one is asked for: compute
+        `Loss.optimizer` names one of `groups`. Each loss is minimized before the next is asked for: compute
         it after the previous `yield`, since weights have changed by then. The transitions are single steps
         even if the learner's are n-step, except with `intrinsic_n_step = "single"`. `latents` carry gradients
         only if the method trains f: then all its losses are added up, with those of the other trainers of f.
