@@ -6,6 +6,7 @@ from helpers import fill_replay, make_agent, moved, snapshot
 
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
+from voidrl.training.rehearsal import rehearse_method
 from voidrl.types import Loss
 
 
@@ -57,3 +58,31 @@ def test_what_would_train_or_log_something_else_is_refused(change, sentence, mon
     agent = make_agent(method=TwoNetworks)
     with pytest.raises(ConfigError, match=sentence):
         agent.update(fill_replay())
+
+
+ONE = torch.ones(1, 1)
+MISTAKES = {
+    "each transition": (lambda m: Loss("fast", m.fast(ONE.expand(4, 1)), {}), "expected Loss"),
+    "a number as metric": (
+        lambda m: Loss("fast", m.fast(ONE).sum(), {"loss": 1.0}),
+        "expected Loss",
+    ),
+    "no Loss": (lambda m: m.fast(ONE).sum(), "expected Loss"),
+    "detached": (lambda m: Loss("fast", m.fast(ONE).sum().detach(), {}), "depends on none"),
+    "swapped": (lambda m: Loss("slow", m.fast(ONE).sum(), {}), "depends on none"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_losses_are_found_before_training(mistake, monkeypatch):
+    make, sentence = MISTAKES[mistake]
+    monkeypatch.setattr(TwoNetworks, "losses", lambda method, batch, latents: iter([make(method)]))
+    with pytest.raises(ConfigError, match=sentence):
+        rehearse_method(make_agent(method=TwoNetworks))
+
+
+def test_a_rehearsal_changes_nothing():
+    agent = make_agent(method=TwoNetworks)
+    before = snapshot(agent.tensors())
+    rehearse_method(agent)
+    assert not moved(before, agent.tensors())

@@ -50,7 +50,7 @@ from voidrl.training.layers import (
     layers_for,
 )
 from voidrl.training.metrics import require_rows
-from voidrl.training.rehearsal import rehearse_representation, rehearse_reward
+from voidrl.training.rehearsal import rehearse_method, rehearse_representation
 from voidrl.training.saved_run import (
     LoopState,
     begin_stream,
@@ -443,7 +443,7 @@ def _start(
                 parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
         _fill(parts, notes.append)
         rehearse_representation(agent)
-        rehearse_reward(agent)
+        rehearse_method(agent)
         begin_stream(agent)
         if note := starting.short_run_note(agent):
             notes.append(note)

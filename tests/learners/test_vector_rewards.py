@@ -12,7 +12,7 @@ from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
 from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
-from voidrl.training.rehearsal import rehearse_reward
+from voidrl.training.rehearsal import rehearse_method
 from voidrl.types import Batch, EnvSpec
 
 STATES = 4
@@ -279,8 +279,8 @@ def test_rewards_of_another_width_are_refused_before_training():
             return batch.next_obs[:, 0]
 
     with pytest.raises(ConfigError, match=r"rewards of shape \(16,\) for 16 transitions: expected \(16, 2\)"):
-        rehearse_reward(make_agent(DISCRETE, method=Narrow))
-    rehearse_reward(pair())
+        rehearse_method(make_agent(DISCRETE, method=Narrow))
+    rehearse_method(pair())
 
 
 def test_a_scalar_learner_is_untouched_by_the_contract():

@@ -43,11 +43,11 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
         fresh = _fresh_segment(agent, replay)
         other, option = replay.n_step_batch(fresh), encoded_options(agent, replay, fresh)
         for loss in method.losses(other, batch_latents(agent, other, latents.pool, option)):
-            optimizers.minimize([_own_optimizer(agent, loss)], loss.value)
+            optimizers.minimize([require_own_optimizer(agent, loss)], loss.value)
     if trains_encoder:
         latents = _trained_latents(agent, replay, segment, latents.pool)
     for loss in method.losses(step.batch, latents):
-        name = _own_optimizer(agent, loss)
+        name = require_own_optimizer(agent, loss)
         metrics |= agent.owned("method", loss.metrics, loss)
         if trains_encoder:
             joint.add(loss.value, [name, *agent.encoder_optimizer()])
@@ -60,7 +60,7 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
     return metrics
 
 
-def _own_optimizer(agent: Agent, loss: Loss) -> str:
+def require_own_optimizer(agent: Agent, loss: Loss) -> str:
     """The optimizer of a loss of the method, which must be one of its own."""
     if loss.optimizer not in agent.method_groups:
         expected = " or ".join(map(repr, sorted(agent.method_groups))) or "no loss, since it has no weights"

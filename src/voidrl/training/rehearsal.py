@@ -12,13 +12,14 @@ from torch import Tensor
 
 from voidrl.agent import Agent
 from voidrl.agent.diagnosis import failed_piece
+from voidrl.agent.rewards import require_own_optimizer
 from voidrl.errors import ConfigError
-from voidrl.methods.base import Latents, Option
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.nets.observations import stored_obs_shape
 from voidrl.replay import Replay
 from voidrl.representations.base import Views
 from voidrl.system.device import seeded
-from voidrl.types import Batch
+from voidrl.types import Batch, Loss
 
 
 @contextmanager
@@ -33,12 +34,31 @@ def _rehearsal(agent: Agent) -> Iterator[None]:
             raise ConfigError(f"{failure}, given made-up transitions") from error
 
 
-@torch.no_grad()
-def rehearse_reward(agent: Agent) -> None:
-    """Compute the intrinsic reward of a made-up batch."""
+def rehearse_method(agent: Agent) -> None:
+    """Compute the intrinsic reward of made-up transitions, and the losses of a custom method."""
     if not (agent.uses_method and agent.learns) or agent.config.learner.on_policy:
         return
-    n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
+    n, name = agent.config.learner.batch_size, f"method {agent.config.method.name!r}"
+    method = copy.deepcopy(agent.method)  # running means must not move
+    losses: list[Loss] = []
+    with _rehearsal(agent):
+        batch, latents = _made_up_batch(agent, n)
+        if ":" in name:
+            losses = [*method.train().losses(batch, latents)]
+            method.eval()
+        with torch.no_grad():
+            reward = method.reward(batch, latents)
+    for loss in losses:
+        _check_loss(agent, method, loss)
+    expected = (n, method.reward_dim) if method.reward_dim else (n,)
+    if reward.shape != expected:
+        raise ConfigError(
+            f"{name} gave rewards of shape {tuple(reward.shape)} for {n} transitions: expected {expected}"
+        )
+
+
+def _made_up_batch(agent: Agent, n: int) -> tuple[Batch, Latents]:
+    spec, device = agent.spec, agent.device
     dtype = torch.uint8 if spec.pixels else torch.float32
     obs = torch.zeros(n, *stored_obs_shape(spec), dtype=dtype, device=device)
     one = torch.ones(n, device=device)
@@ -46,18 +66,30 @@ def rehearse_reward(agent: Agent) -> None:
     def z(count: int = n) -> Tensor:
         return torch.randn(count, agent.representation.dim, device=device)
 
-    with _rehearsal(agent):
-        skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        note = torch.ones(n, agent.note_dim, device=device)
-        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one, one, note)
-        option = lambda longest: Option(z(), z(), one, one)  # noqa: E731
-        latents = Latents(z, z, z, option, agent.representation)
-        reward = copy.deepcopy(agent.method).reward(batch, latents)  # a copy: running means must not move
-    expected = (n, agent.method.reward_dim) if agent.method.reward_dim else (n,)
-    if reward.shape != expected:
+    skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
+    note = torch.ones(n, agent.note_dim, device=device)
+    batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one, one, note)
+    option = lambda longest: Option(z(), z(), one, one)  # noqa: E731
+    return batch, Latents(z, z, z, option, agent.representation)
+
+
+def _check_loss(agent: Agent, method: Method, loss: Loss) -> None:
+    """Refuse a loss that would fail after the warm-up, or train nothing."""
+    name = f"method {agent.config.method.name!r}"
+    fits = isinstance(loss, Loss) and isinstance(loss.value, Tensor) and loss.value.numel() == 1
+    if not fits or not all(isinstance(each, Tensor) and each.ndim == 0 for each in loss.metrics.values()):
         raise ConfigError(
-            f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
-            f"transitions: expected {expected}"
+            f"losses of {name} yielded {loss!r}: expected Loss(optimizer, value, metrics) with a single "
+            f"number, as a tensor, for the value and for each metric; reduce it, for instance with .mean()"
+        )
+    weights = [p for p in [*method.groups()[require_own_optimizer(agent, loss)]] if p.requires_grad]
+    found: tuple[Tensor | None, ...] = ()
+    if weights and loss.value.requires_grad:
+        found = torch.autograd.grad(loss.value.sum(), weights, retain_graph=True, allow_unused=True)
+    if all(gradient is None for gradient in found):
+        raise ConfigError(
+            f"loss {loss.optimizer!r} of {name} depends on none of the weights of that group: expected the "
+            f"group that it trains; look for another name in groups(), .detach() or torch.no_grad()"
         )
 
 
