@@ -17,15 +17,28 @@ from voidrl.types import Batch, EnvSpec, Metrics
 
 
 @dataclass(frozen=True)
-class APTConfig(MethodConfig):
-    """r = log(1 + mean over k neighbors of ‖z − z_j‖), divided by its running mean or otherwise scaled."""
+class ParticleConfig(MethodConfig):
+    """A reward that grows with the distance to neighbors, scaled by a running mean."""
 
     k: PositiveCount = 5
-    """Neighbors (the paper searched 3, 5, 10)."""
+    """Neighbors (APT's paper searched 3, 5, 10)."""
+    include_self: bool = False
+    """Count a particle as its own neighbor, as the code of APT's authors and URLB's do."""
+    mean_momentum: float | None = None
+    """Momentum of the running mean; None averages over everything seen, as a running variance always does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_momentum(self.mean_momentum)
+        require(self.k > self.include_self, "k", self.k, "2 or more with include_self = True")
+
+
+@dataclass(frozen=True)
+class APTConfig(ParticleConfig):
+    """r = log(1 + mean over k neighbors of ‖z − z_j‖), divided by its running mean or otherwise scaled."""
+
     average: bool = True
     """Average over the k neighbors (eq. 4); False takes the k-th alone (eq. 3)."""
-    include_self: bool = False
-    """Count the particle as its own neighbor, as the authors' code does."""
     neighbors: Literal["nearest", "random"] = "nearest"
     """`random`: the paper's ablation."""
     particle: Literal["next", "current"] = "next"
@@ -36,16 +49,12 @@ class APTConfig(MethodConfig):
     """Divide the reward by its running mean (the paper), distances by theirs (URLB's code) or by their
     running variance (the authors' Atari code), before the logarithm, or nothing. The variance is no scale:
     with features twice as large, distances are half as large after it."""
-    mean_momentum: float | None = None
-    """Momentum of the running mean; None averages over everything seen, as the variance always does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_momentum(self.mean_momentum)
         if self.normalize == "distance_variance":
             expected = "None with normalize = 'distance_variance'"
             require(self.mean_momentum is None, "mean_momentum", self.mean_momentum, expected)
-        require(self.k > self.include_self, "k", self.k, "2 or more with include_self = True")
         require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
 
 
