@@ -40,6 +40,7 @@ MAX_ACTION = 1 - 1e-6  # tanh never reaches 1, but its rounding does
 BACKTRACKS = 10  # halvings of the learning rate if not even the first step stays within the limit
 LOG_STD = -0.5  # of continuous actions before tanh, at the start; it is learned, the same for all states
 GAE_LAMBDA = 0.95  # with a task's reward
+POLICY_KL_LIMIT = 0.01  # with a task's reward: the mean KL divergence of the policies, at most (TRPO)
 VALUE_UPDATES = 60  # with a task's reward: steps of the value function per rollout
 SMALL_START = 0.01  # of the last layer: at first all actions are equally likely, or their means 0
 
@@ -61,12 +62,10 @@ class MEPOLConfig(LearnerConfig):
     kl_limit: float = 15.0
     """δ: K̂L between the states of the new policy and of the one that acted, at most; the authors' 15 hardly
     ever binds, except 0.05 for Ant in the plane."""
-    policy_kl_limit: float = 0.01
-    """With a task's reward: the mean KL divergence of the policies, at most."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "rollout_steps", "max_updates", "kl_limit", "policy_kl_limit")
+        require_positive(self, "rollout_steps", "max_updates", "kl_limit")
 
 
 class Policy(NamedTuple):
@@ -178,7 +177,7 @@ class MEPOL(OnPolicyLearner):
             ratio = (policy.log_prob(batch.action) - behavior).exp()
             value, divergence = (ratio * normalized).mean(), old.kl(policy).mean()
             metrics = {"policy_gain": value.detach(), "policy_kl": divergence.detach()}
-            return Surrogate(value, divergence, self.config.policy_kl_limit, metrics)
+            return Surrogate(value, divergence, POLICY_KL_LIMIT, metrics)
 
         if isinstance(goal, Neighborhoods):
             hoods = goal

@@ -18,7 +18,7 @@ policies that mix it with a task's reward, without R2D2 and its recurrent networ
 (`embedding_tau`), as f moves within an episode; the running means forget (`mean_momentum`), since RND's error
 falls, and means of everything would pin α to 1 once most of the error is gone. As in the paper fewer than k
 neighbors are summed at the beginning of an episode, which makes its first rewards the largest. The largest
-similarity, √k + c, is below the paper's s_max = 8 for any k up to 63, so there is no s_max.
+similarity, √k + c, is below the paper's s_max = 8, so there is no s_max.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 CLUSTER_DISTANCE = 0.008  # ξ: squared distances up to this share of their mean count as none (the paper)
 PSEUDO_COUNT = 1e-3  # c, which bounds the reward to 1/c (the paper)
 MAX_SCALE = 5.0  # L, the largest α (the paper)
+NEIGHBORS = 10  # k, in the episode's memory (the paper)
 
 
 @dataclass(frozen=True)
 class NGUConfig(RNDConfig):
     """r = clip(1 + (e − μ)/σ, 1, L) / (√(Σ_k K) + c), e being the error of RND, with RND's own fields."""
 
-    k: PositiveCount = 10
-    """Neighbors in the episode's memory."""
     memory: PositiveCount = 5000
     """States of an episode that are remembered, the newest; the paper's 30,000 hold any episode."""
     kernel_epsilon: Positive = 1e-4
@@ -130,7 +129,7 @@ class NGU(Method):
         found = torch.cdist(z[:, None], memory, compute_mode="donot_use_mm_for_euclid_dist")[:, 0].square()
         exists = torch.arange(self._used, device=z.device) < self._filled[env, None]  # (n, used)
         found = found.masked_fill(~exists, torch.inf)
-        nearest = found.topk(min(config.k, self._used), largest=False).values  # (n, ≤ k)
+        nearest = found.topk(min(NEIGHBORS, self._used), largest=False).values  # (n, ≤ k)
         self.distances.update(nearest, nearest.isfinite())
         excess = (self.distances(nearest) - CLUSTER_DISTANCE).clamp(min=0)
         kernel = config.kernel_epsilon / (excess + config.kernel_epsilon)  # 0 where there is no neighbor
