@@ -11,7 +11,6 @@ from voidrl.config.checks import (
     Positive,
     PositiveCount,
     require,
-    require_positive,
     require_skills,
 )
 from voidrl.config.environment import AtariConfig, DMControlConfig, EnvConfig
@@ -97,7 +96,6 @@ __all__ = [
     "may_change",
     "merge",
     "require",
-    "require_positive",
     "require_skills",
     "similar_fields",
     "to_json",

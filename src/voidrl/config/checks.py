@@ -33,6 +33,8 @@ NotNegative = Annotated[float, Limit(lambda value: 0 <= value < math.inf, "a fin
 Share = Annotated[float, Limit(lambda value: 0 <= value <= 1, "a number in [0, 1]")]
 Count = Annotated[int, Limit(lambda value: value >= 0, "0 or more")]
 PositiveCount = Annotated[int, Limit(lambda value: value > 0, "a finite number above 0")]
+Polyak = Annotated[float, Limit(lambda value: 0 < value <= 1, "a number in (0, 1]")]
+Momentum = Annotated[float, Limit(lambda value: 0 <= value < 1, "None or a number in [0, 1)")]
 UpdateRate = Annotated[float, Limit(lambda value: 0 < value <= 1024, "a number above 0, up to 1024")]
 
 
@@ -68,13 +70,6 @@ def require(ok: bool, name: str, value: object, expected: str) -> None:
     """Raise one clear sentence unless `ok`."""
     if not ok:
         raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {expected}")
-
-
-def require_positive(config: object, *names: str) -> None:
-    """Refuse values that are not above zero."""
-    for name in names:
-        value = getattr(config, name)
-        require(0 < value < math.inf, name, value, "a finite number above 0")
 
 
 def require_skills(name: str, count: int) -> None:

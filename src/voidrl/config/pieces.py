@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from voidrl.config.checks import Checked, Count, Limit, NotNegative, Positive, PositiveCount, between
+from voidrl.config.checks import Checked, Count, Limit, NotNegative, Polyak, Positive, PositiveCount, between
 
 PIECES = ("method", "representation", "learner")
 STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 Trainer = Literal["representation", "method", "learner"]
 STACK = Limit(lambda stack: stack in STACKS or ":" in stack, f"{', '.join(STACKS)}, or 'module:Class'")
 Discount = Annotated[float, Limit(lambda value: 0 < value < 1, "a number in (0, 1)")]
-Polyak = Annotated[float, Limit(lambda value: 0 < value <= 1, "a number in (0, 1]")]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from voidrl.config.checks import (
     Checked,
     Count,
     Limit,
+    Momentum,
     NotNegative,
     Positive,
     PositiveCount,
@@ -24,7 +25,6 @@ from voidrl.config.environment import EnvConfig
 from voidrl.config.pieces import LearnerConfig, MethodConfig, RepresentationConfig, Trainer
 
 MAX_SNAPSHOTS = 1000
-Momentum = Annotated[float, Limit(lambda value: 0 <= value < 1, "None or a number in [0, 1)")]
 Scale = Annotated[
     float | Literal["horizon"],
     Limit(lambda value: value == "horizon" or 0 < value < math.inf, "a finite number above 0"),

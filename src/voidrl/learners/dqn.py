@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
+from voidrl.config import Count, EncoderConfig, LearnerConfig, Positive
+from voidrl.config.checks import Limit, Share
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import (
@@ -57,38 +58,24 @@ class DQNConfig(LearnerConfig):
     """Separate streams for the state's value and the actions' advantages."""
     shared_hidden: bool = False
     """One set of hidden layers for both streams, as in Dopamine and BBF, instead of one for each."""
-    noisy_sigma: float = 0.0
+    noisy_sigma: Annotated[float, Limit(lambda value: 0 <= value < 100, "0 (no noise) or up to 100")] = 0.0
     """σ₀ of noisy layers in the heads, which explore instead of or together with ε (Rainbow: 0.5, DER: 0.1);
     0 for plain layers."""
     act_with: Literal["online", "target"] = "online"
     """The network that chooses actions; BBF acts by the target network."""
-    head_gradient_scale: float = 1.0
+    head_gradient_scale: Positive = 1.0
     """Multiplies the gradient that the heads pass to the encoder (SPR: 2^−½)."""
     popart: bool = False
     """Learn values normalized by the running mean and deviation of their targets (PopArt), which leaves
     values themselves unchanged whenever these move. The loss has then the same scale whatever the rewards."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share = 0.05
     """Probability of a random action after the decay."""
     epsilon_hold_steps: Count | None = None
     """Environment steps before the decay begins; None: those of the warm-up, in pre-training 0."""
     epsilon_decay_steps: Count = 2500
     """Environment steps of the decay."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("epsilon_start", "epsilon_end"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability in [0, 1]")
-        for name in ("epsilon_hold_steps", "epsilon_decay_steps"):
-            require((getattr(self, name) or 0) >= 0, name, getattr(self, name), "0 or more")
-        require(
-            0 <= self.noisy_sigma < 100,
-            "noisy_sigma",
-            self.noisy_sigma,
-            "0 (no noise) or a number such as 0.5",
-        )
-        require_positive(self, "head_gradient_scale")
 
 
 class DQN(Learner):

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import Count, EncoderConfig, LearnerConfig, require_positive
+from voidrl.config import EncoderConfig, LearnerConfig, Positive, PositiveCount
 from voidrl.entropy import Neighborhoods, weighted_entropy
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.nets import Encoder, FullPrecisionLinear, join, mlp
@@ -55,17 +55,13 @@ class MEPOLConfig(LearnerConfig):
     """Learning rate."""
     hidden_dim: int = 300
     """Width of the hidden layers of policy and value function."""
-    rollout_steps: Count = 400
+    rollout_steps: PositiveCount = 400
     """Steps of each environment in a rollout; times `env.num_envs`, the states whose entropy is estimated."""
-    max_updates: int = 30
+    max_updates: PositiveCount = 30
     """Gradient steps per rollout, at most."""
-    kl_limit: float = 15.0
+    kl_limit: Positive = 15.0
     """δ: K̂L between the states of the new policy and of the one that acted, at most; the authors' 15 hardly
     ever binds, except 0.05 for Ant in the plane."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "rollout_steps", "max_updates", "kl_limit")
 
 
 class Policy(NamedTuple):

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voidrl.config import Positive, PositiveCount, require
+from voidrl.config import Positive, PositiveCount
+from voidrl.config.checks import Momentum, Polyak
 from voidrl.entropy import RunningMean, RunningMoments
-from voidrl.methods.base import About, Latents, Method, momentum_encoder, require_momentum
+from voidrl.methods.base import About, Latents, Method, momentum_encoder
 from voidrl.methods.rnd import RND, RNDConfig
 from voidrl.nets import polyak_update
 from voidrl.representations.base import Representation
@@ -51,18 +52,13 @@ class NGUConfig(RNDConfig):
     """States of an episode that are remembered, the newest; the paper's 30,000 hold any episode."""
     kernel_epsilon: Positive = 1e-4
     """ε of the kernel; the paper's table has 1e-4, its text 1e-3. A new state earns about 1/√(kε)."""
-    embedding_tau: float = 1.0
+    embedding_tau: Polyak = 1.0
     """Share of f that moves, at every update, into the slow copy that places states; 1 takes f itself (the
     paper). What was remembered before f moved lies elsewhere, so that copies of it look new: in long episodes
     with many updates, and where f learns fast, the copy keeps them together."""
-    mean_momentum: float | None = 0.999
+    mean_momentum: Momentum | None = 0.999
     """Factor by which the running means of distances and errors forget, at each step of the environments and
     at each update; None averages over everything seen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.embedding_tau <= 1, "embedding_tau", self.embedding_tau, "above 0, up to 1")
-        require_momentum(self.mean_momentum)
 
 
 class NGU(Method):

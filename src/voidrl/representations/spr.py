@@ -17,7 +17,7 @@ predicts the output of its trunk (`voidrl.representations.sgi.FeatureSPR`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import require
+from voidrl.config.checks import Limit
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
@@ -64,13 +65,12 @@ class SPRConfig(AuxiliaryConfig):
     """BatchNorm between the convolutions of the transition model (SPR; SR-SPR and BBF have none)."""
     projection: Literal["own", "head"] = "own"
     """A layer of its own, or the first layers of the critic's streams, as in SPR, SR-SPR and BBF."""
-    momentum: float = 0.0
+    momentum: Annotated[float, Limit(lambda value: 0 <= value < 1, "a number in [0, 1)")] = 0.0
     """Momentum of slow copies of encoder and projection, which then give the targets; 0, as published with
     augmentation, uses the networks themselves, without gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         if self.projection == "head":
             wanted = "0 with projection = 'head', whose slow copy is the learner's: use target = 'learner'"
             require(self.momentum == 0, "momentum", self.momentum, wanted)
