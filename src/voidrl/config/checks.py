@@ -11,8 +11,6 @@ from typing import Annotated, Any, NamedTuple
 from voidrl.errors import ConfigError, shown
 
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
-MAX_SKILLS = 2**16  # discrete ones
-LEAST_PROBE_STEPS = 100
 
 
 class Limit(NamedTuple):
@@ -70,9 +68,3 @@ def require(ok: bool, name: str, value: object, expected: str) -> None:
     """Raise one clear sentence unless `ok`."""
     if not ok:
         raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {expected}")
-
-
-def require_skills(name: str, count: int) -> None:
-    """Refuse a number of discrete skills among which none could be told from another."""
-    reason = "since a skill is rewarded for differing from others; apt and rnd do without skills"
-    require(2 <= count <= MAX_SKILLS, name, count, f"2 to {MAX_SKILLS}, {reason}")

@@ -9,11 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import MAX_SKILLS, SkillConfig, require, require_skills
+from voidrl.config import SkillConfig, require
 from voidrl.methods.base import Method, one_hot_skills
 from voidrl.nets import top1_accuracy
 from voidrl.representations.base import Representation
 from voidrl.types import EnvSpec
+
+MAX_SKILLS = 2**16  # discrete ones, and components of others
+
+
+def require_skills(name: str, count: int) -> None:
+    """Refuse a number of discrete skills among which none could be told from another."""
+    reason = "since a skill is rewarded for differing from others; apt and rnd do without skills"
+    require(2 <= count <= MAX_SKILLS, name, count, f"2 to {MAX_SKILLS}, {reason}")
 
 
 @dataclass(frozen=True)
