@@ -9,8 +9,8 @@ within it is kept.
 
 With a task's reward there is nothing to estimate by neighbors: the same steps maximize the advantage under
 importance weights, mean π/π_b · A with A by GAE(λ), while the mean KL(π_b, π), which is exact, is at most
-`policy_kl_limit`: TRPO's problem, solved as MEPOL's. The value function has a network of its own behind the
-policy's encoder, which it does not train, so that it cannot move the policy.
+0.01: TRPO's problem, solved as MEPOL's. The value function has a network of its own behind the policy's
+encoder, which it does not train, so that it cannot move the policy.
 
 Differences from the authors' code: continuous actions are a Gaussian squashed by tanh, not one that the
 environment clips; episodes that end are cut, not ignored; see also `voidrl.methods.mepol`.
