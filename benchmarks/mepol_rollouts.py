@@ -21,6 +21,7 @@ from voidrl.cli.benchmarks.timing import measure
 from voidrl.cli.benchmarks.workloads import ATARI, PIXELS, STATES
 from voidrl.config import EnvConfig, update
 from voidrl.envs.make import probe_env
+from voidrl.learners import mepol
 from voidrl.presets.presets import DEMO_ENV
 from voidrl.replay import Replay
 from voidrl.system.device import pick_device
@@ -58,8 +59,8 @@ def line(preset: str, representation: str | None, device: torch.device, seconds:
     elif preset == "urlb-pixels":
         spec = PIXELS
     config = build.build_config(spec, [layer.values for layer in layers])
-    free = {"kl_limit": 1e9, "policy_kl_limit": 1e9}
-    config = update(config, {"learner": free, "phase": "finetune" if task else "pretrain"})
+    mepol.POLICY_KL_LIMIT = 1e9
+    config = update(config, {"learner": {"kl_limit": 1e9}, "phase": "finetune" if task else "pretrain"})
     agent = Agent(spec, config, device)
     steps, envs = agent.learner.rollout_steps, config.env.num_envs
     replay = random_rollout(agent, steps, envs)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import voidrl
-from voidrl.config import MethodConfig, require_positive
+from voidrl.config import MethodConfig, Positive, PositiveCount
 from voidrl.methods.base import Latents, Method
 from voidrl.representations.base import Representation
 from voidrl.runs.metrics import read_metrics
@@ -30,14 +30,10 @@ MAZE = "voidrl/PixelMaze-v0?size=13&image_size=39"
 class CountsConfig(MethodConfig):
     """Each field is an option: `config={"method.table_size": 4096}`, `--method.table-size 4096`."""
 
-    table_size: int = 2**16
+    table_size: PositiveCount = 2**16
     """Entries of the table; two states may share one."""
-    resolution: float = 0.1
+    resolution: Positive = 0.1
     """Vectors are rounded to multiples of this before they are counted."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "table_size", "resolution")
 
 
 class Counts(Method):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import voidrl
-from voidrl.config import RepresentationConfig, require_positive
+from voidrl.config import Positive, PositiveCount, RepresentationConfig
 from voidrl.nets import Encoder, mlp
 from voidrl.representations.base import Representation, Views
 from voidrl.runs.metrics import read_metrics
@@ -29,14 +29,10 @@ ENV = "Acrobot-v1"
 class TemporalConfig(RepresentationConfig):
     """A state attracts its successor and repels all others."""
 
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Divides the similarities."""
-    projection_dim: int = 64
+    projection_dim: PositiveCount = 64
     """Width of the projection."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "temperature", "projection_dim")
 
 
 class Temporal(Representation):

@@ -32,6 +32,7 @@ from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
 from voidrl.nets import EnsembleLinear
+from voidrl.representations.spr import SPR
 from voidrl.training import trainer
 
 BBF = {
@@ -172,14 +173,14 @@ def test_priorities_are_averaged_over_views(options):
     assert torch.equal(stored_errors(agent), torch.arange(16.0) + 8)
 
 
-@pytest.mark.parametrize(("which", "own", "added"), [("learner", 0, 0), ("all", 0, 5), ("all", 4, 0)])
-def test_priorities_may_include_the_auxiliary_loss_of_the_same_transitions(which, own, added):
+@pytest.mark.parametrize(("raises", "own", "added"), [(False, 0, 0), (True, 0, 5), (True, 4, 0)])
+def test_priorities_may_include_the_auxiliary_loss_of_the_same_transitions(raises, own, added, monkeypatch):
+    monkeypatch.setattr(SPR, "raises_priority", raises)
     agent = make_agent(
         phase="train",
         representation="spr",
         representation__batch_size=own,
         replay__priority_exponent=0.5,
-        replay__priority_losses=which,
     )
     loss, returned = agent.representation.loss, []
     agent.representation.loss = lambda views: returned.append(loss(views)) or returned[0]

@@ -175,7 +175,7 @@ def test_bbf_resets_three_times():
     c = config.learner
     assert (c.n_step, c.n_step_end, c.discount, c.discount_end, c.act_with) == (10, 3, 0.97, 0.997, "target")
     assert (c.encoder.stack, c.encoder.rescale, c.weight_decay, c.noisy_sigma) == ("impala", True, 0.1, 0)
-    assert (config.replay.importance_start, config.replay.importance_end) == (0.5, 0.5)
+    assert config.replay.importance_range == (0.5, 0.5)
     assert protocol_for("atari/pong", "bbf")["learner"]["encoder"]["width"] == 4
 
 
@@ -189,7 +189,7 @@ def test_curl_weighs_its_loss_less_in_four_games():
         **dict.fromkeys(("assault", "adventure"), 1.0),
     }
     config, _ = config_of("curl", "atari")
-    assert (config.augment.learner, config.replay.priority_losses) == (False, "all")
+    assert not config.augment.learner
     assert (config.augment.inner_size, config.augment.shift_pixels, config.learner.n_step) == (80, 4, 20)
 
 

@@ -63,7 +63,6 @@ def test_random_actions_are_uniform_over_the_allowed_ones():
 LEARNERS = {
     "greedy": {"learner__epsilon_start": 0.0},
     "epsilon": {"learner__epsilon_start": 0.7},
-    "ladder": {"learner__epsilon_start": 0.7, "learner__epsilon_ladder": 3.0},
     "target": {"learner__epsilon_start": 0.5, "learner__act_with": "target"},
     "popart": {"learner__popart": True},
     "rainbow": {"learner": {"name": "rainbow", "atoms": 5}},

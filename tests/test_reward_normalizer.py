@@ -177,11 +177,7 @@ def test_signed_rewards_and_those_of_skills_are_standardized_too(method):
 
 
 def test_a_resumed_run_has_the_moments_and_values_of_an_uninterrupted_one(tmp_path):
-    changes = {
-        "intrinsic_normalization": "standardize",
-        "learner.popart": True,
-        "learner.epsilon_ladder": 7.0,
-    }
+    changes = {"intrinsic_normalization": "standardize", "learner.popart": True}
     config = {**tiny(env__num_envs=2, learner="dqn", updates_per_step=0.5), **changes}
 
     def run(name, steps):

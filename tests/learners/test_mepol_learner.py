@@ -151,8 +151,9 @@ def test_not_a_number_is_not_within_the_limit():
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, MASKED], ids=["discrete", "continuous", "masked"])
-def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec):
-    agent = agent_for(spec, learner__learning_rate=1e-2, learner__policy_kl_limit=1e-3)
+def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec, monkeypatch):
+    monkeypatch.setattr(mepol, "POLICY_KL_LIMIT", 1e-3)
+    agent = agent_for(spec, learner__learning_rate=1e-2)
     replay = fill_replay(spec)
     for _ in range(3):
         rollout = replay.rollout(40, 0.99)
@@ -207,7 +208,6 @@ TASK = {
         "rollout_steps": 20,
         "hidden_dim": 32,
         "learning_rate": 3e-3,
-        "policy_kl_limit": 0.05,
         "max_updates": 10,
     },
     "log": {"tensorboard": False, "log_every_steps": 320},
@@ -215,13 +215,15 @@ TASK = {
 }
 
 
-def test_a_task_is_learned_from_scratch(tmp_path):
+def test_a_task_is_learned_from_scratch(tmp_path, monkeypatch):
+    monkeypatch.setattr(mepol, "POLICY_KL_LIMIT", 0.05)
     voidrl.train(Chain, steps=2000, out=tmp_path / "run", config=TASK)
     returns = [row["episode/return"] for row in rows(tmp_path / "run") if "episode/return" in row]
     assert returns[-1] > 0.95 > returns[0] + 0.2
 
 
-def test_fine_tuning_continues_from_the_pretrained_policy(tmp_path):
+def test_fine_tuning_continues_from_the_pretrained_policy(tmp_path, monkeypatch):
+    monkeypatch.setattr(mepol, "POLICY_KL_LIMIT", 0.05)
     learner = {**TASK["learner"], "learning_rate": 1e-3}
     changes = {**TASK, "learner": learner, "method": {"name": "mepol", "k": 5}}
     source = voidrl.pretrain(Point, steps=400, out=tmp_path / "source", config=changes)

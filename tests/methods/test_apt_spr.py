@@ -43,7 +43,7 @@ def test_one_encoder_is_trained_by_both_losses_and_protected_in_fine_tuning(pres
         assert each.encoder_trainers == {"representation", "learner"}
         assert "representation" in each.optimizers
     spr, finetune = pretraining.representation, tuning.finetune
-    assert (spr.prediction_steps, spr.loss_weight, spr.batch_size, spr.projection) == (5, 5.0, 0, "head")
+    assert (spr.loss_weight, spr.batch_size, spr.projection) == (5.0, 0, "head")
     assert spr.warmup_updates == 0  # a predictor that lags behind the encoder lets it collapse
     assert math.prod(agent.representation.latent_shape) == agent.representation.dim  # z is what is predicted
     assert finetune.heads == "first_layer"  # which self-prediction has trained

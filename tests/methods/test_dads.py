@@ -82,7 +82,7 @@ def information(noise):
 
 @pytest.mark.parametrize("noise", [0.1, 1.0])
 def test_the_mean_reward_is_the_information_of_a_step_about_its_skill(noise):
-    agent = make(skills="discrete", num_skills=2, learning_rate=5e-3)
+    agent = make(discrete_skills=True, learning_rate=5e-3)
     draw = single_steps(noise)
     train(agent, draw, 120)
     with torch.no_grad():
@@ -111,10 +111,10 @@ def test_the_reward_by_hand_never_exceeds_its_bound_and_chunks_do_not_change_it(
     assert far.isfinite().all()
 
 
-@pytest.mark.parametrize("skills", ["continuous", "discrete"])
-def test_the_skill_itself_counts_among_those_it_is_compared_with(skills, monkeypatch):
+@pytest.mark.parametrize("discrete", [False, True])
+def test_the_skill_itself_counts_among_those_it_is_compared_with(discrete, monkeypatch):
     """With L = 1 other skill, r = log 2 − log(1 + q(other) / q(own))."""
-    method = make(skills=skills, skill_dim=2, num_skills=2, samples=1).method
+    method = make(discrete_skills=discrete, samples=1).method
     own = torch.tensor([[0.0, 1.0]])  # never drawn, since drawn coordinates are below 1
 
     def log_prob(x, skill, change):
@@ -154,14 +154,14 @@ def test_skills_and_trials():
     assert drawn.min() >= -1
     assert drawn.max() <= 1
     assert drawn.std(0).tolist() == pytest.approx([1 / math.sqrt(3)] * 2, abs=0.05)
-    assert torch.equal(make(skills="discrete", num_skills=3).method.trial_skills(), torch.eye(3))
+    assert torch.equal(make(discrete_skills=True, skill_dim=3).method.trial_skills(), torch.eye(3))
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"skill_dim": 0}, "skill_dim = 0 cannot be used: expected 1 .*apt and rnd"),
-        ({"skills": "discrete", "num_skills": 1}, "num_skills = 1 cannot be used: expected 2"),
+        ({"discrete_skills": True, "skill_dim": 1}, "skill_dim = 1 cannot be used: expected 2"),
     ],
 )
 def test_what_cannot_work_is_refused(options, sentence):

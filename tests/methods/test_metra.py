@@ -223,7 +223,7 @@ def test_phi_sees_the_coordinates_alone():
             {"skill_dim": 0, "discrete_skills": True},
             "skill_dim = 0 .*expected 2 to 65536.*apt and rnd do without",
         ),
-        (DISCRETE, {"skill_dim": 0}, "skill_dim = 0 .*1 or more.*use apt or rnd"),
+        (DISCRETE, {"skill_dim": 0}, "skill_dim = 0 .*expected 1 to 65536.*apt and rnd do without"),
         (
             PIXELS,
             {"distance": "controllability"},

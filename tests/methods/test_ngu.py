@@ -43,8 +43,9 @@ def observe(method, states, envs):
     return method.observe(states, torch.zeros(len(states), 0), torch.tensor([*envs]), IDENTITY)[:, 0].tolist()
 
 
-def test_m_copies_earn_one_over_the_root_of_m_and_a_new_episode_forgets():
-    method, state = ngu(k=3), torch.zeros(2, 4)
+def test_m_copies_earn_one_over_the_root_of_m_and_a_new_episode_forgets(monkeypatch):
+    monkeypatch.setattr(module, "NEIGHBORS", 3)
+    method, state = ngu(), torch.zeros(2, 4)
     for m in (1, 2, 3, 3):  # the first state of the episode is the first copy; no more than k count
         assert observe(method, state, [0, 1]) == pytest.approx([1 / (math.sqrt(m) + C)] * 2)
     begin(method, state[:1], [1])
@@ -56,7 +57,8 @@ def test_m_copies_earn_one_over_the_root_of_m_and_a_new_episode_forgets():
 
 def test_the_reward_is_the_papers_formula(monkeypatch):
     monkeypatch.setattr(module, "CLUSTER_DISTANCE", 0.1)
-    method = ngu(num_envs=1, k=2, kernel_epsilon=0.01, mean_momentum=None)
+    monkeypatch.setattr(module, "NEIGHBORS", 2)
+    method = ngu(num_envs=1, kernel_epsilon=0.01, mean_momentum=None)
     x = torch.eye(4)
     assert observe(method, 2 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(0.01 / (1 - 0.1 + 0.01)) + C)])
     # Squared distances 1 and 9 to the two before: their mean, with the 4 of the first, is 14/3.
@@ -64,14 +66,16 @@ def test_the_reward_is_the_papers_formula(monkeypatch):
     assert observe(method, 3 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(near + far) + C)])
 
 
-def test_states_within_the_cluster_distance_are_copies():
-    method = ngu(num_envs=1, k=2)
+def test_states_within_the_cluster_distance_are_copies(monkeypatch):
+    monkeypatch.setattr(module, "NEIGHBORS", 2)
+    method = ngu(num_envs=1)
     method.distances.update(torch.tensor([100.0]))
     assert observe(method, torch.full((1, 4), 0.1), [0]) == pytest.approx([1 / (1 + C)])
 
 
-def test_the_memory_keeps_the_newest_states():
-    method = ngu(num_envs=1, k=1, memory=3)
+def test_the_memory_keeps_the_newest_states(monkeypatch):
+    monkeypatch.setattr(module, "NEIGHBORS", 1)
+    method = ngu(num_envs=1, memory=3)
     states = 10 * torch.arange(1.0, 4)[:, None, None].expand(3, 1, 4)
     for state in states:
         observe(method, state, [0])
@@ -130,7 +134,7 @@ def by_lists(episodes, method):
     config, distances, found = method.config, [], []
     for episode in episodes:
         for t in range(1, len(episode)):
-            squares = sorted(((episode[t] - episode[i]) ** 2).sum() for i in range(t))[: config.k]
+            squares = sorted(((episode[t] - episode[i]) ** 2).sum() for i in range(t))[: module.NEIGHBORS]
             distances += squares
             mean = max(np.mean(distances), 1e-8)
             excess = [max(d / mean - module.CLUSTER_DISTANCE, 0) for d in squares]
@@ -159,5 +163,5 @@ def test_what_cannot_work_is_one_sentence():
     replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
     with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
         data_into(replay, "x.npz", EnvConfig(), ngu())
-    with pytest.raises(ConfigError, match="k = 0 cannot be used"):
-        ngu(k=0)
+    with pytest.raises(ConfigError, match="memory = 0 cannot be used"):
+        ngu(memory=0)

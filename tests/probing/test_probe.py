@@ -114,7 +114,8 @@ def test_episodes_and_options_are_those_of_the_play(walk, monkeypatch):
     assert ((ends != 0) == last).all()
     monkeypatch.setattr(ngu, "MAX_SCALE", 1.0)
     monkeypatch.setattr(ngu, "CLUSTER_DISTANCE", 1e9)  # everything is near
-    agent = make_agent(walk.spec, method=small_method("ngu", k=3))
+    monkeypatch.setattr(ngu, "NEIGHBORS", 3)
+    agent = make_agent(walk.spec, method=small_method("ngu"))
     found = intrinsic_rewards(agent, walk, *states, repeats=1)[0]
     remembered = np.minimum(walk.episode_step + 1, 3)
     np.testing.assert_allclose(found, 1 / (np.sqrt(remembered) + 1e-3), rtol=1e-5)

@@ -15,6 +15,7 @@ from helpers import (
 )
 
 from voidrl.errors import ConfigError
+from voidrl.representations import curl as module
 
 
 def test_the_momentum_encoder_follows_and_never_gets_a_gradient():
@@ -49,7 +50,8 @@ def test_keys_of_its_own_come_from_the_momentum_copies():
     assert len({*losses}) == 3
 
 
-def test_on_one_batch_the_views_find_each_other():
+def test_on_one_batch_the_views_find_each_other(monkeypatch):
+    monkeypatch.setattr(module, "MOMENTUM", 0.9)
     torch.manual_seed(0)
     agent = make_agent(
         PIXELS,
@@ -58,7 +60,6 @@ def test_on_one_batch_the_views_find_each_other():
         learner__learning_rate=1e-3,
         learner__encoder__width=0.25,
         representation__learning_rate=1e-3,
-        representation__momentum=0.9,
     )
     f = agent.representation
     first, second = torch.rand(2, 16, *PIXELS.obs_shape) * 0.2 + torch.rand(16, *PIXELS.obs_shape)
@@ -84,7 +85,7 @@ def test_each_transition_has_the_mean_loss_of_the_batch():
     """Hand-computed, for the features themselves and for a projection."""
     view = torch.rand(4, *PIXELS.obs_shape)
     for width, scale in ((4, 0.1), (0, 1.0)):
-        options = {"representation__projection_dim": width, "representation__logit_scale": scale}
+        options = {"representation__projection_dim": width}
         f = make_agent(PIXELS, representation="curl", phase="train", **options).representation
         with torch.no_grad():
             query, key = f.projection(f.encoder(view)), f.target_projection(f.target_encoder(view.flip(1)))

@@ -16,7 +16,7 @@ from voidrl.representations.base import Views
 from voidrl.representations.sgi import SGIConfig
 from voidrl.types import Layout
 
-WEIGHTS = ("prediction_weight", "inverse_weight", "goal_weight")
+LOSSES = ("spr", "inverse", "goal")
 
 
 def sgi(spec=DISCRETE, **changes):
@@ -70,39 +70,36 @@ def test_each_loss_falls(monkeypatch):
     assert seen[0]["inverse_loss"].item() == pytest.approx(np.log(3), abs=0.15)  # a guess, ends left out
 
 
-@pytest.mark.parametrize("on", WEIGHTS)
-def test_a_weight_of_0_gives_no_gradient_and_costs_nothing(on, monkeypatch):
-    agent = sgi(**dict.fromkeys(WEIGHTS, 0.0) | {on: 2.0})
+@pytest.mark.parametrize("on", LOSSES)
+def test_a_loss_that_is_left_out_gives_no_gradient_and_costs_nothing(on, monkeypatch):
+    agent = sgi(losses=[on])
     f, replay = agent.representation, fill_replay(DISCRETE)
     reads = []
     for name in ("sequence", "future"):
         plain = getattr(Views, name)
         monkeypatch.setattr(Views, name, lambda *a, n=name, p=plain: reads.append((n, a[1])) or p(*a))
     loss, metrics = f.loss(views_of(replay, replay.sample(16)))
-    assert reads == ([("sequence", 1), ("future", 50)] if on == "goal_weight" else [("sequence", 5)])
-    names = {"prediction_weight": "spr_loss", "inverse_weight": "inverse_loss", "goal_weight": "goal_loss"}
-    assert set(names.values()) & set(metrics) == {names[on]}
+    assert reads == ([("sequence", 1), ("future", 50)] if on == "goal" else [("sequence", 5)])
+    assert {f"{name}_loss" for name in LOSSES} & set(metrics) == {f"{on}_loss"}
     loss.mean().backward()
     reached = {name for name, p in f.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
     assert any(name.startswith("encoder.") for name in reached)
-    assert any(name.startswith("spr.transition.") for name in reached) == (on != "goal_weight")
-    assert any(name.startswith("spr.predictor.") for name in reached) == (on == "prediction_weight")
-    assert hasattr(f, "head") == (on == "goal_weight")
-    assert hasattr(f, "inverse_net") == (on == "inverse_weight")
+    assert any(name.startswith("spr.transition.") for name in reached) == (on != "goal")
+    assert any(name.startswith("spr.predictor.") for name in reached) == (on == "spr")
+    assert hasattr(f, "head") == (on == "goal")
+    assert hasattr(f, "inverse_net") == (on == "inverse")
     agent.update(replay)  # with weights that no loss reaches
 
 
-def test_the_loss_is_the_weighted_sum_of_what_is_logged(monkeypatch):
+def test_the_loss_is_the_sum_of_what_is_logged(monkeypatch):
     constants(monkeypatch, goal_swap=0, goal_noise=0)
-    weights = {"prediction_weight": 0.5, "inverse_weight": 2.0, "goal_weight": 3.0}
     replay = fill_replay(DISCRETE)
-    f = sgi(**weights).representation
+    f = sgi().representation
     views = views_of(replay, replay.sample(16))
     whole, metrics = f.loss(views)
     mask = views.sequence(5).mask
     parts = [metrics["spr_loss"], metrics["inverse_loss"] * mask.mean(), metrics["goal_loss"]]
-    expected = sum(weight * part for weight, part in zip(weights.values(), parts, strict=True))
-    torch.testing.assert_close(whole.mean(), expected)
+    torch.testing.assert_close(whole.mean(), sum(parts))
 
 
 def test_progress_by_hand(monkeypatch):
@@ -180,9 +177,9 @@ def test_targets_follow_with_the_momentum():
 
 
 def test_goals_need_discrete_actions_and_some_loss_must_be_on():
-    with pytest.raises(ConfigError, match=r"goal_weight = 1.0 cannot be used with vector 4, 2-d.*use goal_w"):
+    with pytest.raises(ConfigError, match=r"losses = .*goal.* cannot be used with vector 4.*use losses = "):
         sgi(CONTINUOUS)
-    metrics = sgi(CONTINUOUS, goal_weight=0).update(fill_replay(CONTINUOUS))
+    metrics = sgi(CONTINUOUS, losses=["spr", "inverse"]).update(fill_replay(CONTINUOUS))
     assert "goal_loss" not in metrics
-    with pytest.raises(ConfigError, match="expected at least one above 0"):
-        SGIConfig(**dict.fromkeys(WEIGHTS, 0.0))
+    with pytest.raises(ConfigError, match="expected at least one of spr, inverse, goal"):
+        SGIConfig(losses=())

@@ -230,7 +230,7 @@ class Agent(nn.Module):
         loss, metrics = representation.loss(views)
         representation.eval()
         if loss.ndim:  # of each transition
-            if weight is not None and self.config.replay.priority_losses == "all":
+            if weight is not None and representation.raises_priority:
                 joint.priority_terms.append(config.loss_weight * loss.detach())
             loss = (loss if weight is None else weight * loss).mean()
         if self.adds_representation_loss:

@@ -4,16 +4,7 @@ The swappable pieces (method, representation, learner) define their config class
 that they have in common are here. Nothing here imports torch.
 """
 
-from voidrl.config.checks import (
-    LEAST_PROBE_STEPS,
-    MAX_SKILLS,
-    Count,
-    Positive,
-    PositiveCount,
-    require,
-    require_positive,
-    require_skills,
-)
+from voidrl.config.checks import Count, Positive, PositiveCount, require
 from voidrl.config.environment import AtariConfig, DMControlConfig, EnvConfig
 from voidrl.config.fields import (
     LOCAL_FIELDS,
@@ -60,9 +51,7 @@ from voidrl.config.updating import (
 
 __all__ = [
     "AUTOMATIC",
-    "LEAST_PROBE_STEPS",
     "LOCAL_FIELDS",
-    "MAX_SKILLS",
     "PIECES",
     "RESUMABLE_FIELDS",
     "SET_BY_COMMAND",
@@ -97,8 +86,6 @@ __all__ = [
     "may_change",
     "merge",
     "require",
-    "require_positive",
-    "require_skills",
     "similar_fields",
     "to_json",
     "update",

@@ -11,8 +11,6 @@ from typing import Annotated, Any, NamedTuple
 from voidrl.errors import ConfigError, shown
 
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
-MAX_SKILLS = 2**16  # discrete ones
-LEAST_PROBE_STEPS = 100
 
 
 class Limit(NamedTuple):
@@ -33,6 +31,8 @@ NotNegative = Annotated[float, Limit(lambda value: 0 <= value < math.inf, "a fin
 Share = Annotated[float, Limit(lambda value: 0 <= value <= 1, "a number in [0, 1]")]
 Count = Annotated[int, Limit(lambda value: value >= 0, "0 or more")]
 PositiveCount = Annotated[int, Limit(lambda value: value > 0, "a finite number above 0")]
+Polyak = Annotated[float, Limit(lambda value: 0 < value <= 1, "a number in (0, 1]")]
+Momentum = Annotated[float, Limit(lambda value: 0 <= value < 1, "None or a number in [0, 1)")]
 UpdateRate = Annotated[float, Limit(lambda value: 0 < value <= 1024, "a number above 0, up to 1024")]
 
 
@@ -68,16 +68,3 @@ def require(ok: bool, name: str, value: object, expected: str) -> None:
     """Raise one clear sentence unless `ok`."""
     if not ok:
         raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {expected}")
-
-
-def require_positive(config: object, *names: str) -> None:
-    """Refuse values that are not above zero."""
-    for name in names:
-        value = getattr(config, name)
-        require(0 < value < math.inf, name, value, "a finite number above 0")
-
-
-def require_skills(name: str, count: int) -> None:
-    """Refuse a number of discrete skills among which none could be told from another."""
-    reason = "since a skill is rewarded for differing from others; apt and rnd do without skills"
-    require(2 <= count <= MAX_SKILLS, name, count, f"2 to {MAX_SKILLS}, {reason}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from voidrl.config.checks import Checked, Count, Limit, NotNegative, Positive, PositiveCount, between
+from voidrl.config.checks import Checked, Count, Limit, NotNegative, Polyak, Positive, PositiveCount, between
 
 PIECES = ("method", "representation", "learner")
 STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 Trainer = Literal["representation", "method", "learner"]
 STACK = Limit(lambda stack: stack in STACKS or ":" in stack, f"{', '.join(STACKS)}, or 'module:Class'")
 Discount = Annotated[float, Limit(lambda value: 0 < value < 1, "a number in (0, 1)")]
-Polyak = Annotated[float, Limit(lambda value: 0 < value <= 1, "a number in (0, 1]")]
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,23 @@ class SkillConfig(MethodConfig):
 
 
 @dataclass(frozen=True)
-class RepresentationConfig(PieceConfig):
+class OptimizerConfig(PieceConfig):
+    """What representations and learners have in common, beside their learning rates."""
+
+    adam_eps: Positive = 1e-8
+    """Adam's ε, for the weights that this piece trains."""
+    max_grad_norm: NotNegative = 0.0
+    """The gradients of these weights are clipped to this norm; 0 turns clipping off."""
+
+
+@dataclass(frozen=True)
+class RepresentationConfig(OptimizerConfig):
     """The representation f, the space in which intrinsic rewards are computed."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=15))
     """The encoder f."""
     learning_rate: Positive = 1e-3
     """Learning rate of f and its heads, except for weights that the learner trains as well."""
-    adam_eps: Positive = 1e-8
-    """Adam's ε for the same weights."""
-    max_grad_norm: NotNegative = 0.0
-    """Their gradients are clipped to this norm; 0 turns clipping off."""
     warmup_updates: Count = 0
     """Updates over which the learning rate rises from 0. Where images differ in a few pixels only, as on
     Atari, large first updates make f ignore them all."""
@@ -92,7 +97,7 @@ class RepresentationConfig(PieceConfig):
 
 
 @dataclass(frozen=True)
-class LearnerConfig(PieceConfig):
+class LearnerConfig(OptimizerConfig):
     """The RL algorithm."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu"))
@@ -116,13 +121,9 @@ class LearnerConfig(PieceConfig):
     """With n_step > 1: score each of the n successors and sum (`summed`), or only the n-th (`single`)."""
     learning_rate: Positive = 1e-4
     """Learning rate."""
-    adam_eps: Positive = 1e-8
-    """Adam's ε."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay (AdamW) of all weights that learner and representation train, biases and
     normalizations excepted; 0 turns it off."""
-    max_grad_norm: NotNegative = 0.0
-    """Gradients of each optimizer's weights are clipped to this norm; 0 turns clipping off."""
     hidden_dim: PositiveCount = 1024
     """Width of the heads."""
     hidden_layers: Annotated[int, between(1, 100)] = 2

@@ -11,6 +11,7 @@ from voidrl.config.checks import (
     Checked,
     Count,
     Limit,
+    Momentum,
     NotNegative,
     Positive,
     PositiveCount,
@@ -24,7 +25,6 @@ from voidrl.config.environment import EnvConfig
 from voidrl.config.pieces import LearnerConfig, MethodConfig, RepresentationConfig, Trainer
 
 MAX_SNAPSHOTS = 1000
-Momentum = Annotated[float, Limit(lambda value: 0 <= value < 1, "None or a number in [0, 1)")]
 Scale = Annotated[
     float | Literal["horizon"],
     Limit(lambda value: value == "horizon" or 0 < value < math.inf, "a finite number above 0"),
@@ -70,16 +70,18 @@ class ReplayConfig(Checked):
     priority_exponent: Share = 0.0
     """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
     to their last error to the power of α; 0 draws uniformly."""
-    importance_start: Share = 0.4
-    """β of the importance weights (N P)^−β at the start; they are divided by the largest of the batch."""
-    importance_end: Share = 1.0
-    """β at the end of the run, to which it rises linearly."""
-    priority_losses: Literal["learner", "all"] = "learner"
-    """Errors that make up a priority: the learner's, or `all`, including the auxiliary loss of each
-    transition (CURL on Atari)."""
+    importance_exponent: Share | None = None
+    """β of the importance weights (N P)^−β, which are divided by the largest of the batch; None: 0.4 at the
+    start, rising linearly to 1 at the end of the run (Schaul et al. 2016, Rainbow)."""
     data: str | None = None
     """A dataset that fills the replay before the first step: the id or the path of a Minari dataset, or an
     .npz file of `voidrl export`. None for an empty replay."""
+
+    @property
+    def importance_range(self) -> tuple[float, float]:
+        """β at the start and at the end of the run."""
+        fixed = self.importance_exponent
+        return (0.4, 1.0) if fixed is None else (fixed, fixed)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Count, LearnerConfig, require
+from voidrl.config import Count, LearnerConfig
+from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import ActorCritic, frozen, linear_schedule
 from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
@@ -29,20 +30,15 @@ class DDPGConfig(LearnerConfig):
 
     n_step: int = 3
     """Steps whose rewards are summed before the value is bootstrapped."""
-    trunk_dim: int = 0
+    trunk_dim: Count = 0
     """Width of a trunk FC → LayerNorm → tanh that actor and critic each begin with, trained by their own
     loss; 0 leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
-    stddev_start: float = 1.0
+    stddev_start: NotNegative = 1.0
     """Standard deviation of the exploration noise at the start."""
-    stddev_end: float = 0.1
+    stddev_end: NotNegative = 0.1
     """Standard deviation of the exploration noise after the decay."""
     stddev_decay_steps: Count = 100_000
     """Environment steps of the decay."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("stddev_start", "stddev_end", "stddev_decay_steps", "trunk_dim"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
 
 
 class DDPG(ActorCritic):

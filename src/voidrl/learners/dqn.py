@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl import dist
-from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
+from voidrl.config import Count, EncoderConfig, LearnerConfig, Positive
+from voidrl.config.checks import Limit, Share
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import (
@@ -58,45 +58,24 @@ class DQNConfig(LearnerConfig):
     """Separate streams for the state's value and the actions' advantages."""
     shared_hidden: bool = False
     """One set of hidden layers for both streams, as in Dopamine and BBF, instead of one for each."""
-    noisy_sigma: float = 0.0
+    noisy_sigma: Annotated[float, Limit(lambda value: 0 <= value < 100, "0 (no noise) or up to 100")] = 0.0
     """σ₀ of noisy layers in the heads, which explore instead of or together with ε (Rainbow: 0.5, DER: 0.1);
     0 for plain layers."""
     act_with: Literal["online", "target"] = "online"
     """The network that chooses actions; BBF acts by the target network."""
-    head_gradient_scale: float = 1.0
+    head_gradient_scale: Positive = 1.0
     """Multiplies the gradient that the heads pass to the encoder (SPR: 2^−½)."""
     popart: bool = False
     """Learn values normalized by the running mean and deviation of their targets (PopArt), which leaves
     values themselves unchanged whenever these move. The loss has then the same scale whatever the rewards."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share = 0.05
     """Probability of a random action after the decay."""
     epsilon_hold_steps: Count | None = None
     """Environment steps before the decay begins; None: those of the warm-up, in pre-training 0."""
     epsilon_decay_steps: Count = 2500
     """Environment steps of the decay."""
-    epsilon_ladder: float = 0.0
-    """α of a ladder over the N training environments (Ape-X: 7 with ε = 0.4): number i, from 0, acts with
-    ε^(1 + α · i / (N − 1)) of the decayed ε, a single one with ε itself. 0 is the same ε for all."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("epsilon_start", "epsilon_end"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability in [0, 1]")
-        for name in ("epsilon_hold_steps", "epsilon_decay_steps"):
-            require((getattr(self, name) or 0) >= 0, name, getattr(self, name), "0 or more")
-        require(
-            0 <= self.noisy_sigma < 100,
-            "noisy_sigma",
-            self.noisy_sigma,
-            "0 (no noise) or a number such as 0.5",
-        )
-        require_positive(self, "head_gradient_scale")
-        ladder, greedy = self.epsilon_ladder, not (self.epsilon_start or self.epsilon_end)
-        require(0 <= ladder < 1000, "epsilon_ladder", ladder, "0 (the same ε for all) or a number such as 7")
-        remedy = "0, or an epsilon_start or epsilon_end above 0: every power of an ε of 0 is 0"
-        require(not (ladder and greedy), "epsilon_ladder", ladder, remedy)
 
 
 class DQN(Learner):
@@ -148,29 +127,9 @@ class DQN(Learner):
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""
-        return self._act(obs, skill, None if deterministic else self.epsilon)
-
-    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
-        """ε-greedy, with an ε for each environment if there is a ladder."""
-        if not self.config.epsilon_ladder:
-            return super().explore(obs, skill)
-        return self._act(obs, skill, self.ladder(len(obs)))
-
-    def ladder(self, n: int) -> Tensor:
-        """(n,): the ε of each of n environments (Horgan et al. 2018), all from the current ε.
-
-        On several ranks the ladder is that of the training environments of all of them.
-        """
-        mine = dist.current().part(self.num_envs)
-        first, total = (mine.start, self.num_envs) if len(mine) == n else (0, n)
-        rung = torch.arange(first, first + n, device=self.epsilon.device) / max(total - 1, 1)  # 0 … 1
-        return self.epsilon ** (1 + self.config.epsilon_ladder * rung)
-
-    def _act(self, obs: Tensor, skill: Tensor, epsilon: Tensor | None) -> Tensor:
-        """Greedy without noise if there is no ε, else random with that probability, () or (B,)."""
         by_target = self.config.act_with == "target"
         critic = self.target_critic if by_target else self.critic
-        if epsilon is None:
+        if deterministic:
             silence(critic)
         else:
             redraw_noise(critic)
@@ -178,13 +137,13 @@ class DQN(Learner):
         allowed = action_mask(obs, self.spec)
         values = getattr(critic, "acting_values", critic)(features, skill)
         greedy = self.greedy(values, allowed)  # (B,)
-        if epsilon is None:
+        if deterministic:
             return greedy
         if allowed is None:
             anything = torch.randint_like(greedy, self.spec.num_actions)
         else:
             anything = random_allowed(allowed)
-        return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, anything, greedy)
+        return torch.where(torch.rand(greedy.shape, device=greedy.device) < self.epsilon, anything, greedy)
 
     def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """The values of the actions taken, without noise."""

@@ -9,8 +9,8 @@ within it is kept.
 
 With a task's reward there is nothing to estimate by neighbors: the same steps maximize the advantage under
 importance weights, mean π/π_b · A with A by GAE(λ), while the mean KL(π_b, π), which is exact, is at most
-`policy_kl_limit`: TRPO's problem, solved as MEPOL's. The value function has a network of its own behind the
-policy's encoder, which it does not train, so that it cannot move the policy.
+0.01: TRPO's problem, solved as MEPOL's. The value function has a network of its own behind the policy's
+encoder, which it does not train, so that it cannot move the policy.
 
 Differences from the authors' code: continuous actions are a Gaussian squashed by tanh, not one that the
 environment clips; episodes that end are cut, not ignored; see also `voidrl.methods.mepol`.
@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import Count, EncoderConfig, LearnerConfig, require_positive
+from voidrl.config import EncoderConfig, LearnerConfig, Positive, PositiveCount
 from voidrl.entropy import Neighborhoods, weighted_entropy
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.nets import Encoder, FullPrecisionLinear, join, mlp
@@ -40,6 +40,7 @@ MAX_ACTION = 1 - 1e-6  # tanh never reaches 1, but its rounding does
 BACKTRACKS = 10  # halvings of the learning rate if not even the first step stays within the limit
 LOG_STD = -0.5  # of continuous actions before tanh, at the start; it is learned, the same for all states
 GAE_LAMBDA = 0.95  # with a task's reward
+POLICY_KL_LIMIT = 0.01  # with a task's reward: the mean KL divergence of the policies, at most (TRPO)
 VALUE_UPDATES = 60  # with a task's reward: steps of the value function per rollout
 SMALL_START = 0.01  # of the last layer: at first all actions are equally likely, or their means 0
 
@@ -54,19 +55,13 @@ class MEPOLConfig(LearnerConfig):
     """Learning rate."""
     hidden_dim: int = 300
     """Width of the hidden layers of policy and value function."""
-    rollout_steps: Count = 400
+    rollout_steps: PositiveCount = 400
     """Steps of each environment in a rollout; times `env.num_envs`, the states whose entropy is estimated."""
-    max_updates: int = 30
+    max_updates: PositiveCount = 30
     """Gradient steps per rollout, at most."""
-    kl_limit: float = 15.0
+    kl_limit: Positive = 15.0
     """δ: K̂L between the states of the new policy and of the one that acted, at most; the authors' 15 hardly
     ever binds, except 0.05 for Ant in the plane."""
-    policy_kl_limit: float = 0.01
-    """With a task's reward: the mean KL divergence of the policies, at most."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "rollout_steps", "max_updates", "kl_limit", "policy_kl_limit")
 
 
 class Policy(NamedTuple):
@@ -178,7 +173,7 @@ class MEPOL(OnPolicyLearner):
             ratio = (policy.log_prob(batch.action) - behavior).exp()
             value, divergence = (ratio * normalized).mean(), old.kl(policy).mean()
             metrics = {"policy_gain": value.detach(), "policy_kl": divergence.detach()}
-            return Surrogate(value, divergence, self.config.policy_kl_limit, metrics)
+            return Surrogate(value, divergence, POLICY_KL_LIMIT, metrics)
 
         if isinstance(goal, Neighborhoods):
             hoods = goal

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from voidrl.config import require
+from voidrl.config.checks import between
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.dqn import DQN, DQNConfig
@@ -46,7 +47,7 @@ class RainbowConfig(DQNConfig):
     """Probability of a random action at the start."""
     epsilon_end: float = 0.0
     """Probability of a random action after the decay."""
-    atoms: int = 51
+    atoms: Annotated[int, between(2, MAX_ATOMS)] = 51
     """Atoms of the distribution of returns."""
     v_min: float = -10.0
     """The lowest return that can be represented."""
@@ -61,7 +62,6 @@ class RainbowConfig(DQNConfig):
         require(
             not self.popart, "popart", self.popart, "False, as C51's values have a fixed support; or use dqn"
         )
-        require(2 <= self.atoms <= MAX_ATOMS, "atoms", self.atoms, f"2 to {MAX_ATOMS}")
         require(math.isfinite(self.v_max), "v_max", self.v_max, "a finite number")
         below = math.isfinite(self.v_min) and self.v_min < self.v_max
         require(below, "v_min", self.v_min, f"a finite number below v_max = {self.v_max}")

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import Count, LearnerConfig, require, require_positive
+from voidrl.config import Count, LearnerConfig, Positive, PositiveCount
+from voidrl.config.checks import Limit
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import ActorCritic, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
@@ -22,6 +24,7 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 LOG_STD_MAX = 2.0  # upper bound of the log standard deviation, as in DrQ
 ENTROPY_MARGIN = 2.0  # nats per dimension below log_std_min that a tanh-Gaussian is granted
 LEAST_TEMPERATURE = 1e-8  # its logarithm is a weight
+LogStd = Annotated[float, Limit(lambda value: value < LOG_STD_MAX, f"less than {LOG_STD_MAX}")]
 
 
 @dataclass(frozen=True)
@@ -30,21 +33,16 @@ class SACConfig(LearnerConfig):
 
     learning_rate: float = 1e-3
     """Learning rate."""
-    actor_every_updates: Count = 2
+    actor_every_updates: PositiveCount = 2
     """Updates per update of actor and temperature."""
     target_every_updates: Count = 2
     """Updates between two target updates."""
-    log_std_min: float = -10.0
+    log_std_min: LogStd = -10.0
     """Lower bound of the policy's log standard deviation."""
-    initial_temperature: float = 0.1
+    initial_temperature: Positive = 0.1
     """α at the start."""
     learn_temperature: bool = True
     """Adjust α so that the policy's entropy settles at −1 nat per action dimension; False keeps it fixed."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "actor_every_updates", "initial_temperature")
-        require(self.log_std_min < LOG_STD_MAX, "log_std_min", self.log_std_min, f"less than {LOG_STD_MAX}")
 
 
 class SAC(ActorCritic):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
 from voidrl.config import Count, MethodConfig, PositiveCount, registry, require
+from voidrl.config.checks import between
 from voidrl.methods.base import Latents, Method
 from voidrl.nets.counting import CodeSample, SimHash, VisitTable, hash_input, hash_width
 from voidrl.representations.base import Representation
@@ -26,9 +27,9 @@ class VisitConfig(MethodConfig):
     source: Literal["auto", "image", "latent"] = "auto"
     """Counted states: codes of a small gray `image` (or of a vector), or codes of the `latent` z. `auto`:
     `latent` if the representation has a loss, else `image`."""
-    bits: int = 0
+    bits: Annotated[int, between(0, 4096)] = 0
     """Bits of a code; more tell more states apart. 0: 128 for images, 32 for vectors and latents."""
-    table_size: Count = 2**22
+    table_size: Annotated[int, between(1, 2**32)] = 2**22
     """Counts in the table, 8 bytes each. With fewer than 2^bits, codes share them at random."""
     pool: PositiveCount = 256
     """States drawn from the replay in each update to recount the codes of latents."""
@@ -37,8 +38,6 @@ class VisitConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.bits <= 4096, "bits", self.bits, "1 to 4096, or 0 to choose by what is hashed")
-        require(1 <= self.table_size <= 2**32, "table_size", self.table_size, "1 to 2^32, such as 4194304")
         expected = f"at least pool = {self.pool}, better several times that"
         require(self.recounted >= self.pool, "recounted", self.recounted, expected)
 

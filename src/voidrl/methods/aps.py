@@ -26,33 +26,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import PositiveCount, require
-from voidrl.methods.apt import APT, APTConfig
-from voidrl.methods.base import About, Latents, require_momentum, require_neighbors, whole_minibatch
+from voidrl.methods.apt import APT, APTConfig, ParticleConfig
+from voidrl.methods.base import About, Latents, require_neighbors, whole_minibatch
 from voidrl.methods.visr import VISR, VISRConfig
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 @dataclass(frozen=True)
-class APSConfig(VISRConfig):
+class APSConfig(ParticleConfig, VISRConfig):
     """r = φ̂(s')·w + log(1 + mean over k neighbors of ‖φ − φ_j‖ / m), m the running mean of the distances."""
 
     learning_rate: float = 1e-4
     """Learning rate of φ."""
     skill_dim: int = 10
     """Width of w and φ."""
-    k: PositiveCount = 5
-    """Neighbors in the space of φ."""
-    include_self: bool = False
-    """Count a state as its own neighbor, as URLB's code does."""
-    mean_momentum: float | None = None
-    """Momentum of the running mean m; None averages over everything seen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.k > self.include_self, "k", self.k, "2 or more with include_self")
-        require_momentum(self.mean_momentum)
 
 
 class APS(VISR):

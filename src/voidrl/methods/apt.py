@@ -8,45 +8,53 @@ from typing import Literal
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, PositiveCount, require
+from voidrl.config import Count, MethodConfig, PositiveCount, require
+from voidrl.config.checks import Momentum
 from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, require_momentum, require_neighbors, whole_minibatch
+from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
 
 @dataclass(frozen=True)
-class APTConfig(MethodConfig):
-    """r = log(1 + mean over k neighbors of ‖z − z_j‖), divided by its running mean or otherwise scaled."""
+class ParticleConfig(MethodConfig):
+    """A reward that grows with the distance to neighbors, scaled by a running mean."""
 
     k: PositiveCount = 5
-    """Neighbors (the paper searched 3, 5, 10)."""
+    """Neighbors (APT's paper searched 3, 5, 10)."""
+    include_self: bool = False
+    """Count a particle as its own neighbor, as the code of APT's authors and URLB's do."""
+    mean_momentum: Momentum | None = None
+    """Momentum of the running mean; None averages over everything seen, as a running variance always does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.k > self.include_self, "k", self.k, "2 or more with include_self = True")
+
+
+@dataclass(frozen=True)
+class APTConfig(ParticleConfig):
+    """r = log(1 + mean over k neighbors of ‖z − z_j‖), divided by its running mean or otherwise scaled."""
+
     average: bool = True
     """Average over the k neighbors (eq. 4); False takes the k-th alone (eq. 3)."""
-    include_self: bool = False
-    """Count the particle as its own neighbor, as the authors' code does."""
     neighbors: Literal["nearest", "random"] = "nearest"
     """`random`: the paper's ablation."""
     particle: Literal["next", "current"] = "next"
     """Which state of the transition is scored: s' (the text) or s (the equation)."""
-    pool: int = 0
+    pool: Count = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
     normalize: Literal["reward_mean", "distance_mean", "distance_variance", "none"] = "reward_mean"
     """Divide the reward by its running mean (the paper), distances by theirs (URLB's code) or by their
     running variance (the authors' Atari code), before the logarithm, or nothing. The variance is no scale:
     with features twice as large, distances are half as large after it."""
-    mean_momentum: float | None = None
-    """Momentum of the running mean; None averages over everything seen, as the variance always does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_momentum(self.mean_momentum)
         if self.normalize == "distance_variance":
             expected = "None with normalize = 'distance_variance'"
             require(self.mean_momentum is None, "mean_momentum", self.mean_momentum, expected)
-        require(self.k > self.include_self, "k", self.k, "2 or more with include_self = True")
-        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
 
 
 class APT(Method):

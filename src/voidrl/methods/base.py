@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import LearnerConfig, MethodConfig, require
+from voidrl.config import LearnerConfig, MethodConfig
 from voidrl.errors import NeighborError
 from voidrl.nets import target_copy
 from voidrl.nets.augment import default_shift
@@ -266,12 +266,6 @@ def whole_minibatch(z: Tensor) -> Tensor | None:
     """(size · n, dim): the (n, dim) particles of all processes, this one's first; None if it has them all."""
     group = dist.current()
     return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
-
-
-def require_momentum(momentum: float | None) -> None:
-    """Refuse a momentum of a running mean outside [0, 1)."""
-    valid = momentum is None or 0 <= momentum < 1
-    require(valid, "mean_momentum", momentum, "None or a number in [0, 1)")
 
 
 def require_neighbors(config: RunConfig, *, include_self: bool = False) -> None:

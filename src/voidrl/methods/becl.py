@@ -19,13 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import PositiveCount, require
+from voidrl.config import PositiveCount
+from voidrl.config.checks import between
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
@@ -44,14 +46,10 @@ class BeCLConfig(DiscreteSkillConfig):
 
     hidden_dim: PositiveCount = 1024
     """Width of the hidden layers."""
-    loss_batches: int = 3
+    loss_batches: Annotated[int, between(1, 100)] = 3
     """Batches on which an update trains the embedding, one after another."""
     scale_by_batch: bool = False
     """Multiply the reward by B − 1, so that it is 1 by chance for any batch size."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(1 <= self.loss_batches <= 100, "loss_batches", self.loss_batches, "1 to 100")
 
 
 class BeCL(DiscreteSkillMethod):

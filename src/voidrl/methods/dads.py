@@ -23,15 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from voidrl.config import MAX_SKILLS, PositiveCount, SkillConfig, require, require_skills
+from voidrl.config import PositiveCount
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
+from voidrl.methods._skills import EitherSkillConfig
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import TF32Linear, init_orthogonal, join, mlp
 from voidrl.nets.spectral import full_precision
@@ -48,28 +48,15 @@ TRIALS = 16  # continuous skills that fine-tuning tries, evenly spread over the 
 
 
 @dataclass(frozen=True)
-class DADSConfig(SkillConfig):
+class DADSConfig(EitherSkillConfig):
     """r = log(L + 1) − log(1 + Σ q(Δz | z, w_i) / q(Δz | z, w))."""
 
     learning_rate: float = 3e-4
     """Learning rate of q."""
-    skills: Literal["continuous", "discrete"] = "continuous"
-    """Points of the box [−1, 1]^d, or one-hot vectors."""
-    skill_dim: int = 2
-    """d, the width of continuous skills."""
-    num_skills: int = 16
-    """K, the number of discrete skills."""
     samples: PositiveCount = 100
     """L, the continuous skills drawn for each transition; discrete ones are all compared."""
     hidden_dim: PositiveCount = 512
     """Width of the two hidden layers of q."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.skills == "discrete":
-            require_skills("num_skills", self.num_skills)
-        expected = f"1 to {MAX_SKILLS}, the width of the skills; apt and rnd do without skills"
-        require(1 <= self.skill_dim <= MAX_SKILLS, "skill_dim", self.skill_dim, expected)
 
 
 class SkillDynamics(nn.Module):
@@ -119,8 +106,7 @@ class DADS(Method):
 
     def __init__(self, spec: EnvSpec, config: DADSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.discrete_skills = config.skills == "discrete"
-        self.skill_dim = config.num_skills if self.discrete_skills else config.skill_dim
+        self.skill_dim = config.skill_dim
         width, dim = representation.dim, min(representation.dim, MAX_DIM)
         self.projects = width > dim
         if self.projects:
@@ -148,7 +134,7 @@ class DADS(Method):
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """How much more likely the change is with the skill than with others."""
         x, change = self._standardize(self._project(latents.z), self._project(latents.z_next))
-        if self.discrete_skills:
+        if self.config.discrete_skills:
             others = torch.eye(self.skill_dim, device=x.device).expand(len(x), -1, -1)  # the skill among them
         else:
             drawn = torch.rand(len(x), self.config.samples, self.skill_dim, device=x.device) * 2 - 1
@@ -190,13 +176,13 @@ class DADS(Method):
 
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """Uniform in the box, or one-hot."""
-        if self.discrete_skills:
+        if self.config.discrete_skills:
             return one_hot_skills(episode_steps, self.skill_dim)
         return torch.rand(len(episode_steps), self.skill_dim, device=episode_steps.device) * 2 - 1
 
     def trial_skills(self) -> Tensor:
         """All K one-hot skills, or points spread evenly over the box, always the same."""
-        if self.discrete_skills:
+        if self.config.discrete_skills:
             return torch.eye(self.skill_dim)
         spread: Tensor = SobolEngine(self.skill_dim).fast_forward(1).draw(TRIALS)  # without the corner 0
         return spread * 2 - 1

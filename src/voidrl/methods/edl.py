@@ -36,8 +36,8 @@ from voidrl.config import PositiveCount
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
-from voidrl.methods.apt import APT, APTConfig
-from voidrl.methods.base import About, Latents, require_momentum, require_neighbors
+from voidrl.methods.apt import APT, APTConfig, ParticleConfig
+from voidrl.methods.base import About, Latents, require_neighbors
 from voidrl.nets import TF32Linear, mlp, polyak_update, target_copy
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -56,7 +56,7 @@ DEAD = 0.5  # of an equal share
 
 
 @dataclass(frozen=True)
-class EDLConfig(DiscreteSkillConfig):
+class EDLConfig(ParticleConfig, DiscreteSkillConfig):
     """r of `apt` while exploring; then r = 1 − ‖x' − dec(c_w)‖² / m."""
 
     learning_rate: float = 2e-4
@@ -66,14 +66,6 @@ class EDLConfig(DiscreteSkillConfig):
     max_explore_steps: PositiveCount = 100_000
     """Skills are learned after half of the run, and after this many environment steps at the latest. The
     replay has to hold the steps before."""
-    k: PositiveCount = 5
-    """Neighbors of the reward while exploring."""
-    mean_momentum: float | None = None
-    """Momentum of the running mean of that reward; None averages over everything seen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_momentum(self.mean_momentum)
 
     def explored_steps(self, total: int) -> int:
         """Environment steps before skills are learned, in a run of `total`."""
@@ -154,7 +146,9 @@ class EDL(DiscreteSkillMethod):
     def __init__(self, spec: EnvSpec, config: EDLConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
         dim = representation.dim
-        particles = APTConfig(k=config.k, mean_momentum=config.mean_momentum)
+        particles = APTConfig(
+            k=config.k, include_self=config.include_self, mean_momentum=config.mean_momentum
+        )
         self.exploration = APT(spec, particles, representation)
         self.vae = VQVAE(dim, config.num_skills)
         # The copy of f in whose space codes have a meaning; without an encoder f never changes.

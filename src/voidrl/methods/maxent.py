@@ -16,16 +16,20 @@ replay, hashed in every update with the current f, and the epoch is one update.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from voidrl.config import PositiveCount, require
+from voidrl.config import PositiveCount
+from voidrl.config.checks import Limit
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
 from voidrl.nets.counting import VisitTable
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
+
+Epsilon = Annotated[float, Limit(lambda value: 0 <= value < 1, "a number in (0, 1), or 0 for |S|^−½")]
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,8 @@ class MaxEntConfig(VisitConfig):
 
     epoch_steps: PositiveCount = 10_000
     """Environment steps for which p̂ stays as it is; without effect on latents."""
-    epsilon: float = 0.0
+    epsilon: Epsilon = 0.0
     """ε; 0 is |S|^−½, with the number of different codes visited for |S|."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.epsilon < 1, "epsilon", self.epsilon, "a number in (0, 1), or 0 for |S|^−½")
 
 
 class MaxEnt(VisitMethod):

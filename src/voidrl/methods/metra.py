@@ -25,9 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import EncoderConfig, PositiveCount, SkillConfig, require, require_skills
+from voidrl.config import EncoderConfig, PositiveCount, require
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
+from voidrl.methods._skills import EitherSkillConfig
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import Encoder, FullPrecisionLinear, Linear, TF32Linear, init_orthogonal, mlp
 from voidrl.nets.encoder import stack_for
@@ -45,15 +46,12 @@ SLACK = 1e-3  # a constraint that is satisfied by more than this has no gradient
 
 
 @dataclass(frozen=True)
-class METRAConfig(SkillConfig):
+class METRAConfig(EitherSkillConfig):
     """r = (φ(s') − φ(s))·w, with φ bounded by a distance between s and s'."""
 
     distance: Literal["temporal", "euclidean", "controllability"] = "temporal"
-    """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD)."""
-    skill_dim: int = 2
-    """Width of w and of φ; with `discrete_skills` the number of skills."""
-    discrete_skills: bool = False
-    """One-hot skills. Otherwise w has length 1 (`temporal`) or is drawn from N(0, I) (LSD, CSD)."""
+    """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD).
+    Continuous skills have length 1 with `temporal`, and are drawn from N(0, I) otherwise."""
     coordinates: tuple[int, ...] = ()
     """Indices of the observation that φ sees, `0,1` on the command line; () for all. Vectors only."""
     hidden_dim: PositiveCount = 1024
@@ -61,11 +59,6 @@ class METRAConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.discrete_skills:
-            require_skills("skill_dim", self.skill_dim)
-        else:
-            expected = "1 or more, the width of the skills; without skills use apt or rnd"
-            require(1 <= self.skill_dim <= 2**16, "skill_dim", self.skill_dim, expected)
         different = (
             len(set(self.coordinates)) == len(self.coordinates) and min(self.coordinates, default=0) >= 0
         )

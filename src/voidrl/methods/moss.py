@@ -36,7 +36,6 @@ class MOSSConfig(CICConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.explore_steps >= 0, "explore_steps", self.explore_steps, "0 or more")
         if self.skill_every_steps == 0:  # a skill is drawn at the first step of an episode only
             expected = "0 with skill_every_steps = 0, where no skill would be in control mode"
             require(self.explore_steps == 0, "explore_steps", self.explore_steps, expected)

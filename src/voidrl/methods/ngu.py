@@ -18,7 +18,7 @@ policies that mix it with a task's reward, without R2D2 and its recurrent networ
 (`embedding_tau`), as f moves within an episode; the running means forget (`mean_momentum`), since RND's error
 falls, and means of everything would pin α to 1 once most of the error is gone. As in the paper fewer than k
 neighbors are summed at the beginning of an episode, which makes its first rewards the largest. The largest
-similarity, √k + c, is below the paper's s_max = 8 for any k up to 63, so there is no s_max.
+similarity, √k + c, is below the paper's s_max = 8, so there is no s_max.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voidrl.config import Positive, PositiveCount, require
+from voidrl.config import Positive, PositiveCount
+from voidrl.config.checks import Momentum, Polyak
 from voidrl.entropy import RunningMean, RunningMoments
-from voidrl.methods.base import About, Latents, Method, momentum_encoder, require_momentum
+from voidrl.methods.base import About, Latents, Method, momentum_encoder
 from voidrl.methods.rnd import RND, RNDConfig
 from voidrl.nets import polyak_update
 from voidrl.representations.base import Representation
@@ -40,30 +41,24 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 CLUSTER_DISTANCE = 0.008  # ξ: squared distances up to this share of their mean count as none (the paper)
 PSEUDO_COUNT = 1e-3  # c, which bounds the reward to 1/c (the paper)
 MAX_SCALE = 5.0  # L, the largest α (the paper)
+NEIGHBORS = 10  # k, in the episode's memory (the paper)
 
 
 @dataclass(frozen=True)
 class NGUConfig(RNDConfig):
     """r = clip(1 + (e − μ)/σ, 1, L) / (√(Σ_k K) + c), e being the error of RND, with RND's own fields."""
 
-    k: PositiveCount = 10
-    """Neighbors in the episode's memory."""
     memory: PositiveCount = 5000
     """States of an episode that are remembered, the newest; the paper's 30,000 hold any episode."""
     kernel_epsilon: Positive = 1e-4
     """ε of the kernel; the paper's table has 1e-4, its text 1e-3. A new state earns about 1/√(kε)."""
-    embedding_tau: float = 1.0
+    embedding_tau: Polyak = 1.0
     """Share of f that moves, at every update, into the slow copy that places states; 1 takes f itself (the
     paper). What was remembered before f moved lies elsewhere, so that copies of it look new: in long episodes
     with many updates, and where f learns fast, the copy keeps them together."""
-    mean_momentum: float | None = 0.999
+    mean_momentum: Momentum | None = 0.999
     """Factor by which the running means of distances and errors forget, at each step of the environments and
     at each update; None averages over everything seen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.embedding_tau <= 1, "embedding_tau", self.embedding_tau, "above 0, up to 1")
-        require_momentum(self.mean_momentum)
 
 
 class NGU(Method):
@@ -130,7 +125,7 @@ class NGU(Method):
         found = torch.cdist(z[:, None], memory, compute_mode="donot_use_mm_for_euclid_dist")[:, 0].square()
         exists = torch.arange(self._used, device=z.device) < self._filled[env, None]  # (n, used)
         found = found.masked_fill(~exists, torch.inf)
-        nearest = found.topk(min(config.k, self._used), largest=False).values  # (n, ≤ k)
+        nearest = found.topk(min(NEIGHBORS, self._used), largest=False).values  # (n, ≤ k)
         self.distances.update(nearest, nearest.isfinite())
         excess = (self.distances(nearest) - CLUSTER_DISTANCE).clamp(min=0)
         kernel = config.kernel_epsilon / (excess + config.kernel_epsilon)  # 0 where there is no neighbor

@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import MethodConfig, PositiveCount, require
+from voidrl.config import MethodConfig, PositiveCount
+from voidrl.config.checks import between
 from voidrl.entropy import knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, momentum_encoder
@@ -35,6 +37,7 @@ from voidrl.types import Batch, EnvSpec, Loss
 TEMPERATURE = 0.1  # of the assignment to prototypes
 SINKHORN_ITERATIONS = 3  # that balance the target's assignments over the prototypes
 QUEUE_SIZE = 2048  # states kept as possible neighbors
+NEIGHBOR = 3  # k, the rank of the neighbor whose distance is the reward
 TARGET_TAU = 0.05  # share of the trained weights that moves into the target at every update
 TINY = 1e-30  # below any mass that Sinkhorn divides by, unless all of it has vanished
 
@@ -43,23 +46,15 @@ TINY = 1e-30  # below any mass that Sinkhorn divides by, unless all of it has va
 class ProtoConfig(MethodConfig):
     """r = ‖u' − k-th neighbor of u' in the queue‖, with u on the unit sphere."""
 
-    num_prototypes: int = 512
+    num_prototypes: Annotated[int, between(1, QUEUE_SIZE, "states of the queue")] = 512
     """K; also the number of states that enter the queue at every update."""
     projection_dim: PositiveCount = 128
     """Width of u and of the prototypes."""
     hidden_dim: PositiveCount = 512
     """Hidden units of the predictor."""
-    k: int = 3
-    """Rank of the neighbor whose distance is the reward."""
     center: bool = False
     """Subtract a moving average of f(s) before projecting it. Where all images are nearly alike, as in a
     maze, so are their directions, and without it the prototypes find nothing to cluster."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("num_prototypes", "k"):
-            count = getattr(self, name)
-            require(1 <= count <= QUEUE_SIZE, name, count, f"1 to {QUEUE_SIZE}, the states in the queue")
 
 
 class Proto(Method):
@@ -148,7 +143,7 @@ class Proto(Method):
     def score(self, z_next: Tensor) -> tuple[Tensor, Tensor]:
         """(B, width) and (B,): u' and its distance to the k-th neighbor in the queue."""
         u = F.normalize(self.projector(z_next - self.average), dim=1)
-        distance = knn_distances(u, self.queue, self.config.k)[:, -1]
+        distance = knn_distances(u, self.queue, NEIGHBOR)[:, -1]
         return u, distance.nan_to_num(nan=torch.nan, posinf=0.0)
 
     @torch.no_grad()

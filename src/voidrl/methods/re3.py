@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, PositiveCount, require
+from voidrl.config import Count, MethodConfig, PositiveCount
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
@@ -31,12 +31,8 @@ class RE3Config(MethodConfig):
 
     k: PositiveCount = 3
     """Which neighbor's distance is rewarded."""
-    pool: int = 1024
+    pool: Count = 1024
     """States drawn from the replay to search; 0: the minibatch itself."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of states")
 
 
 class RE3(Method):

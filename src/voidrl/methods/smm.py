@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Positive, PositiveCount, require
+from voidrl.config import Positive, PositiveCount
+from voidrl.config.checks import NotNegative
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod, skill_loss
@@ -53,12 +54,8 @@ class SMMConfig(DiscreteSkillConfig):
     """Width of the classifier's two hidden layers."""
     code_dim: PositiveCount = 128
     """Width of the VAE's code."""
-    density_weight: float = 1.0
+    density_weight: NotNegative = 1.0
     """Weight of −log ρ(s'|w) in the reward."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.density_weight >= 0, "density_weight", self.density_weight, "0 or more")
 
 
 class ConditionalVAE(nn.Module):

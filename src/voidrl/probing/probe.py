@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import Agent
-from voidrl.config import LEAST_PROBE_STEPS
 from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.methods.base import Latents, Method, Option
@@ -32,6 +31,7 @@ SPACES = (
     features.OBSERVATION,
     features.RANDOM,
 )
+LEAST_PROBE_STEPS = 100
 HELD_OUT = 0.3
 BATCHES = 4
 """How often every state is scored, each time among other states."""

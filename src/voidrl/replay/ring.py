@@ -74,7 +74,7 @@ class Ring:
         self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
         self.priorities: Priorities | None = None
         if config is not None and config.priority_exponent:
-            beta = config.importance_start, config.importance_end
+            beta = config.importance_range
             self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
         # Small constants, made once: in a captured graph each would be a kernel of its own.
         self._one = torch.ones((), device=device)

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import Count, EncoderConfig, RepresentationConfig, require
+from voidrl.config import Count, EncoderConfig, RepresentationConfig
+from voidrl.config.checks import between
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, polyak_update, target_copy, top1_hits
 from voidrl.nets.spectral import full_precision
@@ -40,12 +42,8 @@ class ATCConfig(RepresentationConfig):
     """The gradients of the encoder and its heads are clipped to this norm; 0 turns clipping off."""
     warmup_updates: Count = 1000
     """Updates over which the learning rate rises from 0."""
-    delta_steps: int = 3
+    delta_steps: Annotated[int, between(1, 1000)] = 3
     """Steps between the two states of a pair (Atari 3, DMControl 1)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(1 <= self.delta_steps <= 1000, "delta_steps", self.delta_steps, "1 to 1000")
 
 
 class ATC(Representation):

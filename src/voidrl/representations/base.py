@@ -8,8 +8,9 @@ everything else has a default.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +100,21 @@ class Views:
         return self._augment(frames, self._layout)
 
 
+@dataclass(frozen=True)
+class AuxiliaryConfig(RepresentationConfig):
+    """A loss that is added to the learner's, on the learner's encoder."""
+
+    learning_rate: float = 1e-4
+    """Learning rate of the heads of this loss; the encoder has the learner's."""
+    batch_size: int = 0
+    """Observations, or first observations of sequences, in one update; 0 takes the learner's transitions."""
+    auxiliary: bool = True
+    """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
+    target: Literal["own", "learner"] = "own"
+    """The network that gives targets, in `curl` keys: the encoder itself or a slow copy of it (`own`), or the
+    learner's target network (SR-SPR, BBF; CURL on DMControl, with `learner.target_encoder_tau` 0.05)."""
+
+
 def require_targets(learner: Learner, *names: str) -> None:
     """Refuse a learner that lacks one of these target networks."""
     for name in names:
@@ -120,6 +136,8 @@ class Representation(nn.Module):
     """Whether there is a `loss` to minimize."""
     uses_learner_encoder: ClassVar[bool] = False
     """Whether the encoder is the learner's rather than a network of the representation."""
+    raises_priority: ClassVar[bool] = False
+    """Whether the loss of a transition counts in its priority, where the replay is prioritized."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
     reads_files: ClassVar[bool] = False

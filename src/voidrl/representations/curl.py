@@ -14,14 +14,14 @@ Differences: the projection's weights are orthogonal at first, where the Atari c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import RepresentationConfig, require, require_positive
+from voidrl.config import Count
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
@@ -34,39 +34,24 @@ from voidrl.nets import (
     top1_accuracy,
 )
 from voidrl.nets.spectral import full_precision
-from voidrl.representations.base import Representation, Views, require_targets
+from voidrl.representations.base import AuxiliaryConfig, Representation, Views, require_targets
 from voidrl.types import EnvSpec, Metrics
 
 if TYPE_CHECKING:
     from voidrl.learners.base import Learner
 
 
+MOMENTUM = 0.999  # of the copies of encoder and projection, as in the public Atari code
+LOGIT_SCALE = 0.1  # of projections, as in the public Atari code; features themselves have 1, as on DMControl
+
+
 @dataclass(frozen=True)
-class CURLConfig(RepresentationConfig):
+class CURLConfig(AuxiliaryConfig):
     """InfoNCE between two views, with a momentum encoder."""
 
-    learning_rate: float = 1e-4
-    """Learning rate of the projection and of W; the encoder has the learner's."""
-    batch_size: int = 0
-    """Observations in one update; 0 takes the learner's own transitions."""
-    auxiliary: bool = True
-    """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
-    target: Literal["own", "learner"] = "own"
-    """The encoder of the keys: a copy with a momentum of its own, as on Atari, or the learner's target
-    encoder, as on DMControl (with `learner.target_encoder_tau` 0.05)."""
-    momentum: float = 0.999
-    """Momentum of that copy, and of the copy of the projection."""
-    projection_dim: int = 128
+    projection_dim: Count = 128
     """Width of queries and keys, half that of the projection's hidden layer; 0 compares the features
     themselves, as on DMControl."""
-    logit_scale: float = 0.1
-    """Multiplies the logits (Atari 0.1, DMControl 1)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
-        require(self.projection_dim >= 0, "projection_dim", self.projection_dim, "0 (none) or more")
-        require_positive(self, "logit_scale")
 
 
 class CURL(Representation):
@@ -75,6 +60,7 @@ class CURL(Representation):
     Config = CURLConfig
     has_loss = True
     uses_learner_encoder = True
+    raises_priority = True
 
     def __init__(self, spec: EnvSpec, config: CURLConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -124,7 +110,8 @@ class CURL(Representation):
             key = self.target_projection(target_encoder(positive))  # (B, width)
         keys, first = dist.all_gather(key), dist.current().rank * len(key)  # on several ranks those of all
         with full_precision(query):
-            logits = query.float() @ self.bilinear @ keys.float().T * self.config.logit_scale  # (B, B)
+            logits = query.float() @ self.bilinear @ keys.float().T  # (B, B)
+        logits = logits * LOGIT_SCALE if self.config.projection_dim else logits
         label = torch.arange(first, first + len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
         if dist.current().is_distributed:  # the whole batch's, of each transition
@@ -135,7 +122,7 @@ class CURL(Representation):
 
     def after_step(self) -> None:
         """Move the copies."""
-        tau = 1 - self.config.momentum
+        tau = 1 - MOMENTUM
         if self.config.target == "own":
             assert self.encoder is not None
             polyak_update(self.target_encoder, self.encoder, tau)

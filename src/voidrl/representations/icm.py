@@ -8,14 +8,14 @@ the first of the n; where an episode, or the data, ends early, s' is its last st
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
+from voidrl.config import EncoderConfig, PositiveCount, RepresentationConfig
+from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, action_vectors, join, mlp
 from voidrl.representations.base import Representation, Views
@@ -30,18 +30,12 @@ class ICMConfig(RepresentationConfig):
     """The encoder. In URLB, on vectors, it has no hidden layer: stack `mlp`, hidden_dim 0."""
     learning_rate: float = 1e-4
     """Learning rate of the encoder and both models."""
-    hidden_dim: int = 1024
+    hidden_dim: PositiveCount = 1024
     """Width of the hidden layer of both networks."""
-    forward_weight: float = 1.0
+    forward_weight: NotNegative = 1.0
     """Weight of the forward error, where that of the inverse error is 1; the paper's is 0.25 (0.2 to 0.8),
     URLB's 1. The forward error is lowest where the encoder is constant. 0 leaves out the forward model, which
     makes this a representation by inverse dynamics only; the method `icm` then has no error to reward."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "hidden_dim")
-        weight = self.forward_weight
-        require(0 <= weight < math.inf, "forward_weight", weight, "0 (inverse dynamics only) or more")
 
 
 class ICM(Representation):

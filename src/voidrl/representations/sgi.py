@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import EncoderConfig, RepresentationConfig, require
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, shown
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
     Encoder,
@@ -69,21 +70,13 @@ class SGIConfig(RepresentationConfig):
     batch_size: int = 256
     """Sequences in one update, each of K + 1 states and a goal; 0 starts them at the learner's own
     transitions."""
-    prediction_weight: float = 1.0
-    """Weight of self-prediction; 0 turns it off."""
-    inverse_weight: float = 1.0
-    """Weight of inverse dynamics; 0 turns it off."""
-    goal_weight: float = 1.0
-    """Weight of goal-conditioned RL, which takes discrete actions; 0 turns it off."""
+    losses: tuple[Literal["spr", "inverse", "goal"], ...] = ("spr", "inverse", "goal")
+    """Losses that are added up: self-prediction, inverse dynamics, and goal-conditioned RL, which takes
+    discrete actions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = ("prediction_weight", "inverse_weight", "goal_weight")
-        for name in names:
-            value = getattr(self, name)
-            require(0 <= value < math.inf, name, value, "0 (off) or a number above it")
-        some = any(getattr(self, name) for name in names)
-        require(some, "prediction_weight = inverse_weight = goal_weight", 0, "at least one above 0")
+        require(bool(self.losses), "losses", self.losses, "at least one of spr, inverse, goal")
 
 
 class FeatureSPR(SPR):
@@ -126,27 +119,26 @@ class SGI(Representation):
     def __init__(self, spec: EnvSpec, config: SGIConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
         self.config: SGIConfig = config
-        if config.goal_weight and not spec.discrete:
+        if "goal" in config.losses and not spec.discrete:
             raise ConfigError(
-                f"representation.goal_weight = {config.goal_weight} cannot be used with {spec.describe()}: "
-                f"goal-conditioned RL compares the values of discrete actions; use goal_weight = 0"
+                f"representation.losses = {shown(config.losses)} cannot be used with {spec.describe()}: "
+                f"goal-conditioned RL compares the values of discrete actions; use losses = spr,inverse"
             )
-        self.spr = GoalSPR(spec, SPRConfig(config.name, config.encoder, momentum=MOMENTUM), encoder)
+        self.spr = GoalSPR(spec, SPRConfig(config.name, encoder=config.encoder, momentum=MOMENTUM), encoder)
         width = self.spr.projection_dim
-        self.rolls = bool(config.prediction_weight or config.inverse_weight)
-        if config.inverse_weight:
+        self.rolls = set(config.losses) != {"goal"}
+        if "inverse" in config.losses:
             actions = spec.num_actions or spec.action_dim
             self.inverse_net = mlp([2 * width, HIDDEN_DIM, actions], full_precision=False)
-        if config.goal_weight:
+        if "goal" in config.losses:
             goal_dim = math.prod(self.spr.latent_shape)
             self.head = GoalQ(width, goal_dim, HIDDEN_DIM, spec.num_actions)
             self.target_head = target_copy(self.head)
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        """The weighted sum of the three losses of each sequence."""
-        config = self.config
+        """The sum of the losses of each sequence."""
         sequence = views.sequence(PREDICTION_STEPS if self.rolls else 1)
-        goal = views.future(GOAL_STEPS) if config.goal_weight else None
+        goal = views.future(GOAL_STEPS) if "goal" in self.config.losses else None
         return self.objectives(*sequence, goal)
 
     @fusable
@@ -154,7 +146,7 @@ class SGI(Representation):
         self, obs: Tensor, action: Tensor, mask: Tensor, goal: Tensor | None
     ) -> tuple[Tensor, Metrics]:
         """The (B,) losses of (K + 1, B, *obs_shape), (K, B, …) actions, the (K, B) mask and (B, …) goals."""
-        config, spr, size = self.config, self.spr, obs.shape[1]
+        chosen, spr, size = self.config.losses, self.spr, obs.shape[1]
         with torch.no_grad():
             seen = obs if goal is not None else obs[1:]  # progress is measured from s on
             reached = spr.latent(seen.flatten(0, 1), target=True)
@@ -163,15 +155,15 @@ class SGI(Representation):
         projected = spr.project(torch.cat(rolled))  # ((K + 1) · B, width)
         losses: list[Tensor] = []
         metrics: Metrics = {"z_std": rolled[0].detach().float().std(0).mean()}
-        if config.prediction_weight:
+        if "spr" in chosen:
             error = spr.errors(projected[size:], target, mask)
-            losses.append(config.prediction_weight * error)
+            losses.append(error)
             metrics["spr_loss"] = error.detach().mean()
-        if config.inverse_weight:
+        if "inverse" in chosen:
             predicted = self.inverse_net(join(projected[:-size], target)).float()  # (K · B, A)
             error = inverse_errors(self.spec, predicted, action.flatten(0, 1)).view_as(mask)
             error = (error * mask).mean(0)
-            losses.append(config.inverse_weight * error)
+            losses.append(error)
             # Of the valid steps only, so that log A is a guess.
             metrics["inverse_loss"] = error.detach().mean() / mask.mean().clamp(min=1 / mask.numel())
         if goal is not None:
@@ -180,7 +172,7 @@ class SGI(Representation):
             wanted = self._goal_targets(near, near_next, obs[1], target[:size], goals, mask[0])
             q = self.head(projected[:size], rescale(goals)).gather(1, action[0][:, None])[:, 0]
             error = F.smooth_l1_loss(q, wanted, reduction="none")
-            losses.append(config.goal_weight * error)
+            losses.append(error)
             metrics["goal_loss"] = error.detach().mean()
             metrics["goal_nearness"] = near.mean()
             metrics["goal_q"] = q.detach().mean()
@@ -223,5 +215,5 @@ class SGI(Representation):
     def after_step(self) -> None:
         """Move the target networks."""
         self.spr.after_step()
-        if self.config.goal_weight:
+        if "goal" in self.config.losses:
             polyak_update(self.target_head, self.head, 1 - MOMENTUM)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.config import RepresentationConfig, require, require_positive
+from voidrl.config import Count, Positive, PositiveCount, RepresentationConfig
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, top1_accuracy
 from voidrl.representations.base import Representation, Views
@@ -20,17 +20,12 @@ from voidrl.types import EnvSpec, Metrics
 class SimCLRConfig(RepresentationConfig):
     """NT-Xent on a projection of the features."""
 
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """τ, which divides the cosine similarities."""
-    projection_hidden: int = 128
+    projection_hidden: Count = 128
     """Hidden width of the projection head; 0 for a linear one."""
-    projection_dim: int = 64
+    projection_dim: PositiveCount = 64
     """Output width of the projection head."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "temperature", "projection_dim")
-        require(self.projection_hidden >= 0, "projection_hidden", self.projection_hidden, "0 or more")
 
 
 class SimCLR(Representation):

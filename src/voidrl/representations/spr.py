@@ -17,14 +17,15 @@ predicts the output of its trunk (`voidrl.representations.sgi.FeatureSPR`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import RepresentationConfig, require, require_positive
+from voidrl.config import require
+from voidrl.config.checks import Limit
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
@@ -44,44 +45,32 @@ from voidrl.nets.encoder import CHANNELS
 from voidrl.nets.layers import in_bf16
 from voidrl.nets.observations import input_shape
 from voidrl.nets.spectral import full_precision
-from voidrl.representations.base import Representation, Views, require_targets
+from voidrl.representations.base import AuxiliaryConfig, Representation, Views, require_targets
 from voidrl.types import EnvSpec, Layout, Metrics
 
 if TYPE_CHECKING:
     from voidrl.learners.base import Learner
 
+PREDICTION_STEPS = 5  # K, as in the paper
 HIDDEN_DIM = 512  # of the transition model for vectors
 
 
 @dataclass(frozen=True)
-class SPRConfig(RepresentationConfig):
+class SPRConfig(AuxiliaryConfig):
     """Predict the latents of the next K states."""
 
-    learning_rate: float = 1e-4
-    """Learning rate of transition model, projection and predictor; the encoder has the learner's."""
-    batch_size: int = 0
-    """Sequences in one update; 0 starts them at the learner's own transitions."""
-    auxiliary: bool = True
-    """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
     loss_weight: float = 5.0
     """Weight of this loss next to the learner's."""
-    prediction_steps: int = 5
-    """K."""
     batch_norm: bool = False
     """BatchNorm between the convolutions of the transition model (SPR; SR-SPR and BBF have none)."""
     projection: Literal["own", "head"] = "own"
     """A layer of its own, or the first layers of the critic's streams, as in SPR, SR-SPR and BBF."""
-    target: Literal["own", "learner"] = "own"
-    """Targets come from the encoder itself or, with a `momentum`, a copy of it (SPR); or from the learner's
-    target network (SR-SPR, BBF)."""
-    momentum: float = 0.0
-    """Momentum of the copies; 0, as published with augmentation, uses the encoder and the projection
-    themselves, without gradients."""
+    momentum: Annotated[float, Limit(lambda value: 0 <= value < 1, "a number in [0, 1)")] = 0.0
+    """Momentum of slow copies of encoder and projection, which then give the targets; 0, as published with
+    augmentation, uses the networks themselves, without gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "prediction_steps")
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         if self.projection == "head":
             wanted = "0 with projection = 'head', whose slow copy is the learner's: use target = 'learner'"
             require(self.momentum == 0, "momentum", self.momentum, wanted)
@@ -156,7 +145,7 @@ class SPR(Representation):
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The error of the predictions along K steps."""
-        return self.predict(*views.sequence(self.config.prediction_steps), views.learner)
+        return self.predict(*views.sequence(PREDICTION_STEPS), views.learner)
 
     @fusable
     def predict(
