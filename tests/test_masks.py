@@ -80,7 +80,7 @@ def test_a_forbidden_action_is_never_taken(case, spec):
     obs = observations(MASKS, spec).repeat(250, *[1] * (len(spec.frame_shape)))
     allowed = ALLOWED.repeat(250, 1)
     skill = agent.new_skills(torch.zeros(1000, dtype=torch.int64))
-    taken = [agent.choose(obs, skill, deterministic=False, training=True) for _ in range(10)]
+    taken = [agent.choose(obs, skill, deterministic=False) for _ in range(10)]
     taken += [agent.choose(obs, skill, deterministic=True), agent.random_actions(obs)]
     explorer = Explorer(agent.learner, agent.config)
     explorer.begin(1000)

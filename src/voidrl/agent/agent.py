@@ -112,7 +112,7 @@ class Agent(nn.Module):
         check_vector_rewards(config, method, pieces, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
-        self.learner.num_envs, self.learner.warmup_steps = config.env.num_envs, phase.epsilon_hold_steps
+        self.learner.warmup_steps = phase.epsilon_hold_steps
         self.representation.size_heads(self.learner)
         self.method = method
         assembly.check_heads(self)
@@ -326,16 +326,11 @@ class Agent(nn.Module):
     # Acting
 
     @torch.no_grad()
-    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool, training: bool = False) -> Tensor:
-        """The learner's actions for observations on the device; random ones where nothing is learned.
-
-        With `training` they are those of the training environments, in order, which may explore differently.
-        """
+    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
+        """The learner's actions for observations on the device; random ones where nothing is learned."""
         if not self.learns:
             return self.random_actions(obs)
         with self.precision():
-            if training and not deterministic:
-                return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
     def random_actions(self, obs: Tensor) -> Tensor:

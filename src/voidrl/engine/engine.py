@@ -149,7 +149,7 @@ class Engine:
 
     def _act(self, skill: Tensor, explore: bool) -> Tensor:
         obs = self.replay.latest()
-        actions = self.agent.choose(obs, skill, deterministic=False, training=True)
+        actions = self.agent.choose(obs, skill, deterministic=False)
         if not explore:
             return actions
         assert self.explorer is not None

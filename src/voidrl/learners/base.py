@@ -36,8 +36,6 @@ class Learner(nn.Module):
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
     critic: nn.Module
-    num_envs: int = 0
-    """Training environments of all ranks, set by the agent."""
     warmup_steps: int = 0
     """Steps before the first update on a task's reward, set by the agent; 0 in pre-training."""
     rollout_steps: int = 0
@@ -84,10 +82,6 @@ class Learner(nn.Module):
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """(B, *obs_shape) → (B,) discrete actions or (B, action_dim) in [−1, 1]."""
         raise NotImplementedError
-
-    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
-        """Actions of the training environments, one row each in their order; by default sampled ones."""
-        return self.act(obs, skill, deterministic=False)
 
     def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor | None:
         """(B,): the critic's values of these actions; None for a learner that cannot tell."""
