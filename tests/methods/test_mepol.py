@@ -257,11 +257,11 @@ def test_only_the_policy_that_learns_acts(tmp_path, monkeypatch):
         steps=40,
     )
     weights, acted = [], []
-    explore, step = agent.learner.explore, on_policy.rollout_step
+    act, step = agent.learner.act, on_policy.rollout_step
 
-    def watched_explore(obs, skill):
+    def watched_act(obs, skill, deterministic):
         acted.append(agent.learner.actor[0].weight.clone())
-        return explore(obs, skill)
+        return act(obs, skill, deterministic=deterministic)
 
     def watched_step(agent, replay, steps):
         assert steps == 10
@@ -270,7 +270,7 @@ def test_only_the_policy_that_learns_acts(tmp_path, monkeypatch):
         acted.clear()
         return step(agent, replay, steps)
 
-    agent.learner.explore = watched_explore
+    agent.learner.act = watched_act
     agent.random_actions = None
     monkeypatch.setattr("voidrl.training.on_policy.rollout_step", watched_step)
     run_loop(tmp_path / "run", Point, agent, num_envs=2)
