@@ -40,6 +40,7 @@ from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
 from voidrl.training import build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
+from voidrl.training.disk import require_disk_space
 from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.training.layers import (
     ConfigLayer,
@@ -51,6 +52,7 @@ from voidrl.training.layers import (
 )
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse_representation, rehearse_reward
+from voidrl.training.run import Run
 from voidrl.training.saved_run import (
     LoopState,
     begin_stream,
@@ -255,7 +257,7 @@ def resume(
             return agent
         if is_main:
             require_rows(folder.path, state.metrics_bytes or 0)
-            starting.require_disk_space(folder.path, agent, say)
+            require_disk_space(folder.path, agent)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
         for note in [
@@ -267,8 +269,8 @@ def resume(
         measure = _probe_in_training(agent, factory)
         for note in hooks.load(state.callbacks, state.steps):
             say(note)
-        given = parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks
-        starting.run_loop(make_loop(*given), say)
+        run_ = Run(parts.engine, parts.envs, folder, state, hooks)
+        starting.run_loop(make_loop(run_, parts.eval_envs, measure))
     return agent
 
 
@@ -451,7 +453,7 @@ def _start(
         if dist.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            starting.require_disk_space(path, agent, notes.append)
+            require_disk_space(path, agent)
         with starting.logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
         with starting.new_folder(out, name, overwrite) as folder:
@@ -464,8 +466,8 @@ def _start(
             parts.engine.say = say = starting.speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
-            given = parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks, pretrained
-            starting.run_loop(make_loop(*given), say)
+            run = Run(parts.engine, parts.envs, folder, LoopState(), hooks)
+            starting.run_loop(make_loop(run, parts.eval_envs, measure, pretrained))
     return agent
 
 

@@ -41,7 +41,7 @@ from voidrl.replay import Replay, make_replay
 from voidrl.system.device import pick_device, placed
 from voidrl.system.threads import cpu_threads
 from voidrl.system.units import human_count, human_seconds
-from voidrl.training.best import MAX_EPISODES, OpenEnvs
+from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
 from voidrl.training.layers import ConfigLayer, Env
 from voidrl.training.metrics.loggers import import_wandb
 from voidrl.training.split import check_ranks, replay_part, require_same_config

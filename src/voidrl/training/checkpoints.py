@@ -17,11 +17,14 @@ class Snapshots(Hook):
     Before the checkpoint of the same step: a run that is resumed there would not pass this step again.
     """
 
-    def after_report(self, run: Run, before: int) -> None:
+    def report(self, run: Run, before: int) -> bool:
         """Save the agent as it is, without running the updates that are due."""
         number = _snapshots_by(run, run.state.steps)
-        if not run.is_main or number == _snapshots_by(run, before):
-            return
+        if run.is_main and number > _snapshots_by(run, before):
+            self._save(run, number)
+        return False
+
+    def _save(self, run: Run, number: int) -> None:
         failures.require_finite_weights(run)
         agent, root = run.agent, run.folder.snapshots_path
         path = agent.save_checkpoint(root, keep_last=sys.maxsize)

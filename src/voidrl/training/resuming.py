@@ -39,7 +39,7 @@ def explained_stop(folder: RunFolder, config: Config) -> Iterator[None]:
     except StoppedBySignal as stop:
         if folder.status.is_done:  # it came while the environments were being closed
             raise RunInterrupted(f"{stop} after the last step; the run is complete") from None
-        remedy = f"resume with `{resume_command(folder, config, dist.current())}`"
+        remedy = f"resume with `{resume_command(folder, config)}`"
         raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 
 

@@ -1,4 +1,4 @@
-"""The part of a run that each rank has, and the sums by which all of them decide alike.
+"""The part of a run that each rank has.
 
 Environments are divided, and with them the columns of the replay. A config describes the whole run, for any
 number of ranks.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,41 +95,17 @@ class RankMetrics:
     states: list[dict[str, np.ndarray]] = field(default_factory=list)
     """Counts of `env.count_states` in ranks other than the first."""
 
-
-class RankTotals:
-    """Sums over all ranks after each step of the environments, so that all of them decide alike."""
-
-    def __init__(self) -> None:
-        self.is_alone = dist.current().size == 1
-
-    def add(self, steps: int, episodes: int, stop: bool) -> tuple[int, int, bool]:
-        """Steps and episodes of all ranks in one step of their environments, and whether any is to stop."""
-        steps_of_all, episodes_of_all, stops = dist.total(steps, episodes, stop)
-        return int(steps_of_all), int(episodes_of_all), stops > 0
-
-    def any(self, flag: bool) -> bool:
-        """Whether this is so in any rank."""
-        return dist.total(flag)[0] > 0
-
-    def first_text(self, words: Sequence[str | None]) -> list[str]:
-        """The first non-empty value over ranks of each text."""
-        found = zip(*dist.all_gather_object([*words]), strict=True)
-        return [next(filter(None, texts), "") for texts in found]
-
-    def merge(self, metrics: RankMetrics) -> RankMetrics:
+    def of_all_ranks(self) -> RankMetrics:
         """The metrics of all ranks together; metrics of updates are averaged."""
-        if self.is_alone:
-            return metrics
-        parts: list[RankMetrics] = dist.all_gather_object(metrics)
-        visits = [part.visits for part in parts]
-        longest = max(map(len, visits))
+        parts: list[RankMetrics] = dist.all_gather_object(self)
+        longest = max(len(part.visits) for part in parts)
         return RankMetrics(
             rewards=[reward for part in parts for reward in part.rewards],
             finished=[episode for part in parts for episode in part.finished],
-            visits=np.sum([np.pad(counts, (0, longest - len(counts))) for counts in visits], axis=0),
+            visits=np.sum([np.pad(each.visits, (0, longest - len(each.visits))) for each in parts], axis=0),
             trained={
                 name: float(np.mean([part.trained[name] for part in parts if name in part.trained]))
-                for name in parts[0].trained
+                for name in self.trained
             },
             states=[states for part in parts for states in part.states],
         )

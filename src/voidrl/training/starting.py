@@ -10,14 +10,12 @@ from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.config import Config, EnvConfig, bonus_method, merge, update
+from voidrl.config import Config, EnvConfig, bonus_method, merge
 from voidrl.errors import EnvironmentFailedError
-from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_seconds
 from voidrl.training.build import env_for
-from voidrl.training.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.training.failures import needs_traceback
 from voidrl.training.layers import ConfigLayer, Env, piece_name
 from voidrl.training.loop import Loop
@@ -93,41 +91,22 @@ def short_run_note(agent: Agent) -> str:
     return ""
 
 
-def require_disk_space(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:
-    """Refuse a run whose checkpoints will need more than the free disk space."""
-    size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
-    moments, log = [agent.config], agent.config.log
-    every = log.checkpoint_every_steps
-    before = max(0, agent.config.steps - 1) // every * every
-    if before and not log.keep_replay:  # the last checkpoint with a replay is larger than the one at the end
-        moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
-
-    def needed(count: int) -> int:
-        of_method = agent.spec, agent.method.skill_dim
-        total = max(
-            checkpoint_bytes(each, *of_method, size, count=count, note_dim=agent.note_dim) for each in moments
-        )
-        roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
-        return total - sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
-
-    require_disk(folder, needed, agent.config.log.keep_last, say)
-
-
-def run_loop(loop: Loop, say: Callable[[str], None]) -> None:
+def run_loop(loop: Loop) -> None:
     """Train, and record a failure or say what was reached."""
-    began, before = time.monotonic(), loop.state.steps
+    run, state, folder = loop.training, loop.training.state, loop.training.folder
+    began, before = time.monotonic(), state.steps
     try:
         loop.run()
     except Exception as error:
         if needs_traceback(error):
-            loop.training.folder.log_traceback(error)
-        loop.training.folder.log(f"failed: {error}")
-        loop.training.folder.status.fail(error, loop.state.steps)
+            folder.log_traceback(error)
+        folder.log(f"failed: {error}")
+        folder.status.fail(error, state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    say(f"{loop.training.folder.path}: {loop.state.steps - before} steps in {took}")
-    for line in [] if loop.training.best is None else loop.training.best.summary(loop.state.steps):
-        say(line)
+    run.engine.say(f"{folder.path}: {state.steps - before} steps in {took}")
+    for line in [] if run.best is None else run.best.summary(state.steps):
+        run.engine.say(line)
 
 
 def speaker(folder: RunFolder) -> Callable[[str], None]:
