@@ -127,10 +127,10 @@ REFUSED = {
         "representation.batch_size = 64 cannot be divided among 3 ranks",
     ),
     "environments": ({"env.num_envs": 2}, "env.num_envs = 2 cannot be divided among 3 ranks"),
-    "on-policy": ({"method": "mepol"}, "learner 'mepol' cannot train on 3 ranks"),
+    "on-policy": ({"method": "mepol"}, "rollouts of learner 'mepol' cannot be divided among 3 ranks"),
     "skills": (
         {"phase": "finetune", "method": "diayn"},
-        "an agent of method 'diayn' cannot be fine-tuned on 3 ranks",
+        "fine-tuning of method 'diayn' cannot be divided among 3 ranks",
     ),
 }
 

@@ -12,23 +12,14 @@ from typing import TYPE_CHECKING, Any
 from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.config import (
-    Config,
-    merge,
-    require,
-    to_json,
-)
+from voidrl.config import Config, merge, require, to_json
 from voidrl.config.arguments import known_arguments
 from voidrl.data.files import absolute_name
 from voidrl.data.fill import fill_replay, open_fitting
+from voidrl.engine.engine import Engine
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.suites.dmcontrol import require_task
-from voidrl.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentFailedError,
-    by_caller,
-)
+from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path
@@ -42,24 +33,11 @@ from voidrl.training import build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.disk import require_disk_space
 from voidrl.training.evaluation import Evaluation, evaluate_agent
-from voidrl.training.layers import (
-    ConfigLayer,
-    Env,
-    Overrides,
-    as_changes,
-    finetune_layers,
-    layers_for,
-)
+from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse_representation, rehearse_reward
 from voidrl.training.run import Run
-from voidrl.training.saved_run import (
-    LoopState,
-    begin_stream,
-    load_explorer,
-    load_run,
-    require_as_many_ranks,
-)
+from voidrl.training.saved_run import LoopState, begin_stream, load_run
 from voidrl.training.wiring import make_loop
 
 if TYPE_CHECKING:
@@ -109,7 +87,8 @@ def pretrain(
             or an .npz file of `voidrl export`.
     """
     arguments = _arguments(steps, data, method=method, seed=seed, device=device)
-    return _start_new("pretrain", env, preset, config, arguments, out, overwrite, callbacks)
+    layers = partial(layers_for, env, "pretrain", config=config, arguments=arguments)
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=_cheaper(layers, preset, config))
 
 
 @known_arguments
@@ -134,7 +113,8 @@ def train(
     `pretrain(method=…)`; the fields `bonus.*` of the config say how much of it.
     """
     arguments = _arguments(steps, data, seed=seed, device=device)
-    return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks, bonus)
+    layers = partial(layers_for, env, "train", config=config, arguments=arguments, bonus=bonus)
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=_cheaper(layers, preset, config))
 
 
 @known_arguments
@@ -224,34 +204,15 @@ def resume(
         log_hidden_warnings(folder.log)
         saved = resuming.latest_of_all(folder, say)
         resumed, notes = resuming.resumed_config(folder, saved, written, changes)
-        if saved is not None:
-            require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
-        if saved is None and resumed.effective.adapts:
-            raise CheckpointError(
-                f"{folder.path} has no checkpoint to resume from: start it again, "
-                f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
-            )
-        before: dict[str, Any] = {}
-        if saved is not None:
-            threads = saved.count("cpu_threads") if "cpu_threads" in saved.meta else None  # none on a GPU
-            before = {
-                "trained_in": resuming.spec_of(saved),
-                "threads": threads,
-                "engine": saved.meta.get("engine"),
-            }
-        try:
-            parts = stack.enter_context(build.assemble(resumed, factory, say, **before))
-        except EnvironmentFailedError as error:
-            raise starting.with_traceback(error, folder.log_traceback(error)) from error
-        agent = parts.agent
+        with starting.traceback_logged(folder.log_traceback):
+            parts = stack.enter_context(build.assemble(resumed, factory, say, saved))
+        agent = parts.engine.agent
         if saved is None:  # the run starts over, and so does metrics.jsonl
             agent.representation.read_files()
-            _fill(parts, say)
-            begin_stream(agent)
+            _begin(parts.engine)
             state = LoopState(metrics_bytes=0)
         else:
-            parts.engine.explorer = load_explorer(saved, agent)
-            state = load_run(saved, agent, parts.replay)
+            state = load_run(saved, parts.engine)
         if state.steps >= resumed.steps:
             say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
@@ -260,17 +221,10 @@ def resume(
             require_disk_space(folder.path, agent)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
-        for note in [
-            f"{folder.path}: resumed at step {state.steps}",
-            *notes,
-        ]:
+        dropped = hooks.load(state.callbacks, state.steps)
+        for note in [f"{folder.path}: resumed at step {state.steps}", *notes, *dropped]:
             say(note)
-        agent.origin = folder.path.absolute()
-        measure = _probe_in_training(agent, factory)
-        for note in hooks.load(state.callbacks, state.steps):
-            say(note)
-        run_ = Run(parts.engine, parts.envs, folder, state, hooks)
-        starting.run_loop(make_loop(run_, parts.eval_envs, measure))
+        _train(parts, folder, state, hooks, _probe_in_training(agent, factory))
     return agent
 
 
@@ -374,25 +328,11 @@ def _arguments(steps: Steps | None = None, data: str | Path | None = None, **oth
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _start_new(
-    phase: str,
-    env: Env,
-    preset: str | None,
-    config: Overrides | None,
-    arguments: dict[str, Any],
-    out: str | Path | None,
-    overwrite: bool,
-    callbacks: Callbacks,
-    bonus: str | type[Method] | None = None,
-) -> Agent:
-    """Start a run from scratch, with preset `cpu` where the default would take too long."""
-
-    def layers(preset: str | None) -> list[ConfigLayer]:
-        return layers_for(env, phase, preset, config, arguments, bonus=bonus)
-
-    chooses = preset is None and not isinstance(config, Config)
-    cheaper = partial(layers, build.CPU_PRESET) if chooses else None
-    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
+def _cheaper(
+    layers: Callable[[str], list[ConfigLayer]], preset: str | None, config: Overrides | None
+) -> Callable[[], list[ConfigLayer]] | None:
+    """The layers with preset `cpu`, where the user has not chosen one."""
+    return None if preset is not None or isinstance(config, Config) else partial(layers, build.CPU_PRESET)
 
 
 @durable_output()
@@ -435,18 +375,17 @@ def _start(
     with ExitStack() as stack:
         with starting.logged_start(env, layers, out):
             parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
-        agent = parts.agent
+        agent, engine = parts.engine.agent, parts.engine
         if pretrained is None:
             agent.representation.read_files()
         else:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
             if Explorer.is_needed(config):
-                parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
-        _fill(parts, notes.append)
+                engine.explorer = Explorer.copy_of(pretrained, agent.device)
         rehearse_representation(agent)
         rehearse_reward(agent)
-        begin_stream(agent)
+        _begin(engine)
         if note := starting.short_run_note(agent):
             notes.append(note)
         name = starting.default_name(to_json(config), config.env.id)
@@ -457,18 +396,29 @@ def _start(
         with starting.logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
         with starting.new_folder(out, name, overwrite) as folder:
-            agent.origin = folder.path.absolute()
             if dist.current().is_main:
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             log_hidden_warnings(folder.log)
-            parts.engine.say = say = starting.speaker(folder)
+            engine.say = starting.speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
-                say(note)
-            run = Run(parts.engine, parts.envs, folder, LoopState(), hooks)
-            starting.run_loop(make_loop(run, parts.eval_envs, measure, pretrained))
+                engine.say(note)
+            _train(parts, folder, LoopState(), hooks, measure, pretrained)
     return agent
+
+
+def _train(
+    parts: build.Parts,
+    folder: RunFolder,
+    state: LoopState,
+    hooks: CallbackList,
+    probe: Callable[[], dict[str, float]] | None,
+    pretrained: Agent | None = None,
+) -> None:
+    parts.engine.agent.origin = folder.path.absolute()
+    run = Run(parts.engine, parts.envs, folder, state, hooks)
+    starting.run_loop(make_loop(run, parts.eval_envs, probe, pretrained))
 
 
 def _hooks(callbacks: Callbacks) -> CallbackList:
@@ -477,10 +427,12 @@ def _hooks(callbacks: Callbacks) -> CallbackList:
     return hooks if dist.current().is_main else CallbackList()
 
 
-def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
-    """Fill the replay of a run that starts from its dataset, if it has one."""
-    if data := parts.agent.config.replay.data:
-        say(fill_replay(parts.replay, data, parts.agent.config.env, parts.agent.method))
+def _begin(engine: Engine) -> None:
+    """Fill the replay of a new run from its dataset, and give each rank its random numbers."""
+    config = engine.agent.config
+    if data := config.replay.data:
+        engine.say(fill_replay(engine.replay, data, config.env, engine.agent.method))
+    begin_stream(engine.agent)
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:

@@ -50,9 +50,7 @@ class Checkpoints(Hook):
         if counter is not None and run.is_main:  # the others have handed theirs over
             state.states = counter.state()
         state.callbacks = run.callbacks.state(state.steps)
-        keeps = run.config.log.keep_replay or state.steps < run.config.steps
-        replay, engine = run.replay if keeps else None, run.engine
-        path = save_run(run.folder, run.agent, replay, state, engine.explorer, engine.mode)
+        path = save_run(run.folder, run.engine, state)
         state.states = {}
         run.folder.log(f"checkpoint {path.name}")
         run.folder.status.saved(state.steps)

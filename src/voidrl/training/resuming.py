@@ -12,13 +12,12 @@ from voidrl.config import RESUMABLE_FIELDS, Config, differences, may_change, upd
 from voidrl.config.registry import import_path
 from voidrl.envs.ids import is_importable, parse_id
 from voidrl.envs.make import EnvFactory
-from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
     RunInterrupted,
-    SpaceError,
     StoppedBySignal,
+    by_caller,
     shown,
 )
 from voidrl.runs import checkpoint
@@ -27,8 +26,7 @@ from voidrl.runs.status import read_status
 from voidrl.training import build
 from voidrl.training.failures import resume_command
 from voidrl.training.layers import Env
-from voidrl.training.saved_run import latest_run, sweep_parts
-from voidrl.types import EnvSpec
+from voidrl.training.saved_run import latest_run, require_as_many_ranks, sweep_parts
 
 
 @contextmanager
@@ -50,6 +48,13 @@ def resumed_config(
 
     The checkpoint decides what the run is; `config.json` and the command may change the rest.
     """
+    if saved is None and written.effective.adapts:
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint to resume from: start it again, "
+            f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
+        )
+    if saved is not None:
+        require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
     trained = written if saved is None else config_of(saved)
     requested = update(written, changes)
     for field, (old, new) in differences(written, requested).items():
@@ -79,14 +84,6 @@ def config_of(saved: checkpoint.Checkpoint) -> Config:
         return build.config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
-    """The spaces in the manifest of a checkpoint."""
-    try:
-        return spec_from_json(saved.meta.get("spec"))
-    except SpaceError as error:
-        raise CheckpointError(f"{saved.path / checkpoint.MANIFEST}: {error}") from error
 
 
 def _resumable_names() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,26 @@ from voidrl.training.loop import Loop
 
 
 @contextmanager
-def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> Iterator[None]:
-    """Write the traceback of an environment that fails at a start to the log that the run would have had."""
+def traceback_logged(log: Callable[[EnvironmentFailedError], Path | None]) -> Iterator[None]:
+    """Log the traceback of an environment that fails, and say where it is."""
     try:
         yield
     except EnvironmentFailedError as error:
+        if path := log(error):
+            raise EnvironmentFailedError(f"{error}; the traceback is in {path}") from error
+        raise
+
+
+def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> AbstractContextManager[None]:
+    """Log the traceback of an environment that fails at a start to the log that the run would have had."""
+
+    def log(error: EnvironmentFailedError) -> Path | None:
         values = merge({"seed": Config().seed, "method": Config().method.name}, *(x.values for x in layers))
         values["method"]["name"] = piece_name("method", values)
         name = default_name(values, env_for(env, EnvConfig())[0].id)
-        path = log_failed_start(out or default_run_path(*name), error)
-        if path is None:
-            raise
-        raise with_traceback(error, path) from error
+        return log_failed_start(out or default_run_path(*name), error)
 
-
-def with_traceback(error: EnvironmentFailedError, path: Path) -> EnvironmentFailedError:
-    """The error with the place of its traceback."""
-    return EnvironmentFailedError(f"{error}; the traceback is in {path}")
+    return traceback_logged(log)
 
 
 def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
