@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.config import Config, merge, require, to_json
+from voidrl.config import Config, EnvConfig, merge, require, to_json
 from voidrl.config.arguments import known_arguments
 from voidrl.data.files import absolute_name
 from voidrl.data.fill import fill_replay, open_fitting
@@ -36,9 +36,7 @@ from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse_representation, rehearse_reward
-from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState, begin_stream, load_run
-from voidrl.training.wiring import make_loop
 
 if TYPE_CHECKING:
     from voidrl.probing.result import ProbeResult
@@ -88,7 +86,8 @@ def pretrain(
     """
     arguments = _arguments(steps, data, method=method, seed=seed, device=device)
     layers = partial(layers_for, env, "pretrain", config=config, arguments=arguments)
-    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=_cheaper(layers, preset, config))
+    cheaper = layers if preset is None and not isinstance(config, Config) else None
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
 @known_arguments
@@ -114,7 +113,8 @@ def train(
     """
     arguments = _arguments(steps, data, seed=seed, device=device)
     layers = partial(layers_for, env, "train", config=config, arguments=arguments, bonus=bonus)
-    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=_cheaper(layers, preset, config))
+    cheaper = layers if preset is None and not isinstance(config, Config) else None
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
 @known_arguments
@@ -224,7 +224,7 @@ def resume(
         dropped = hooks.load(state.callbacks, state.steps)
         for note in [f"{folder.path}: resumed at step {state.steps}", *notes, *dropped]:
             say(note)
-        _train(parts, folder, state, hooks, _probe_in_training(agent, factory))
+        starting.train(parts, folder, state, hooks, _probe_in_training(agent, factory))
     return agent
 
 
@@ -261,12 +261,9 @@ def evaluate(
         device: Where a loaded agent is placed.
     """
     episodes = parse_count(episodes, "episodes")
-    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
-    agent = source if isinstance(source, Agent) else load(source, device=device)
+    agent, config, factory = _agent_in(source, env, seed, device)
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
-    trained_in = agent.config.env
-    config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=count_states)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
@@ -275,7 +272,7 @@ def evaluate(
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     place = str(agent.device)
     with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
-        build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
+        build.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
@@ -310,12 +307,19 @@ def probe(
     from voidrl.probing.run import probe_agent
 
     count = parse_count(steps)
-    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
-    agent = source if isinstance(source, Agent) else load(source, device=device)
-    config, factory = build.env_for(share.own_env(agent) if env is None else env, agent.config.env)
+    agent, config, factory = _agent_in(source, env, seed, device)
     return probe_agent(
         agent, config, factory, count, policy=policy, seed=seed, variables=variables, num_envs=num_envs
     )
+
+
+def _agent_in(
+    source: Agent | str | Path, env: Env | None, seed: int, device: str
+) -> tuple[Agent, EnvConfig, EnvFactory | None]:
+    """An agent and an environment to play in, by default its own."""
+    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
+    agent = source if isinstance(source, Agent) else load(source, device=device)
+    return agent, *build.env_for(share.own_env(agent) if env is None else env, agent.config.env)
 
 
 # Starting
@@ -326,13 +330,6 @@ def _arguments(steps: Steps | None = None, data: str | Path | None = None, **oth
     given = {"steps": None if steps is None else parse_count(steps, zero=True), **others}
     given["replay.data"] = None if data is None else absolute_name(data)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _cheaper(
-    layers: Callable[[str], list[ConfigLayer]], preset: str | None, config: Overrides | None
-) -> Callable[[], list[ConfigLayer]] | None:
-    """The layers with preset `cpu`, where the user has not chosen one."""
-    return None if preset is not None or isinstance(config, Config) else partial(layers, build.CPU_PRESET)
 
 
 @durable_output()
@@ -346,11 +343,11 @@ def _start(
     callbacks: Callbacks,
     *,
     pretrained: Agent | None = None,
-    cheaper: Callable[[], list[ConfigLayer]] | None = None,
+    cheaper: Callable[[str], list[ConfigLayer]] | None = None,
 ) -> Agent:
     """Build everything before the folder is made, so that bad input leaves nothing behind.
 
-    `cheaper` returns the layers for a CPU on which the given ones would take too long.
+    `cheaper` returns the layers with another preset, for a CPU on which the given ones would take too long.
     """
     notes: list[str] = []
     hooks = _hooks(callbacks)
@@ -365,7 +362,7 @@ def _start(
     probed, config = probe(layers)
     if cheaper is not None and (note := build.cpu_preset_note(env, probed.spec, config)):
         notes.append(note)
-        layers = cheaper()
+        layers = cheaper(build.CPU_PRESET)
         probed, config = probe(layers)
     if probed.factory is None and config.effective.learns_task:
         require_task(config.env.id, f"to {config.phase} needs one")
@@ -404,21 +401,8 @@ def _start(
             engine.say = starting.speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 engine.say(note)
-            _train(parts, folder, LoopState(), hooks, measure, pretrained)
+            starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
     return agent
-
-
-def _train(
-    parts: build.Parts,
-    folder: RunFolder,
-    state: LoopState,
-    hooks: CallbackList,
-    probe: Callable[[], dict[str, float]] | None,
-    pretrained: Agent | None = None,
-) -> None:
-    parts.engine.agent.origin = folder.path.absolute()
-    run = Run(parts.engine, parts.envs, folder, state, hooks)
-    starting.run_loop(make_loop(run, parts.eval_envs, probe, pretrained))
 
 
 def _hooks(callbacks: Callbacks) -> CallbackList:

@@ -187,16 +187,14 @@ class Actors:
                 method.begin(obs[fresh], fresh, representation)
             obs, skill = obs[env], skill[env]
         note = method.observe(obs, skill, env, representation) if self.observes else None
-        if self.agent.note_dim:
-            self._annotate(env, note)
-
-    def _annotate(self, env: Tensor, note: Tensor | None) -> None:
-        expected, name = (len(env), self.agent.note_dim), self.run.config.method.name
+        if not self.agent.note_dim:
+            return
+        expected = (len(env), self.agent.note_dim)
         if note is None or note.shape != expected:
-            given = "nothing" if note is None else f"a tensor of shape {tuple(note.shape)}"
             raise ConfigError(
-                f"method {name!r} noted {given} in `observe` and has note_dim = {expected[1]}: expected a "
-                f"tensor of shape {expected}"
+                f"method {self.run.config.method.name!r} noted "
+                f"{'nothing' if note is None else f'a tensor of shape {tuple(note.shape)}'} in `observe` and "
+                f"has note_dim = {self.agent.note_dim}: expected a tensor of shape {expected}"
             )
         self.replay.annotate(env, note)
 

@@ -9,7 +9,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from voidrl.config import require
 from voidrl.errors import (
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.config import Config
     from voidrl.training.evaluation import Evaluation
-    from voidrl.training.run import Run
 
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
@@ -34,51 +33,25 @@ MAX_STATE_BYTES = 100_000  # of a callback, in the manifest of a checkpoint
 Mode = Literal["max", "min"]
 
 
-class RunView:
+class RunView(NamedTuple):
     """A run as a callback sees it. The attributes cannot be set."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def step(self) -> int:
-        """Environment steps taken."""
-        return self._run.state.steps
-
-    @property
-    def updates(self) -> int:
-        """Updates of the agent."""
-        return self._run.state.updates
-
-    @property
-    def config(self) -> Config:
-        """The config of the run; `config.steps` is the total number of steps."""
-        return self._run.config
-
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return self._run.folder.path
-
-    @property
-    def agent(self) -> Agent:
-        """The agent in training, not a copy: evaluate or save it, but do not change it."""
-        return self._run.agent
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """The newest row of `metrics.jsonl` that is not an evaluation; empty before the first."""
-        return self._run.row
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The newest evaluation (`log.eval_every_steps`)."""
-        return self._run.evaluation
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """The newest checkpoint."""
-        return self._run.checkpoint
+    step: int
+    """Environment steps taken."""
+    updates: int
+    """Updates of the agent."""
+    config: Config
+    """The config of the run; `config.steps` is the total number of steps."""
+    folder: Path
+    """The run folder."""
+    agent: Agent
+    """The agent in training, not a copy: evaluate or save it, but do not change it."""
+    row: Mapping[str, Any]
+    """The newest row of `metrics.jsonl` that is not an evaluation; empty before the first."""
+    evaluation: Evaluation | None
+    """The newest evaluation (`log.eval_every_steps`)."""
+    checkpoint: Path | None
+    """The newest checkpoint."""
 
 
 class Callback:

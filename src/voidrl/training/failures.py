@@ -35,11 +35,9 @@ def explained(run: Run) -> Iterator[None]:
         folder.log_traceback(error)  # which says how the connection was lost
         again = f"resume with `{resume_command(folder, run.config)}`"
         raise RankLostError(f"{error}; {_kept(run)}, {again}") from error
-    except CallbackFailedError as error:
-        raise CallbackFailedError(f"{error}; {_kept(run)}, {log}") from error
-    except EnvironmentFailedError as error:
-        where = f"at step {state.steps} of the run; {_kept(run)}"
-        raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
+    except (CallbackFailedError, EnvironmentFailedError) as error:
+        where = f", at step {state.steps} of the run" * isinstance(error, EnvironmentFailedError)
+        raise type(error)(f"{error}{where}; {_kept(run)}, {log}") from error
     except Exception as error:
         if not (failure := diagnosis.failed_piece(run.agent, error)):
             raise

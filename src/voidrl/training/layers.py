@@ -84,7 +84,14 @@ def layers_for(
     """
     arguments = {**(arguments or {}), "phase": phase}
     if bonus is not None:
-        arguments = _with_bonus(bonus, merge(as_changes(config), arguments), arguments)
+        name = registry.name_of("method", registry.find("method", bonus))
+        other = piece_name("method", merge(as_changes(config), arguments))
+        if other not in (None, name):
+            raise ConfigError(
+                f"bonus = {name!r} cannot be used with method = {other!r}: both name the method whose reward "
+                f"is added to the task's; leave one of them out"
+            )
+        arguments = merge(arguments, {"method": bonus})
     if isinstance(config, Config):
         if preset is not None:
             raise ConfigError(
@@ -130,20 +137,6 @@ def _protocol_and_recipe(
     if representation not in (None, piece_name("representation", chosen)):
         chosen = without_representation(chosen)
     return protocol, chosen
-
-
-def _with_bonus(
-    bonus: str | type[Method], command: Mapping[str, Any], arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments with the method of a bonus."""
-    name = registry.name_of("method", registry.find("method", bonus))
-    other = piece_name("method", command)
-    if other not in (None, name):
-        raise ConfigError(
-            f"bonus = {name!r} cannot be used with method = {other!r}: both name the method whose reward is "
-            f"added to the task's; leave one of them out"
-        )
-    return merge(arguments, {"method": bonus})
 
 
 def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class Run:
         self.checkpoint: Path | None = None
         self.best: BestAgent | None = None
         """Keeps the best agent of a fine-tuning, on the first rank."""
-        self._view = RunView(self)
 
     @property
     def is_new(self) -> bool:
@@ -74,8 +73,10 @@ class Run:
 
     def call(self, event: str) -> None:
         """Call the user's callbacks for an event, which only the first rank has."""
+        state, path, agent = self.state, self.folder.path, self.agent
+        seen = state.steps, state.updates, self.config, path, agent, self.row, self.evaluation
         with dist.alone():
-            self.callbacks.call(event, self._view)
+            self.callbacks.call(event, RunView(*seen, self.checkpoint))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Write a row of its own, which callbacks do not see."""

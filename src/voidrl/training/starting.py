@@ -15,10 +15,13 @@ from voidrl.errors import EnvironmentFailedError
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_seconds
-from voidrl.training.build import env_for
+from voidrl.training.build import Parts, env_for
+from voidrl.training.callbacks import CallbackList
 from voidrl.training.failures import needs_traceback
 from voidrl.training.layers import ConfigLayer, Env, piece_name
-from voidrl.training.loop import Loop
+from voidrl.training.run import Run
+from voidrl.training.saved_run import LoopState
+from voidrl.training.wiring import make_loop
 
 
 @contextmanager
@@ -61,8 +64,7 @@ def new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bo
         dist.total(1)
         yield followed
         return
-    named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
-    with named if out else RunFolder.create_unnamed(*name) as folder:
+    with RunFolder.create(out, overwrite=overwrite) if out else RunFolder.create_unnamed(*name) as folder:
         dist.broadcast_object(str(folder.path.absolute()))
         dist.total(1)  # all of them see it
         yield folder
@@ -75,17 +77,13 @@ def short_run_note(agent: Agent) -> str:
         return "the agent is saved untrained: steps = 0"
     if not agent.learns:
         return ""
-    if rollout := agent.learner.rollout_steps * config.env.num_envs:
-        if config.steps < rollout:
-            return (
-                f"nothing will be learned: {config.steps} steps are less than one rollout of {rollout} "
-                f"(learner.rollout_steps × env.num_envs)"
-            )
-    elif config.steps <= (warmup := agent.effective.warmup_steps):
-        return (
-            f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
-            f"({'finetune.' if agent.effective.adapts else ''}warmup_steps)"
-        )
+    needed = agent.effective.warmup_steps + 1
+    what = f"the warm-up and one step ({'finetune.' if agent.effective.adapts else ''}warmup_steps)"
+    if agent.learner.rollout_steps:
+        needed = agent.learner.rollout_steps * config.env.num_envs
+        what = "one rollout (learner.rollout_steps × env.num_envs)"
+    if config.steps < needed:
+        return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
     if config.reset.every_updates and config.steps <= config.reset.last_steps:
         return (
             f"nothing will be reset: all {config.steps} steps are among the last {config.reset.last_steps}, "
@@ -94,12 +92,20 @@ def short_run_note(agent: Agent) -> str:
     return ""
 
 
-def run_loop(loop: Loop) -> None:
-    """Train, and record a failure or say what was reached."""
-    run, state, folder = loop.training, loop.training.state, loop.training.folder
+def train(
+    parts: Parts,
+    folder: RunFolder,
+    state: LoopState,
+    callbacks: CallbackList,
+    probe: Callable[[], dict[str, float]] | None,
+    pretrained: Agent | None = None,
+) -> None:
+    """Train in a folder, and record a failure or say what was reached; `make_loop` has the arguments."""
+    parts.engine.agent.origin = folder.path.absolute()
+    run = Run(parts.engine, parts.envs, folder, state, callbacks)
     began, before = time.monotonic(), state.steps
     try:
-        loop.run()
+        make_loop(run, parts.eval_envs, probe, pretrained).run()
     except Exception as error:
         if needs_traceback(error):
             folder.log_traceback(error)
