@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from voidrl.config import require
 from voidrl.errors import (
@@ -33,7 +34,8 @@ MAX_STATE_BYTES = 100_000  # of a callback, in the manifest of a checkpoint
 Mode = Literal["max", "min"]
 
 
-class RunView(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class RunView:
     """A run as a callback sees it. The attributes cannot be set."""
 
     step: int
