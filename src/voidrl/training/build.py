@@ -212,10 +212,9 @@ def assemble(
     require_ranks(config, factory, dist.current().size)
     require_same_config(config)
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
-    count = len(dist.current().part(config.env.num_envs))
-    make = partial(make_envs, config.env, factory, count)
+    count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
-        closing(make(pretraining=config.effective.pretrains, device=place)) as envs,
+        closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
         _eval_envs(config, factory, place) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
@@ -252,16 +251,16 @@ def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Itera
     With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them at its start and its end.
     """
     log = config.log
-    at_ends = config.effective.adapts and log.eval_episodes > 0 and not is_tensor_env(factory)
-    if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
-        yield None
-        return
-    if is_tensor_env(factory):
+    if is_tensor_env(factory) and log.eval_every_steps:
         raise ConfigError(
             f"log.eval_every_steps = {log.eval_every_steps} cannot be used with environments that "
             f"were passed as objects, since evaluations would cut their episodes: pass a function that takes "
             f"num_envs and device, or set it to 0"
         )
+    at_ends = config.effective.adapts and log.eval_episodes > 0 and not is_tensor_env(factory)
+    if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
+        yield None
+        return
     env = dataclasses.replace(config.env, count_states=False)
     episodes = log.eval_episodes if log.eval_every_steps else min(log.eval_episodes, MAX_EPISODES)
     num_envs = evaluation_envs(config.env, episodes)

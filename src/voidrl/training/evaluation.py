@@ -148,10 +148,9 @@ def evaluate_agent(
                 explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
                 chosen = torch.where(explore, random_actions, chosen)
             action = chosen if envs.takes_tensors else chosen.cpu().numpy()
-            is_finite = not isinstance(action, np.ndarray) or bool(np.isfinite(action).all())
             real = ~ended  # after the end of an episode, this step is the reset
             counted = real & playing & (True if steps is None else taken < budget)
-            if is_finite:
+            if is_finite := isinstance(action, torch.Tensor) or bool(np.isfinite(action).all()):
                 envs.send(action)
                 result = envs.recv(counted)
             if not (is_finite and envs.actions_are_finite):  # of tensors, this is known with the results
