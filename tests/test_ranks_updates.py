@@ -120,7 +120,7 @@ def test_without_a_group_nothing_is_exchanged_or_copied():
 REFUSED = {
     "batch": (
         {"learner.batch_size": 32},
-        "learner.batch_size = 32 cannot be divided among 3 ranks: expected a multiple of 3; use 30",
+        "learner.batch_size = 32 cannot be divided among 3 ranks: use 30, a multiple of 3",
     ),
     "representation": (
         {"learner.batch_size": 30, "method": "icm", "representation.batch_size": 64},

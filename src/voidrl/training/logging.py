@@ -48,10 +48,10 @@ class Logging(Hook):
     """Writes a row every `log.log_every_steps` and warns of training that is finite but useless."""
 
     def __init__(self, run: Run, trainer: Trainer) -> None:
-        config, self.trainer = run.config, trainer
-        self.health = HealthMonitor(config, constant_reward=run.agent.method.constant_reward)
-        self.returns = ReturnMonitor(config)
-        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, config.env.num_envs))  # returns
+        self.trainer = trainer
+        self.health = HealthMonitor(run.config, constant_reward=run.agent.method.constant_reward)
+        self.returns = ReturnMonitor(run.config)
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, run.config.env.num_envs))  # returns
 
     def start(self, run: Run) -> None:
         """Start the clock, and continue counting states."""

@@ -23,20 +23,20 @@ from voidrl.errors import ConfigError, shown
 def require_ranks(config: Config, factory: Any, size: int) -> None:
     """Refuse a run that `size` ranks cannot divide."""
     num_envs, learner, method = config.env.num_envs, config.learner, config.method
+    batches = {"learner": learner.batch_size}
+    if decide(config, Pieces.of(config)).trains_representation:
+        batches["representation"] = config.representation.batch_size
     chooses = config.effective.adapts and isinstance(method, SkillConfig)
     rows = [
+        (n % size > 0, f"{kind}.batch_size = {n}", f"use {max(1, n // size) * size}, a multiple of {size}")
+        for kind, n in batches.items()
+    ]
+    rows += [
         (num_envs < size, f"env.num_envs = {num_envs}", f"use {size} or more in a new run, or fewer ranks"),
         (is_tensor_env(factory), "an environment object", "pass a function that takes num_envs and device"),
         (learner.on_policy, f"rollouts of learner {learner.name!r}", "use 1 rank, or a learner such as dqn"),
         (chooses, f"fine-tuning of method {method.name!r}", "one chooses a skill for the task; use 1 rank"),
     ]
-    batches = {"learner": learner.batch_size}
-    if decide(config, Pieces.of(config)).trains_representation:
-        batches["representation"] = config.representation.batch_size
-    for kind, batch_size in batches.items():
-        multiple = max(1, batch_size // size) * size
-        why = f"expected a multiple of {size}; use {multiple}"
-        rows.insert(0, (batch_size % size > 0, f"{kind}.batch_size = {batch_size}", why))
     for is_refused, what, remedy in rows:
         if is_refused and size > 1:
             raise ConfigError(f"{what} cannot be divided among {size} ranks: {remedy}")
