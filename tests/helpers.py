@@ -17,6 +17,7 @@ from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
 from voidrl.training.build import build_config
+from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
 from voidrl.training.wiring import make_loop
 from voidrl.types import EnvSpec
@@ -198,7 +199,7 @@ def run_loop(folder, factory, agent, num_envs=1):
     size = num_envs, 10_000, agent.method.skill_dim
     replay = Replay(envs.spec, *size, CPU, CPU, agent.config.replay, agent.note_dim)
     with RunFolder.create(folder) as home:
-        loop = make_loop(Engine(agent, replay, print), envs, None, home, LoopState())
+        loop = make_loop(Run(Engine(agent, replay, print), envs, home, LoopState()))
     loop.run()
     envs.close()
     return loop.training

@@ -261,7 +261,7 @@ def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
 def test_a_run_too_short_to_learn_or_to_be_reset_says_so(tmp_path, capsys):
     voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
     assert (
-        "nothing will be learned: 6 steps are not more than the warm-up of 8 (warmup_steps)"
+        "nothing will be learned: 6 steps are less than the 9 of the warm-up and one step (warmup_steps)"
         in capsys.readouterr().err
     )
     voidrl.train(Walk, steps=9, out=tmp_path / "reset", config=tiny(reset__every_updates=1))
@@ -269,7 +269,7 @@ def test_a_run_too_short_to_learn_or_to_be_reset_says_so(tmp_path, capsys):
     learner = {"name": "mepol", "rollout_steps": 15, "hidden_dim": 8}
     config = tiny(learner=learner, method={"name": "mepol", "k": 2})
     voidrl.pretrain(Walk, steps=9, out=tmp_path / "rollout", config=config)
-    assert "nothing will be learned: 9 steps are less than one rollout of 15" in capsys.readouterr().err
+    assert "nothing will be learned: 9 steps are less than the 15 of one rollout" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("whole", [False, True])

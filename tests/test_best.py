@@ -42,7 +42,6 @@ def scores(monkeypatch):
         wins = None if success is None else [i < success * 10 for i in range(10)]
         return Evaluation([float(value)] * 10, [6] * 10, wins)
 
-    monkeypatch.setattr(best, "evaluate_agent", evaluate)
     monkeypatch.setattr(evaluating, "evaluate_agent", evaluate)
     return found
 
@@ -114,7 +113,7 @@ def test_an_evaluation_at_the_last_step_is_not_repeated(tmp_path, source, scores
 
 def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, source, monkeypatch):
     asked, made = [], []
-    evaluate, make_envs = best.evaluate_agent, voidrl.training.build.make_envs
+    evaluate, make_envs = evaluating.evaluate_agent, voidrl.training.build.make_envs
 
     def told(agent, envs, episodes, seed, **options):
         asked.append((agent.steps - START, episodes))
@@ -124,7 +123,6 @@ def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, 
         made.append(args[2] if options.get("evaluation") else 0)  # how many
         return make_envs(*args, **options)
 
-    monkeypatch.setattr(best, "evaluate_agent", told)
     monkeypatch.setattr(evaluating, "evaluate_agent", told)
     monkeypatch.setattr(voidrl.training.build, "make_envs", counted)
     many = {"log.eval_episodes": 12, "env.num_envs": 15}
@@ -383,7 +381,6 @@ def task(tmp_path_factory):
         return Evaluation([returns.get(agent.steps, 0.0)] * 2, [6] * 2, None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(best, "evaluate_agent", evaluate)
         patch.setattr(evaluating, "evaluate_agent", evaluate)
         config = {"log.eval_every_steps": 10}
         voidrl.finetune(source, "tiny_runs:make_continuous", steps=20, out=root / "run", config=config)
@@ -463,7 +460,7 @@ def test_the_closing_line(tmp_path, source, scores, capsys, given, line, advice)
 
 
 def test_the_closing_line_of_the_command(task, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(best, "evaluate_agent", lambda agent, *args, **options: Evaluation(
+    monkeypatch.setattr(evaluating, "evaluate_agent", lambda agent, *args, **options: Evaluation(
         [float(agent.steps == START + 20)] * 2, [6] * 2, None
     ))  # fmt: skip
     assert cli.main(["finetune", str(task), "--steps", "6", "--out", str(tmp_path / "run")]) == 0

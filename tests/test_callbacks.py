@@ -1,6 +1,7 @@
 """Callbacks hear what happens, stop a run that can then be resumed, and fail in one sentence."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -203,8 +204,7 @@ def test_a_run_whose_last_hook_failed_is_complete_when_it_is_resumed(tmp_path, c
 def view(step=0, **changes):
     """A run as a callback sees it, without a run."""
     config = SimpleNamespace(log=SimpleNamespace(eval_every_steps=0))
-    state = SimpleNamespace(steps=step, updates=0)
-    return callbacks.RunView(SimpleNamespace(config=config, state=state, **changes))
+    return replace(callbacks.RunView(step, 0, config, None, None, {}, None, None), **changes)
 
 
 def test_answers_other_than_stop_are_refused():

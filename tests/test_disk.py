@@ -21,21 +21,17 @@ RUN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("env", "chunk_bytes", "tolerance"),
-    [(MAZE.replace("steps=9", "steps=300"), 400_000, 0.05), (long_walk, 12_000, 0.1)],
-    ids=["pixels", "vectors"],
-)
 @pytest.mark.parametrize("capacity", [3000, 800], ids=["half full", "full"])
-def test_the_estimate_is_what_a_run_writes(tmp_path, monkeypatch, env, chunk_bytes, tolerance, capacity):
-    """The replay has several chunks, some of which consecutive checkpoints share."""
-    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", chunk_bytes)
+def test_the_estimate_is_near_what_a_run_writes(tmp_path, monkeypatch, capacity):
+    """The replay has many chunks, some of which consecutive checkpoints share."""
+    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 40_000)
     changes = tiny(**RUN, replay__capacity_steps=capacity, log__keep_last=3, env__num_envs=2)
+    env = MAZE.replace("steps=9", "steps=300")
     agent = voidrl.train(env, steps=1500, out=tmp_path / "run", config=changes)
     written = checkpoint.bytes_on_disk(tmp_path / "run" / "checkpoints")
     size = disk.saved_bytes(agent.tensors().values(), [])  # without updates, Adam has no moments yet
     needed = disk.checkpoint_bytes(agent.config, agent.spec, 0, size, count=3)
-    assert needed == pytest.approx(written, rel=tolerance)
+    assert needed == pytest.approx(written, rel=0.1)
 
 
 @pytest.mark.parametrize("keep_last", [1, 2])
@@ -45,14 +41,14 @@ def test_the_estimate_follows_what_a_complete_run_keeps_of_its_replay(tmp_path, 
     written = checkpoint.bytes_on_disk(tmp_path / "run" / "checkpoints")
     size = disk.saved_bytes(agent.tensors().values(), [])
     needed = disk.checkpoint_bytes(agent.config, agent.spec, 0, size, count=keep_last)
-    assert needed == pytest.approx(written, rel=0.1, abs=disk.OVERHEAD_BYTES)
+    assert needed == pytest.approx(written, rel=0.4)  # of one chunk
     assert (needed > 40_000) == (keep_last == 2)  # 900 steps of 8 + 8 + 25 bytes in the one before
 
 
 def test_before_its_end_a_run_needs_room_for_a_replay_that_it_will_not_keep(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "free_disk", lambda folder: 60_000)
+    monkeypatch.setattr(disk, "free_disk", lambda folder: 75_000)
     changes = tiny(**RUN, log__keep_replay=False, log__keep_last=1, replay__capacity_steps=3000)
-    with pytest.raises(RunFolderError, match="60 kB free, and by its end"):
+    with pytest.raises(RunFolderError, match="75 kB free, and by its end"):
         voidrl.train(long_walk, steps=2000, out=tmp_path / "run", config=changes)
     voidrl.train(long_walk, steps=200, out=tmp_path / "run", config=changes)
 
@@ -80,15 +76,11 @@ def test_a_folder_that_is_taken_is_named_before_the_disk(tmp_path, monkeypatch):
         voidrl.train(Walk, steps=100, out=tmp_path / "run", config=tiny())
 
 
-def test_a_disk_that_may_become_full_is_a_warning_and_a_resumed_run_counts_what_it_has(
-    tmp_path, monkeypatch, capsys
-):
-    voidrl.train(Walk, steps=20, out=tmp_path / "run", config=tiny(log__keep_last=9))
+def test_a_resumed_run_counts_what_it_has(tmp_path, monkeypatch):
+    voidrl.train(Walk, steps=20, out=tmp_path / "run", config=tiny())
     one = checkpoint.bytes_on_disk(tmp_path / "run" / "checkpoints")
-    monkeypatch.setattr(disk, "free_disk", lambda folder: 2 * one)
-    capsys.readouterr()
+    monkeypatch.setattr(disk, "free_disk", lambda folder: 1.5 * one)
     voidrl.resume(tmp_path / "run", steps=40)
-    assert "may become full" not in capsys.readouterr().err
-    voidrl.resume(tmp_path / "run", steps=100)
-    assert "may become full" in capsys.readouterr().err
-    assert "may become full" in (tmp_path / "run" / "log.txt").read_text()
+    monkeypatch.setattr(disk, "free_disk", lambda folder: one // 2)
+    with pytest.raises(RunFolderError, match="for a checkpoint and its successor"):
+        voidrl.train(Walk, steps=40, out=tmp_path / "other", config=tiny())

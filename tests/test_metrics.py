@@ -115,7 +115,6 @@ def test_offset_counts_the_bytes_of_the_file(tmp_path):
         for step in range(3):
             writer.write(step, {"naïve": 1.0})
             assert writer.offset == (tmp_path / "metrics.jsonl").stat().st_size
-    assert writer.offset == (tmp_path / "metrics.jsonl").stat().st_size
 
 
 def write_rows(folder, steps, **kwargs):

@@ -117,7 +117,7 @@ BEFORE_THE_START = {
     "a learner": (
         ["--ranks", "2"],
         {"method": "mepol", "replay__capacity_steps": 4000},
-        "learner 'mepol' cannot train on 2 ranks",
+        "rollouts of learner 'mepol' cannot be divided among 2 ranks",
     ),
     "a value": (["--ranks", "2"], {"steps": "many"}, "steps = 'many' cannot be used"),
 }

@@ -120,17 +120,17 @@ def test_without_a_group_nothing_is_exchanged_or_copied():
 REFUSED = {
     "batch": (
         {"learner.batch_size": 32},
-        "learner.batch_size = 32 cannot be divided among 3 ranks: expected a multiple of 3; use 30",
+        "learner.batch_size = 32 cannot be divided among 3 ranks: use 30, a multiple of 3",
     ),
     "representation": (
         {"learner.batch_size": 30, "method": "icm", "representation.batch_size": 64},
         "representation.batch_size = 64 cannot be divided among 3 ranks",
     ),
     "environments": ({"env.num_envs": 2}, "env.num_envs = 2 cannot be divided among 3 ranks"),
-    "on-policy": ({"method": "mepol"}, "learner 'mepol' cannot train on 3 ranks"),
+    "on-policy": ({"method": "mepol"}, "rollouts of learner 'mepol' cannot be divided among 3 ranks"),
     "skills": (
         {"phase": "finetune", "method": "diayn"},
-        "an agent of method 'diayn' cannot be fine-tuned on 3 ranks",
+        "fine-tuning of method 'diayn' cannot be divided among 3 ranks",
     ),
 }
 

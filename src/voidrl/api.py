@@ -12,23 +12,14 @@ from typing import TYPE_CHECKING, Any
 from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.config import (
-    Config,
-    merge,
-    require,
-    to_json,
-)
+from voidrl.config import Config, EnvConfig, merge, require, to_json
 from voidrl.config.arguments import known_arguments
 from voidrl.data.files import absolute_name
 from voidrl.data.fill import fill_replay, open_fitting
+from voidrl.engine.engine import Engine
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.suites.dmcontrol import require_task
-from voidrl.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentFailedError,
-    by_caller,
-)
+from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path
@@ -40,25 +31,12 @@ from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
 from voidrl.training import build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
+from voidrl.training.disk import require_disk_space
 from voidrl.training.evaluation import Evaluation, evaluate_agent
-from voidrl.training.layers import (
-    ConfigLayer,
-    Env,
-    Overrides,
-    as_changes,
-    finetune_layers,
-    layers_for,
-)
+from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse_method, rehearse_representation
-from voidrl.training.saved_run import (
-    LoopState,
-    begin_stream,
-    load_explorer,
-    load_run,
-    require_as_many_ranks,
-)
-from voidrl.training.wiring import make_loop
+from voidrl.training.saved_run import LoopState, begin_stream, load_run
 
 if TYPE_CHECKING:
     from voidrl.probing.result import ProbeResult
@@ -107,7 +85,9 @@ def pretrain(
             or an .npz file of `voidrl export`.
     """
     arguments = _arguments(steps, data, method=method, seed=seed, device=device)
-    return _start_new("pretrain", env, preset, config, arguments, out, overwrite, callbacks)
+    layers = partial(layers_for, env, "pretrain", config=config, arguments=arguments)
+    cheaper = layers if preset is None and not isinstance(config, Config) else None
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
 @known_arguments
@@ -132,7 +112,9 @@ def train(
     `pretrain(method=…)`; the fields `bonus.*` of the config say how much of it.
     """
     arguments = _arguments(steps, data, seed=seed, device=device)
-    return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks, bonus)
+    layers = partial(layers_for, env, "train", config=config, arguments=arguments, bonus=bonus)
+    cheaper = layers if preset is None and not isinstance(config, Config) else None
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
 @known_arguments
@@ -222,53 +204,27 @@ def resume(
         log_hidden_warnings(folder.log)
         saved = resuming.latest_of_all(folder, say)
         resumed, notes = resuming.resumed_config(folder, saved, written, changes)
-        if saved is not None:
-            require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
-        if saved is None and resumed.effective.adapts:
-            raise CheckpointError(
-                f"{folder.path} has no checkpoint to resume from: start it again, "
-                f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
-            )
-        before: dict[str, Any] = {}
-        if saved is not None:
-            threads = saved.count("cpu_threads") if "cpu_threads" in saved.meta else None  # none on a GPU
-            before = {
-                "trained_in": resuming.spec_of(saved),
-                "threads": threads,
-                "engine": saved.meta.get("engine"),
-            }
-        try:
-            parts = stack.enter_context(build.assemble(resumed, factory, say, **before))
-        except EnvironmentFailedError as error:
-            raise starting.with_traceback(error, folder.log_traceback(error)) from error
-        agent = parts.agent
+        with starting.traceback_logged(folder.log_traceback):
+            parts = stack.enter_context(build.assemble(resumed, factory, say, saved))
+        agent = parts.engine.agent
         if saved is None:  # the run starts over, and so does metrics.jsonl
             agent.representation.read_files()
-            _fill(parts, say)
-            begin_stream(agent)
+            _begin(parts.engine)
             state = LoopState(metrics_bytes=0)
         else:
-            parts.engine.explorer = load_explorer(saved, agent)
-            state = load_run(saved, agent, parts.replay)
+            state = load_run(saved, parts.engine)
         if state.steps >= resumed.steps:
             say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
         if is_main:
             require_rows(folder.path, state.metrics_bytes or 0)
-            starting.require_disk_space(folder.path, agent, say)
+            require_disk_space(folder.path, agent)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
-        for note in [
-            f"{folder.path}: resumed at step {state.steps}",
-            *notes,
-        ]:
+        dropped = hooks.load(state.callbacks, state.steps)
+        for note in [f"{folder.path}: resumed at step {state.steps}", *notes, *dropped]:
             say(note)
-        agent.origin = folder.path.absolute()
-        measure = _probe_in_training(agent, factory)
-        for note in hooks.load(state.callbacks, state.steps):
-            say(note)
-        given = parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks
-        starting.run_loop(make_loop(*given), say)
+        starting.train(parts, folder, state, hooks, _probe_in_training(agent, factory))
     return agent
 
 
@@ -305,12 +261,9 @@ def evaluate(
         device: Where a loaded agent is placed.
     """
     episodes = parse_count(episodes, "episodes")
-    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
-    agent = source if isinstance(source, Agent) else load(source, device=device)
+    agent, config, factory = _agent_in(source, env, seed, device)
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
-    trained_in = agent.config.env
-    config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=count_states)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
@@ -319,7 +272,7 @@ def evaluate(
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     place = str(agent.device)
     with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
-        build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
+        build.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
@@ -354,12 +307,19 @@ def probe(
     from voidrl.probing.run import probe_agent
 
     count = parse_count(steps)
-    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
-    agent = source if isinstance(source, Agent) else load(source, device=device)
-    config, factory = build.env_for(share.own_env(agent) if env is None else env, agent.config.env)
+    agent, config, factory = _agent_in(source, env, seed, device)
     return probe_agent(
         agent, config, factory, count, policy=policy, seed=seed, variables=variables, num_envs=num_envs
     )
+
+
+def _agent_in(
+    source: Agent | str | Path, env: Env | None, seed: int, device: str
+) -> tuple[Agent, EnvConfig, EnvFactory | None]:
+    """An agent and an environment to play in, by default its own."""
+    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
+    agent = source if isinstance(source, Agent) else load(source, device=device)
+    return agent, *build.env_for(share.own_env(agent) if env is None else env, agent.config.env)
 
 
 # Starting
@@ -370,27 +330,6 @@ def _arguments(steps: Steps | None = None, data: str | Path | None = None, **oth
     given = {"steps": None if steps is None else parse_count(steps, zero=True), **others}
     given["replay.data"] = None if data is None else absolute_name(data)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _start_new(
-    phase: str,
-    env: Env,
-    preset: str | None,
-    config: Overrides | None,
-    arguments: dict[str, Any],
-    out: str | Path | None,
-    overwrite: bool,
-    callbacks: Callbacks,
-    bonus: str | type[Method] | None = None,
-) -> Agent:
-    """Start a run from scratch, with preset `cpu` where the default would take too long."""
-
-    def layers(preset: str | None) -> list[ConfigLayer]:
-        return layers_for(env, phase, preset, config, arguments, bonus=bonus)
-
-    chooses = preset is None and not isinstance(config, Config)
-    cheaper = partial(layers, build.CPU_PRESET) if chooses else None
-    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
 @durable_output()
@@ -404,11 +343,11 @@ def _start(
     callbacks: Callbacks,
     *,
     pretrained: Agent | None = None,
-    cheaper: Callable[[], list[ConfigLayer]] | None = None,
+    cheaper: Callable[[str], list[ConfigLayer]] | None = None,
 ) -> Agent:
     """Build everything before the folder is made, so that bad input leaves nothing behind.
 
-    `cheaper` returns the layers for a CPU on which the given ones would take too long.
+    `cheaper` returns the layers with another preset, for a CPU on which the given ones would take too long.
     """
     notes: list[str] = []
     hooks = _hooks(callbacks)
@@ -423,7 +362,7 @@ def _start(
     probed, config = probe(layers)
     if cheaper is not None and (note := build.cpu_preset_note(env, probed.spec, config)):
         notes.append(note)
-        layers = cheaper()
+        layers = cheaper(build.CPU_PRESET)
         probed, config = probe(layers)
     if probed.factory is None and config.effective.learns_task:
         require_task(config.env.id, f"to {config.phase} needs one")
@@ -433,39 +372,36 @@ def _start(
     with ExitStack() as stack:
         with starting.logged_start(env, layers, out):
             parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
-        agent = parts.agent
+        agent, engine = parts.engine.agent, parts.engine
         if pretrained is None:
             agent.representation.read_files()
         else:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
             if Explorer.is_needed(config):
-                parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
-        _fill(parts, notes.append)
+                engine.explorer = Explorer.copy_of(pretrained, agent.device)
         rehearse_representation(agent)
         rehearse_method(agent)
-        begin_stream(agent)
+        _begin(engine)
         if note := starting.short_run_note(agent):
             notes.append(note)
         name = starting.default_name(to_json(config), config.env.id)
         if dist.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            starting.require_disk_space(path, agent, notes.append)
+            require_disk_space(path, agent)
         with starting.logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
         with starting.new_folder(out, name, overwrite) as folder:
-            agent.origin = folder.path.absolute()
             if dist.current().is_main:
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             log_hidden_warnings(folder.log)
-            parts.engine.say = say = starting.speaker(folder)
+            engine.say = starting.speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
-                say(note)
-            given = parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks, pretrained
-            starting.run_loop(make_loop(*given), say)
+                engine.say(note)
+            starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
     return agent
 
 
@@ -475,10 +411,12 @@ def _hooks(callbacks: Callbacks) -> CallbackList:
     return hooks if dist.current().is_main else CallbackList()
 
 
-def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
-    """Fill the replay of a run that starts from its dataset, if it has one."""
-    if data := parts.agent.config.replay.data:
-        say(fill_replay(parts.replay, data, parts.agent.config.env, parts.agent.method))
+def _begin(engine: Engine) -> None:
+    """Fill the replay of a new run from its dataset, and give each rank its random numbers."""
+    config = engine.agent.config
+    if data := config.replay.data:
+        engine.say(fill_replay(engine.replay, data, config.env, engine.agent.method))
+    begin_stream(engine.agent)
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:

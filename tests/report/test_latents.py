@@ -14,6 +14,7 @@ from PIL import Image
 from tiny_runs import MAZE, tiny
 
 import voidrl
+from voidrl.engine.engine import Engine
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError
 from voidrl.replay import Replay
 from voidrl.replay.sizes import row_count
@@ -167,7 +168,7 @@ def test_observations_are_those_of_the_replay_itself(film):
     stored = _StoredReplay(saved, agent.spec.frame_stack)
     slots, time = stored.evenly_spaced(10**6, meta["steps"])
     whole = Replay(agent.spec, 2, 60, 0, torch.device("cpu"), torch.device("cpu"))
-    load_run(checkpoint.load(saved.path), voidrl.load(film), whole)
+    load_run(checkpoint.load(saved.path), Engine(voidrl.load(film), whole, print))
     frames = stored.read("frames", stored.stacks(slots).flatten()).reshape(len(slots), *agent.spec.obs_shape)
     assert np.array_equal(frames, whole.observations(torch.from_numpy(slots)).numpy())
     assert set(whole.sample(2000).tolist()) <= set(slots.tolist()), "all that is learned from can be shown"

@@ -316,15 +316,15 @@ def _require_resumable(command: str, argv: list[str], size: int) -> None:
     from voidrl import api
     from voidrl.config import update
     from voidrl.runs.status import read_status
-    from voidrl.training import build
     from voidrl.training.layers import as_changes
     from voidrl.training.saved_run import require_as_many_ranks
+    from voidrl.training.split import require_ranks
 
     folder, written = api.open_run(options.run)
     status = read_status(folder.path)
     if status is not None and status.checkpoint is not None:
         require_as_many_ranks(folder.path, status.ranks, size)
-    build.require_ranks(update(written, as_changes(read_changes(options.config))), None, size)
+    require_ranks(update(written, as_changes(read_changes(options.config))), None, size)
 
 
 def _resume(command: str, argv: list[str]) -> None:

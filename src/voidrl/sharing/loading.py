@@ -15,6 +15,7 @@ from voidrl.system.device import placed
 from voidrl.system.files import user_path
 from voidrl.system.threads import cpu_threads
 from voidrl.training import build, resuming, starting
+from voidrl.training.saved_run import spec_of
 
 
 def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, best: bool = False) -> Agent:
@@ -50,7 +51,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
-    spec, config = resuming.spec_of(saved), resuming.config_of(saved)
+    spec, config = spec_of(saved), resuming.config_of(saved)
     with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))

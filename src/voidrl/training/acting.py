@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from voidrl import dist
 from voidrl.agent import diagnosis
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.detours import Detours
@@ -137,7 +138,6 @@ class Actors:
         """Store one step of all environments; returns whether any rank is to stop."""
         run, state, agent, skill = self.run, self.run.state, self.agent, pending.skill
         taken = pending.actions if isinstance(pending.actions, Tensor) else pending.actions.numpy()
-        is_stopped = run.stops
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
         # With the first update the task's skill is chosen, if there is to be one.
@@ -156,9 +156,9 @@ class Actors:
             changes,
         )
         ended = result.ended & real
-        steps, episodes, stops = run.totals.add(added, int(ended.sum()), is_stopped)
-        state.steps += steps
-        state.episodes += episodes
+        steps, episodes, stops = dist.total(added, int(ended.sum()), run.stops)  # of all ranks
+        state.steps += int(steps)
+        state.episodes += int(episodes)
         agent.steps = run.initial_agent_steps + state.steps
         self._count_visits(result.info)
         if self.observes or self.begins:
@@ -175,7 +175,7 @@ class Actors:
             run.unlogged.finished.append((float(self.score[i]), int(self.length[i])))
             self.adapter.finished(float(self.score[i]))
             self.score[i], self.length[i] = 0.0, 0
-        return stops
+        return stops > 0
 
     def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""
@@ -188,16 +188,14 @@ class Actors:
                 method.begin(obs[fresh], fresh, representation)
             obs, skill = obs[env], skill[env]
         note = method.observe(obs, skill, env, representation) if self.observes else None
-        if self.agent.note_dim:
-            self._annotate(env, note)
-
-    def _annotate(self, env: Tensor, note: Tensor | None) -> None:
-        expected, name = (len(env), self.agent.note_dim), self.run.config.method.name
+        if not self.agent.note_dim:
+            return
+        expected = (len(env), self.agent.note_dim)
         if note is None or note.shape != expected:
-            given = "nothing" if note is None else f"a tensor of shape {tuple(note.shape)}"
             raise ConfigError(
-                f"method {name!r} noted {given} in `observe` and has note_dim = {expected[1]}: expected a "
-                f"tensor of shape {expected}"
+                f"method {self.run.config.method.name!r} noted "
+                f"{'nothing' if note is None else f'a tensor of shape {tuple(note.shape)}'} in `observe` and "
+                f"has note_dim = {self.agent.note_dim}: expected a tensor of shape {expected}"
             )
         self.replay.annotate(env, note)
 

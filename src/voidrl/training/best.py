@@ -1,8 +1,7 @@
 """The zero-shot, best and last agent of a fine-tuning run.
 
-Fine-tuning evaluates the pre-trained agent at step 0 and its own agent at the end, even without
-`log.eval_every_steps`. The best evaluated agent is kept in RUN/best, with the row of its evaluation. That
-folder is the only state, with which a resumed run compares.
+The best evaluated agent is kept in RUN/best, with the row of its evaluation. That folder is the only state,
+with which a resumed run compares.
 """
 
 from __future__ import annotations
@@ -10,96 +9,28 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 
-from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.config import Config, EnvConfig
-from voidrl.envs.vector import Envs
 from voidrl.errors import by_caller
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import BY_RUN, FILE_NAME, EvaluationSummary, best_agent, zero_shot
 from voidrl.runs.folder import RunFolder
-from voidrl.system.device import seeded
-from voidrl.training.evaluation import (
-    EVALUATION_STREAM,
-    Evaluation,
-    evaluate_agent,
-    evaluation_record,
-    run_seed,
-)
-from voidrl.training.metrics import MetricsWriter
-from voidrl.training.metrics.health import ReturnMonitor
-
-MAX_EPISODES = 10
-"""Episodes of the evaluations at step 0 and at the end, if `log.eval_episodes` is larger."""
-MAX_EPISODE_STEPS = 27_000
-"""Steps after which these evaluations cut an episode, at most those of the run: tasks may have no end. This
-is Atari's time limit, the longest of all suites."""
-
-OpenEnvs = Callable[[], AbstractContextManager[Envs]]
-"""Opens the evaluation environments, for one evaluation or for the whole run."""
+from voidrl.training.evaluation import EVALUATION_STREAM, Evaluation, evaluation_record, run_seed
 
 
 class BestAgent:
-    """Evaluates a fine-tuning run at its start and end, and keeps its best evaluated agent."""
+    """Keeps the best evaluated agent of a fine-tuning run, and says how it compares with first and last."""
 
-    def __init__(self, folder: RunFolder, config: Config, open_envs: OpenEnvs | None) -> None:
-        """Read the state of a resumed run from its folder. Without `open_envs` nothing is evaluated."""
-        self.folder, self.config, self.open_envs = folder, config, open_envs
+    def __init__(self, folder: RunFolder, config: Config) -> None:
+        """Read the state of a resumed run from its folder."""
+        self.folder, self.config = folder, config
         self.zero_shot = zero_shot(folder.path)
         kept = best_agent(folder.path)
         self.best = None if kept is None else kept[0]
         self.last: EvaluationSummary | None = None
-        self._last_evaluation: Evaluation | None = None
-        self._monitor = ReturnMonitor(config)
-        self.max_episode_steps = min(MAX_EPISODE_STEPS, config.steps)
-
-    def start(self, pretrained: Agent, device: torch.device, writer: MetricsWriter) -> None:
-        """Evaluate the pre-trained agent on the task; its row has step 0, and it is the first best agent."""
-        if self.open_envs is None:
-            return
-        # Initial weights draw random numbers before they are replaced, and other ranks have no such agent.
-        with seeded(self.config.seed, device), dist.alone():
-            agent = on_task(pretrained, self.config.env, device)
-        self._evaluate(agent, 0, writer)
-        self.zero_shot = self.last
-
-    def finish(self, agent: Agent, step: int, writer: MetricsWriter) -> None:
-        """Evaluate the last agent, unless that was just done, and write `evaluation.json`."""
-        if self.open_envs is None:
-            return
-        if self.last is None or self.last.step != step:
-            self._evaluate(agent, step, writer)
-        if self.last is None or self._last_evaluation is None:  # returns are not finite
-            return
-        settings: dict[str, Any] = {"env": self.config.env.id, "episodes": len(self._last_evaluation.returns)}
-        settings |= {"steps": None, "seed": _seed(self.config, step), "deterministic": True}
-        settings |= {"epsilon": self.config.log.eval_epsilon, "num_envs": None, "count_states": False}
-        saved = evaluation_record(agent, self.folder.path, self._last_evaluation, settings)
-        saved["agent"]["steps"] = step  # the checkpoint of this step is not written yet
-        path = self.folder.path / FILE_NAME
-        checkpoint.remove_leftovers(path)
-        checkpoint.write_json_atomic(path, {**saved, **BY_RUN})
-
-    def _evaluate(self, agent: Agent, step: int, writer: MetricsWriter) -> None:
-        assert self.open_envs is not None
-        log, seed = self.config.log, _seed(self.config, step)
-        with dist.alone(), seeded(seed, agent.device), self.open_envs() as envs:
-            result = evaluate_agent(
-                agent,
-                envs,
-                min(log.eval_episodes, MAX_EPISODES),
-                seed,
-                epsilon=log.eval_epsilon,
-                max_episode_steps=self.max_episode_steps,
-            )
-        writer.write(step, {"phase": self.config.phase, **result.metrics()})
-        self.see(agent, step, result)
 
     def see(self, agent: Agent, step: int, evaluation: Evaluation) -> None:
         """Keep the agent if no evaluation so far was better; of equals, the later one is kept."""
@@ -114,9 +45,18 @@ class BestAgent:
                 checkpoint.discard(root, steps)
         self.best = self.last
 
-    def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
-        """New warnings for this row of training."""
-        return [] if self.zero_shot is None else self._monitor.check(step, row, self.zero_shot)
+    def write_evaluation(self, agent: Agent, step: int) -> None:
+        """Write `evaluation.json` of the last agent, unless its returns are not finite."""
+        if self.last is None:
+            return
+        settings = {"env": self.config.env.id, "episodes": len(self._last_evaluation.returns), "steps": None}
+        settings |= {"seed": run_seed(self.config.seed, EVALUATION_STREAM, step), "deterministic": True}
+        settings |= {"epsilon": self.config.log.eval_epsilon, "num_envs": None, "count_states": False}
+        saved = evaluation_record(agent, self.folder.path, self._last_evaluation, settings)
+        saved["agent"]["steps"] = step  # the checkpoint of this step is not written yet
+        path = self.folder.path / FILE_NAME
+        checkpoint.remove_leftovers(path)
+        checkpoint.write_json_atomic(path, {**saved, **BY_RUN})
 
     def summary(self, step: int) -> list[str]:
         """The closing line of a complete run, and a recommendation if its last agent is not the best."""
@@ -175,7 +115,3 @@ def _shown(found: EvaluationSummary, of_success: bool) -> str:
     size = abs(value)
     digits = ",.0f" if size >= 100 else ".1f" if size >= 10 else ".2f" if size >= 0.1 or not size else ".2g"
     return format(value, digits)
-
-
-def _seed(config: Config, step: int) -> int:
-    return run_seed(config.seed, EVALUATION_STREAM, step)

@@ -37,14 +37,16 @@ from voidrl.errors import ConfigError, SpaceError, by_caller
 from voidrl.nets.augment import network_spec, with_shift
 from voidrl.nets.encoder import stack_for
 from voidrl.presets.presets import NO_PRESET, default_preset
-from voidrl.replay import Replay, make_replay
+from voidrl.replay import make_replay
+from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import pick_device, placed
 from voidrl.system.threads import cpu_threads
 from voidrl.system.units import human_count, human_seconds
-from voidrl.training.best import MAX_EPISODES, OpenEnvs
+from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
 from voidrl.training.layers import ConfigLayer, Env
 from voidrl.training.metrics.loggers import import_wandb
-from voidrl.training.split import check_ranks, replay_part, require_same_config
+from voidrl.training.saved_run import spec_of
+from voidrl.training.split import replay_part, require_ranks, require_same_config
 from voidrl.types import EnvSpec
 
 ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
@@ -127,11 +129,6 @@ def require_fitting(probed: Probed, config: Config, size: int | None = None) -> 
     require_ranks(config, probed.factory, dist.expected_size() if size is None else size)
 
 
-def require_ranks(config: Config, factory: EnvFactory | None, size: int) -> None:
-    """Refuse a run that `size` ranks cannot divide."""
-    check_ranks(config, Pieces.of(config), factory, size)
-
-
 def cpu_preset_note(env: Env, spec: EnvSpec, config: Config) -> str:
     """A sentence if preset `cpu` should replace the defaults; "" where they are affordable.
 
@@ -190,52 +187,47 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
 # Runs
 
 
-class Assembly(NamedTuple):
-    """Everything that a run needs, except its folder."""
+class Parts(NamedTuple):
+    """Everything that a run needs, except its folder; the engine has the agent and the replay."""
 
+    engine: Engine
     envs: Envs
     eval_envs: OpenEnvs | None
-    agent: Agent
-    replay: Replay
-    engine: Engine
 
 
 @contextmanager
 def assemble(
-    config: Config,
-    factory: EnvFactory | None,
-    say: Callable[[str], None],
-    *,
-    trained_in: EnvSpec | None = None,
-    threads: int | None = None,
-    engine: str | None = None,
-) -> Iterator[Assembly]:
+    config: Config, factory: EnvFactory | None, say: Callable[[str], None], saved: Checkpoint | None = None
+) -> Iterator[Parts]:
     """Build a run, for its duration; combinations that cannot work are refused here.
 
     Args:
         config: The config, with nothing left to decide.
         factory: Makes one environment; None takes `config.env.id`.
         say: Shows a sentence to the user.
-        trained_in: The spaces of a run that is resumed, to compare with the environment's.
-        threads: Its number of CPU threads so far.
-        engine: Its engine so far.
+        saved: The checkpoint of a run that is resumed, whose spaces, threads and engine are kept.
     """
     if config.log.wandb_project:
         import_wandb()
     require_ranks(config, factory, dist.current().size)
     require_same_config(config)
-    place = dist.own_device(config.device)
+    place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
+    count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
-        closing(_make_envs(config, factory, place)) as envs,
+        closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
         _eval_envs(config, factory, place) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
         cpu_threads(
-            device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
+            device,
+            update_gflop(envs.spec, config),
+            fixed=config.cpu_threads,
+            before=meta.get("cpu_threads"),
+            say=say,
         ),
     ):
-        if trained_in is not None:
-            require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
+        if saved is not None:
+            require_same_spaces(spec_of(saved), config.env.id, envs.spec, config.env.id)
         for notice in envs.reading.notices:
             say(notice)
         if config.effective.adapts and is_tensor_env(factory) and config.log.eval_episodes:
@@ -248,19 +240,8 @@ def assemble(
         dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
         size = envs.spec, envs.num_envs, agent.method.skill_dim
         replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
-        with closing(Engine(agent, replay, say, before=engine)) as runner:
-            yield Assembly(envs, eval_envs, agent, replay, runner)
-
-
-def _make_envs(config: Config, factory: EnvFactory | None, device: str) -> Envs:
-    """The training environments of this rank."""
-    env, count = config.env, len(dist.current().part(config.env.num_envs))
-    try:
-        return make_envs(env, factory, count, pretraining=config.effective.pretrains, device=device)
-    except ConfigError as error:
-        if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
-            raise ConfigError(f"{error}; or pass the factory as env=…") from error
-        raise
+        with closing(Engine(agent, replay, say, before=meta.get("engine"))) as engine:
+            yield Parts(engine, envs, eval_envs)
 
 
 @contextmanager
@@ -270,16 +251,16 @@ def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Itera
     With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them at its start and its end.
     """
     log = config.log
-    at_ends = config.effective.adapts and log.eval_episodes > 0 and not is_tensor_env(factory)
-    if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
-        yield None
-        return
-    if is_tensor_env(factory):
+    if is_tensor_env(factory) and log.eval_every_steps:
         raise ConfigError(
             f"log.eval_every_steps = {log.eval_every_steps} cannot be used with environments that "
             f"were passed as objects, since evaluations would cut their episodes: pass a function that takes "
             f"num_envs and device, or set it to 0"
         )
+    at_ends = config.effective.adapts and log.eval_episodes > 0 and not is_tensor_env(factory)
+    if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
+        yield None
+        return
     env = dataclasses.replace(config.env, count_states=False)
     episodes = log.eval_episodes if log.eval_every_steps else min(log.eval_episodes, MAX_EPISODES)
     num_envs = evaluation_envs(config.env, episodes)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.config import Config
     from voidrl.training.evaluation import Evaluation
-    from voidrl.training.run import Run
 
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
@@ -34,51 +34,26 @@ MAX_STATE_BYTES = 100_000  # of a callback, in the manifest of a checkpoint
 Mode = Literal["max", "min"]
 
 
+@dataclass(frozen=True, repr=False)
 class RunView:
     """A run as a callback sees it. The attributes cannot be set."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def step(self) -> int:
-        """Environment steps taken."""
-        return self._run.state.steps
-
-    @property
-    def updates(self) -> int:
-        """Updates of the agent."""
-        return self._run.state.updates
-
-    @property
-    def config(self) -> Config:
-        """The config of the run; `config.steps` is the total number of steps."""
-        return self._run.config
-
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return self._run.folder.path
-
-    @property
-    def agent(self) -> Agent:
-        """The agent in training, not a copy: evaluate or save it, but do not change it."""
-        return self._run.agent
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """The newest row of `metrics.jsonl` that is not an evaluation; empty before the first."""
-        return self._run.row
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The newest evaluation (`log.eval_every_steps`)."""
-        return self._run.evaluation
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """The newest checkpoint."""
-        return self._run.checkpoint
+    step: int
+    """Environment steps taken."""
+    updates: int
+    """Updates of the agent."""
+    config: Config
+    """The config of the run; `config.steps` is the total number of steps."""
+    folder: Path
+    """The run folder."""
+    agent: Agent
+    """The agent in training, not a copy: evaluate or save it, but do not change it."""
+    row: Mapping[str, Any]
+    """The newest row of `metrics.jsonl` that is not an evaluation; empty before the first."""
+    evaluation: Evaluation | None
+    """The newest evaluation (`log.eval_every_steps`)."""
+    checkpoint: Path | None
+    """The newest checkpoint."""
 
 
 class Callback:
@@ -121,45 +96,40 @@ class CallbackList:
     """The callbacks of a run by event. `stopped_by` is the name of the first that returned `STOP`."""
 
     def __init__(self, callbacks: Callbacks = ()) -> None:
-        self.stopped_by: str | None = None
-        self._stateful: list[Callback] = []
-        self._hooks: dict[str, list[tuple[str, Hook]]] = {event: [] for event in EVENTS}
         several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str | Mapping)
         require(several, "callbacks", callbacks, "a list of them, such as [StopOnPlateau()]")
-        for callback in callbacks:
-            for event, name, hook in _hooks_of(callback):
-                self._hooks[event].append((name, hook))
-            if isinstance(callback, Callback) and type(callback).state is not Callback.state:
-                self._stateful.append(callback)
-        self.has_step_hooks = bool(self._hooks["on_step"])
+        self.stopped_by: str | None = None
+        given = [*callbacks]
+        self._hooks = [hook for callback in given for hook in _hooks_of(callback)]
+        self._callbacks = [callback for callback in given if isinstance(callback, Callback)]
+        self.has_step_hooks = any(event == "on_step" for event, _, _ in self._hooks)
 
     def call(self, event: str, run: RunView) -> None:
         """Call the hooks of an event."""
-        for name, hook in self._hooks[event]:
+        for name, hook in [(name, hook) for of, name, hook in self._hooks if of == event]:
             answer = _guarded(name, event, run.step, hook, run)
-            if answer is None:
-                continue
-            if not (isinstance(answer, str) and answer == STOP):
+            if answer is not None and not (isinstance(answer, str) and answer == STOP):
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(answer)} from {event} at step {run.step}: expected "
                     f"None, or voidrl.STOP to end the run"
                 )
-            if self.stopped_by is None and event != "on_end":
-                self.stopped_by = name
+            if answer is not None and event != "on_end":
+                self.stopped_by = self.stopped_by or name
 
     def state(self, step: int) -> list[dict[str, Any]]:
         """The states of all callbacks that have one, for a checkpoint."""
         found = []
-        for callback in self._stateful:
+        for callback in self._callbacks:
             name = type(callback).__name__
             state = _guarded(name, "state", step, callback.state)
-            if state is not None and not _can_be_saved(state):
+            if state is None:
+                continue
+            if not _can_be_saved(state):
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(state)} from state at step {step}: expected a "
                     f"dictionary of up to {MAX_STATE_BYTES} bytes that survives a round trip through JSON"
                 )
-            if state is not None:
-                found.append({"callback": _name_of(callback), "state": state})
+            found.append({"callback": _name_of(callback), "state": state})
         return found
 
     def load(self, states: Iterable[Mapping[str, Any]], step: int) -> list[str]:
@@ -167,7 +137,7 @@ class CallbackList:
 
         Returns a sentence for each state without a callback.
         """
-        waiting, notes = [*self._stateful], []
+        waiting, notes = [*self._callbacks], []
         for saved in states:
             callback = next((each for each in waiting if _name_of(each) == saved["callback"]), None)
             if callback is None:
@@ -178,22 +148,24 @@ class CallbackList:
         return notes
 
 
-def _hooks_of(callback: Any) -> list[tuple[str, str, Hook]]:
+def _hooks_of(callback: Any) -> Iterator[tuple[str, str, Hook]]:
     """The event, name and function of each hook that a callback overrides."""
     if isinstance(callback, Mapping):
         for event, hook in callback.items():
             require(event in EVENTS, "event of a callback", event, f"one of {', '.join(EVENTS)}")
             require(callable(hook), f"callback for {event}", hook, "a function of the run")
-        return [(event, getattr(hook, "__name__", repr(hook)), hook) for event, hook in callback.items()]
+            yield event, getattr(hook, "__name__", repr(hook)), hook
+        return
     if not isinstance(callback, Callback):
         remedy = "; a class needs parentheses: Class()" if isinstance(callback, type) else ""
         raise ConfigError(
             f"callbacks holds {shown(callback)}: expected instances of voidrl.Callback, or dictionaries such "
             f"as {{'on_row': function}}{remedy}"
         )
-    name = type(callback).__name__
-    hooks = [(event, name, getattr(callback, event)) for event in EVENTS]
-    return [each for each in hooks if getattr(each[2], "__func__", each[2]) is not getattr(Callback, each[0])]
+    for event in EVENTS:
+        hook = getattr(callback, event)
+        if getattr(hook, "__func__", hook) is not getattr(Callback, event):
+            yield event, type(callback).__name__, hook
 
 
 def _can_be_saved(state: Any) -> bool:
@@ -231,7 +203,7 @@ class MetricCallback(Callback):
         """After a new value."""
         raise NotImplementedError
 
-    def on_start(self, run: RunView) -> str | None:
+    def on_start(self, run: RunView) -> None:
         """Refuse a metric of evaluations in a run without evaluations."""
         self._known = set()
         if self.metric.startswith("eval/") and not run.config.log.eval_every_steps:
@@ -239,7 +211,6 @@ class MetricCallback(Callback):
                 f"metric {self.metric!r} is never measured with log.eval_every_steps = 0: set it, or choose "
                 f"a metric of the rows, such as 'episode/return'"
             )
-        return None
 
     def on_row(self, run: RunView) -> str | None:
         """Look for the metric in a row."""
@@ -250,12 +221,11 @@ class MetricCallback(Callback):
         assert run.evaluation is not None
         return self._look(run, run.evaluation.metrics())
 
-    def on_end(self, run: RunView) -> str | None:
+    def on_end(self, run: RunView) -> None:
         """Warn of a metric that was never there."""
         if self._known and self.metric not in self._known:
             unknown = UnknownNameError("metric", self.metric, self._known)
             warnings.warn(f"callback {type(self).__name__}: {unknown}", VoidrlWarning, stacklevel=2)
-        return None
 
     def _look(self, run: RunView, values: Mapping[str, Any]) -> str | None:
         self._known |= {name for name, value in values.items() if isinstance(value, int | float)}

@@ -17,11 +17,14 @@ class Snapshots(Hook):
     Before the checkpoint of the same step: a run that is resumed there would not pass this step again.
     """
 
-    def after_report(self, run: Run, before: int) -> None:
+    def report(self, run: Run, before: int) -> bool:
         """Save the agent as it is, without running the updates that are due."""
         number = _snapshots_by(run, run.state.steps)
-        if not run.is_main or number == _snapshots_by(run, before):
-            return
+        if run.is_main and number > _snapshots_by(run, before):
+            self._save(run, number)
+        return False
+
+    def _save(self, run: Run, number: int) -> None:
         failures.require_finite_weights(run)
         agent, root = run.agent, run.folder.snapshots_path
         path = agent.save_checkpoint(root, keep_last=sys.maxsize)
@@ -47,9 +50,7 @@ class Checkpoints(Hook):
         if counter is not None and run.is_main:  # the others have handed theirs over
             state.states = counter.state()
         state.callbacks = run.callbacks.state(state.steps)
-        keeps = run.config.log.keep_replay or state.steps < run.config.steps
-        replay, engine = run.replay if keeps else None, run.engine
-        path = save_run(run.folder, run.agent, replay, state, engine.explorer, engine.mode)
+        path = save_run(run.folder, run.engine, state)
         state.states = {}
         run.folder.log(f"checkpoint {path.name}")
         run.folder.status.saved(state.steps)

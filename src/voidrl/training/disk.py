@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from voidrl.config import Config
+from voidrl.agent import Agent
+from voidrl.config import Config, update
 from voidrl.errors import RunFolderError, by_caller
-from voidrl.replay.sizes import chunk_row_count, row_count, slot_bytes
+from voidrl.replay.sizes import slot_bytes
+from voidrl.runs import checkpoint
 from voidrl.system.machine import free_disk
 from voidrl.system.units import human_bytes
 from voidrl.types import EnvSpec
 
 ADAM_MOMENTS = 2
-OVERHEAD_BYTES = 10_000  # random states, headers and manifest of a checkpoint
-FEWEST = 2  # checkpoints that must fit: the newest is kept until its successor is complete
 
 
 def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) -> int:
@@ -30,74 +30,36 @@ def checkpoint_bytes(
 ) -> int:
     """Disk space of the last `count` checkpoints of a complete run, of its snapshots and its best agent.
 
-    A checkpoint holds the agent and the whole replay, the last one only with `log.keep_replay`. Chunks of the
-    replay that have not changed since the checkpoint before are the same files, so another one costs an agent
-    and the chunks written to since.
-
-    Args:
-        config: The config of the run.
-        spec: The spaces of its environment.
-        skill_dim: The width of its method's skills.
-        note_dim: The width of its method's notes.
-        agent: `saved_bytes` of the agent.
-        count: How many checkpoints; fewer if the run writes fewer.
+    A checkpoint holds the agent, of `saved_bytes`, and the whole replay; the last one only with
+    `log.keep_replay`. Checkpoints share the files of what has not changed in the replay, up to one chunk.
     """
-    num_envs, log = config.env.num_envs, config.log
-    rows = row_count(config.replay.capacity_steps, num_envs, spec)
-    # `starts` is in a file of its own.
-    row_size = num_envs * (slot_bytes(spec, skill_dim, note_dim=note_dim) - 8)
-    chunk_rows = chunk_row_count(spec, num_envs, skill_dim)
-    positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
-    if config.replay.priority_exponent:
-        positions += 8 * rows * num_envs
-
-    every = log.checkpoint_every_steps
-    saves = [*range(every, config.steps, every), config.steps]
+    log, capacity = config.log, config.replay.capacity_steps
+    saves = [*range(log.checkpoint_every_steps, config.steps, log.checkpoint_every_steps), config.steps]
     if config.effective.adapts:
         saves.insert(0, 0)  # the pre-trained agent
-    # Rows written by then: one for each step of all environments, and one for each reset after a checkpoint.
-    written = [-(-steps // num_envs) + -(-steps // every) for steps in saves[-count:]]
-
-    def chunk(index: int, rows_by_then: int) -> int:
-        return row_size * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))
-
-    chunks = range(-(-rows // chunk_rows))
-    total = len(written) * (agent + OVERHEAD_BYTES)
-    stored = written if log.keep_replay else written[:-1]  # with the replay
-    if stored:
-        total += len(stored) * positions + sum(chunk(i, stored[-1]) for i in chunks)
-    for before, after in pairwise(stored):
-        first, last = before - 2, min(after, before + rows) - 1  # a reset marks the last step as cut
-        touched = [*range(first, last, chunk_rows), last] if before else []
-        total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})
-    kept = sum(steps <= config.steps for steps in log.snapshot_steps) + config.effective.adapts
-    return total + kept * agent
+    saves = saves[-count:]
+    with_replay = saves if log.keep_replay else saves[:-1]
+    stored = min(with_replay[-1], capacity) if with_replay else 0
+    for before, after in pairwise(with_replay):  # steps in the one before that the one after has overwritten
+        stored += max(0, min(after, before + capacity) - max(before, capacity))
+    agents = len(saves) + sum(steps <= config.steps for steps in log.snapshot_steps) + config.effective.adapts
+    positions = 8 * capacity * len(with_replay)  # of episodes, which are written in full each time
+    return agents * agent + stored * (slot_bytes(spec, skill_dim, note_dim=note_dim) - 8) + positions
 
 
-def require_disk(
-    folder: Path, needed: Callable[[int], int], keep_last: int, say: Callable[[str], None]
-) -> None:
-    """Refuse a run whose checkpoints cannot fit on the disk of its folder; warn if not all of them may.
-
-    Args:
-        folder: The run folder, which need not exist yet.
-        needed: The disk space of a number of checkpoints, by the end of the run.
-        keep_last: How many are kept.
-        say: Takes the warning.
-    """
+def require_disk_space(folder: Path, agent: Agent) -> None:
+    """Refuse a run whose newest checkpoint would not fit beside the one before, which is kept until then."""
+    size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
+    config = update(agent.config, {"log.keep_replay": True})  # all but the last one hold it
+    needed = checkpoint_bytes(
+        config, agent.spec, agent.method.skill_dim, size, count=2, note_dim=agent.note_dim
+    )
+    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
+    needed -= sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
     free = free_disk(folder)
-    if free is None:
-        return
-    fewest, most = needed(FEWEST), needed(keep_last + 1)
-    if fewest > free:
-        out = by_caller("out", "--out")
+    if free is not None and needed > free:
         raise RunFolderError(
             f"the disk of {folder} has {human_bytes(free)} free, and by its end the run needs "
-            f"{human_bytes(fewest)} for a checkpoint and its successor: choose another {out}, or lower "
-            f"replay.capacity_steps"
-        )
-    if most > free:
-        say(
-            f"the disk of {folder} may become full: {human_bytes(free)} are free, and by its end the run "
-            f"needs {human_bytes(most)} for checkpoints; lower log.keep_last or replay.capacity_steps"
+            f"{human_bytes(needed)} for a checkpoint and its successor: choose another "
+            f"{by_caller('out', '--out')}, or lower replay.capacity_steps"
         )

@@ -148,14 +148,16 @@ def evaluate_agent(
                 explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
                 chosen = torch.where(explore, random_actions, chosen)
             action = chosen if envs.takes_tensors else chosen.cpu().numpy()
-            if isinstance(action, np.ndarray) and not np.isfinite(action).all():
-                raise _bad_action(agent)
             real = ~ended  # after the end of an episode, this step is the reset
             counted = real & playing & (True if steps is None else taken < budget)
-            envs.send(action)
-            result = envs.recv(counted)
-            if not envs.actions_are_finite:
-                raise _bad_action(agent)
+            if is_finite := isinstance(action, torch.Tensor) or bool(np.isfinite(action).all()):
+                envs.send(action)
+                result = envs.recv(counted)
+            if not (is_finite and envs.actions_are_finite):  # of tensors, this is known with the results
+                raise NonFiniteError(
+                    f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
+                    f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
+                )
             if watch is not None:
                 watch(result)
             history.add(
@@ -180,13 +182,6 @@ def evaluate_agent(
     returns, lengths, successes = zip(*chain(*played), strict=True)
     known_successes = [*successes] if reports_success else None
     return Evaluation([*returns], [*lengths], known_successes, counted_steps, counts, envs.game)
-
-
-def _bad_action(agent: Agent) -> NonFiniteError:
-    return NonFiniteError(
-        f"the policy's action is not finite in an evaluation at step {agent.steps}: expected numbers in "
-        f"[-1, 1]; training has diverged, use an older checkpoint"
-    )
 
 
 def evaluation_record(

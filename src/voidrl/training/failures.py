@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from voidrl import dist
 from voidrl.agent import diagnosis
@@ -34,13 +33,11 @@ def explained(run: Run) -> Iterator[None]:
         yield
     except RankLostError as error:
         folder.log_traceback(error)  # which says how the connection was lost
-        again = f"resume with `{resume_command(folder, run.config, run.group)}`"
+        again = f"resume with `{resume_command(folder, run.config)}`"
         raise RankLostError(f"{error}; {_kept(run)}, {again}") from error
-    except CallbackFailedError as error:
-        raise CallbackFailedError(f"{error}; {_kept(run)}, {log}") from error
-    except EnvironmentFailedError as error:
-        where = f"at step {state.steps} of the run; {_kept(run)}"
-        raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
+    except (CallbackFailedError, EnvironmentFailedError) as error:
+        where = f", at step {state.steps} of the run" * isinstance(error, EnvironmentFailedError)
+        raise type(error)(f"{error}{where}; {_kept(run)}, {log}") from error
     except Exception as error:
         if not (failure := diagnosis.failed_piece(run.agent, error)):
             raise
@@ -55,43 +52,26 @@ def needs_traceback(error: Exception) -> bool:
 
 
 def say_how_it_ended(run: Run) -> None:
-    """Record the end of a run: that it is complete, or who stopped it, which a signal raises."""
-    path = run.checkpoint
-    assert path is not None
-    is_complete = run.state.steps >= run.config.steps
-    if is_complete:
-        run.folder.status.finish(run.state.steps)
-    signal, callback = run.totals.first_text([run.stop.requested, run.callbacks.stopped_by])
-    if signal:
-        raise interrupted(run, signal, path, is_complete)
-    if not is_complete:
-        say_who_stopped(run, callback, path)
-
-
-def interrupted(run: Run, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
-    """Record the stop, unless the run is complete; returns the exception that ends the command."""
+    """Record whether the run is complete or was stopped, and by whom; a signal raises."""
     steps, total = run.state.steps, run.config.steps
-    run.folder.log(f"stopped by {signal} at step {steps}")
-    if is_complete:
-        return RunInterrupted(
-            f"stopped by {signal} after the last of {total} steps; the run is complete, with checkpoint "
-            f"{path.name}"
-        )
-    run.folder.status.stop(steps, signal=signal)
-    return RunInterrupted(
-        f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
-        f"`{resume_command(run.folder, run.config, run.group)}`"
+    stops = dist.all_gather_object((run.stop.requested, run.callbacks.stopped_by))  # of all ranks
+    signal, callback = (next(filter(None, each), None) for each in zip(*stops, strict=True))
+    if signal:
+        run.folder.log(f"stopped by {signal} at step {steps}")
+    if steps >= total:
+        run.folder.status.finish(steps)
+        if signal:
+            raise RunInterrupted(f"stopped by {signal} after the last of {total} steps; the run is complete")
+        return
+    run.folder.status.stop(steps, signal=signal, callback=None if signal else callback)
+    assert run.checkpoint is not None
+    sentence = (
+        f"stopped by {signal or f'callback {callback}'} at step {steps} of {total}; checkpoint "
+        f"{run.checkpoint.name} written, resume with `{resume_command(run.folder, run.config)}`"
     )
-
-
-def say_who_stopped(run: Run, callback: str, path: Path) -> None:
-    """Record that a callback has stopped the run, and say so."""
-    steps = run.state.steps
-    run.folder.status.stop(steps, callback=callback)
-    run.engine.say(
-        f"stopped by callback {callback} at step {steps} of {run.config.steps}; checkpoint {path.name} "
-        f"written, resume with `{resume_command(run.folder, run.config, run.group)}`"
-    )
+    if signal:
+        raise RunInterrupted(sentence)
+    run.engine.say(sentence)
 
 
 def require_finite_weights(run: Run) -> None:
@@ -126,10 +106,10 @@ def _kept(run: Run) -> str:
     return f"the checkpoint of step {steps[-1]} is kept" if steps else "no checkpoint was written yet"
 
 
-def resume_command(folder: RunFolder, config: Config, group: dist.ProcessGroup) -> str:
+def resume_command(folder: RunFolder, config: Config) -> str:
     """The command that resumes a run on as many ranks, or a call if its environment cannot be imported."""
-    if is_importable(config.env.id):
-        on_ranks = f" --ranks {group.size}" if group.size == group.local_size > 1 else ""
-        return f"voidrl resume {shlex.quote(str(folder.path))}{on_ranks}"
-    env = config.env.id.rpartition(":")[2]
-    return f"voidrl.resume({str(folder.path)!r}, env={env})"
+    if not is_importable(config.env.id):
+        return f"voidrl.resume({str(folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
+    group = dist.current()
+    on_ranks = f" --ranks {group.size}" if group.size == group.local_size > 1 else ""
+    return f"voidrl resume {shlex.quote(str(folder.path))}{on_ranks}"

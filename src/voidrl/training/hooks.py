@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from voidrl import dist
 from voidrl.training.run import Run
 
 
@@ -16,11 +17,8 @@ class Hook:
         return False
 
     def report(self, run: Run, before: int) -> bool:
-        """Report where that is due; returns whether it was. Before a checkpoint all updates are done."""
+        """Report where that is due; returns whether that may stop the run. A checkpoint comes afterwards."""
         return False
-
-    def after_report(self, run: Run, before: int) -> None:
-        """After all reports of a step, and before its checkpoint."""
 
     def before_checkpoint(self, run: Run) -> None:
         """Complete what a checkpoint holds."""
@@ -38,7 +36,7 @@ class UserCallbacks(Hook):
     def start(self, run: Run) -> None:
         """Call `on_start`."""
         run.call("on_start")
-        self._after_steps = run.totals.any(run.callbacks.has_step_hooks)
+        self._after_steps = dist.total(run.callbacks.has_step_hooks)[0] > 0  # on any rank
 
     def after_step(self, run: Run, before: int) -> bool:
         """Call `on_step`, but not where all environments were reset."""

@@ -84,7 +84,14 @@ def layers_for(
     """
     arguments = {**(arguments or {}), "phase": phase}
     if bonus is not None:
-        arguments = _with_bonus(bonus, merge(as_changes(config), arguments), arguments)
+        name = registry.name_of("method", registry.find("method", bonus))
+        other = piece_name("method", merge(as_changes(config), arguments))
+        if other not in (None, name):
+            raise ConfigError(
+                f"bonus = {name!r} cannot be used with method = {other!r}: both name the method whose reward "
+                f"is added to the task's; leave one of them out"
+            )
+        arguments = merge(arguments, {"method": bonus})
     if isinstance(config, Config):
         if preset is not None:
             raise ConfigError(
@@ -132,20 +139,6 @@ def _protocol_and_recipe(
     return protocol, chosen
 
 
-def _with_bonus(
-    bonus: str | type[Method], command: Mapping[str, Any], arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments with the method of a bonus."""
-    name = registry.name_of("method", registry.find("method", bonus))
-    other = piece_name("method", command)
-    if other not in (None, name):
-        raise ConfigError(
-            f"bonus = {name!r} cannot be used with method = {other!r}: both name the method whose reward is "
-            f"added to the task's; leave one of them out"
-        )
-    return merge(arguments, {"method": bonus})
-
-
 def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a method as a bonus.
 
@@ -168,7 +161,7 @@ def _with_common_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 def finetune_layers(
     pretrained: Config, config: Overrides | None, arguments: Mapping[str, Any] | None = None
 ) -> list[ConfigLayer]:
-    """The layers of a run that adapts a pre-trained agent."""
+    """The layers of a run that adapts a pre-trained agent; another learner keeps only its encoder."""
     command = merge(as_changes(config), {**(arguments or {}), "phase": "finetune"})
     if "warmup_steps" in command and not isinstance(config, Config):
         raise ConfigError(
@@ -176,29 +169,20 @@ def finetune_layers(
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
     before = to_json(task_config(pretrained))
-    own = pretrained.learner.name
-    other = piece_name("learner", command)
+    own, other = pretrained.learner.name, piece_name("learner", command)
     if other == "auto":
         command = merge(command, {"learner": {"name": own}})
     elif other not in (None, own):
-        before = _with_other_learner(before, own, other, command)
+        heads = command.get("finetune", {}).get("heads", "random")
+        if heads != "random":
+            raise ConfigError(
+                f"finetune.heads = {heads!r} cannot be used with learner {other!r}: the agent was "
+                f"pre-trained by {own!r}, whose heads it does not have; use 'random', which keeps the encoder"
+            )
+        before["learner"] = {"encoder": before["learner"]["encoder"]}
+        before["finetune"]["heads"] = "random"
     layers = [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
     return _with_implied(layers, "finetune")
-
-
-def _with_other_learner(
-    before: dict[str, Any], trained_by: str, learner: str, command: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The values of a pre-trained run with only the encoder of its learner."""
-    heads = command.get("finetune", {}).get("heads", "random")
-    if heads != "random":
-        raise ConfigError(
-            f"finetune.heads = {heads!r} cannot be used with learner {learner!r}: the agent was pre-trained "
-            f"by {trained_by!r}, whose heads it does not have; use 'random', which keeps the encoder alone"
-        )
-    encoder = {"learner": {"encoder": before["learner"]["encoder"]}}
-    others = {name: value for name, value in before.items() if name != "learner"}
-    return merge(others, encoder, {"finetune": {"heads": "random"}})
 
 
 def _with_implied(layers: Sequence[ConfigLayer], phase: str) -> list[ConfigLayer]:

@@ -11,10 +11,9 @@ import numpy as np
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.units import crossed
 from voidrl.training import failures
-from voidrl.training.best import BestAgent
 from voidrl.training.hooks import Hook
 from voidrl.training.metrics import MetricsWriter
-from voidrl.training.metrics.health import HealthMonitor
+from voidrl.training.metrics.health import HealthMonitor, ReturnMonitor
 from voidrl.training.run import Run
 from voidrl.training.split import RankMetrics
 from voidrl.training.trainer import Trainer
@@ -48,11 +47,11 @@ class Output(Hook):
 class Logging(Hook):
     """Writes a row every `log.log_every_steps` and warns of training that is finite but useless."""
 
-    def __init__(self, run: Run, trainer: Trainer, best: BestAgent | None) -> None:
-        config, agent = run.config, run.agent
-        self.trainer, self.best = trainer, best
-        self.health = HealthMonitor(config, constant_reward=agent.method.constant_reward)
-        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, config.env.num_envs))  # returns
+    def __init__(self, run: Run, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.health = HealthMonitor(run.config, constant_reward=run.agent.method.constant_reward)
+        self.returns = ReturnMonitor(run.config)
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, run.config.env.num_envs))  # returns
 
     def start(self, run: Run) -> None:
         """Start the clock, and continue counting states."""
@@ -91,7 +90,7 @@ class Logging(Hook):
         if counter is not None and not run.is_main:  # the first rank counts those of all
             run.unlogged.states = [counter.state()]
             counter.clear()
-        metrics, run.unlogged = run.totals.merge(run.unlogged), RankMetrics()
+        metrics, run.unlogged = run.unlogged.of_all_ranks(), RankMetrics()
         self.recent.extend(score for score, _ in metrics.finished)
         if not run.is_main:
             self._mark(run, time.monotonic())
@@ -100,7 +99,8 @@ class Logging(Hook):
         run.write_row(row)
         run.keep_score(row)
         run.folder.status.beat(state.steps)
-        lost = [] if self.best is None else self.best.check(state.steps, row)
+        zero_shot = None if run.best is None else run.best.zero_shot
+        lost = [] if zero_shot is None else self.returns.check(state.steps, row, zero_shot)
         for warning in [*self.health.check(state.steps, row), *lost]:
             run.engine.say(warning)
         self._show(run, row)

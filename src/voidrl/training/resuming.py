@@ -12,13 +12,12 @@ from voidrl.config import RESUMABLE_FIELDS, Config, differences, may_change, upd
 from voidrl.config.registry import import_path
 from voidrl.envs.ids import is_importable, parse_id
 from voidrl.envs.make import EnvFactory
-from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
     RunInterrupted,
-    SpaceError,
     StoppedBySignal,
+    by_caller,
     shown,
 )
 from voidrl.runs import checkpoint
@@ -27,8 +26,7 @@ from voidrl.runs.status import read_status
 from voidrl.training import build
 from voidrl.training.failures import resume_command
 from voidrl.training.layers import Env
-from voidrl.training.saved_run import latest_run, sweep_parts
-from voidrl.types import EnvSpec
+from voidrl.training.saved_run import latest_run, require_as_many_ranks, sweep_parts
 
 
 @contextmanager
@@ -39,7 +37,7 @@ def explained_stop(folder: RunFolder, config: Config) -> Iterator[None]:
     except StoppedBySignal as stop:
         if folder.status.is_done:  # it came while the environments were being closed
             raise RunInterrupted(f"{stop} after the last step; the run is complete") from None
-        remedy = f"resume with `{resume_command(folder, config, dist.current())}`"
+        remedy = f"resume with `{resume_command(folder, config)}`"
         raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 
 
@@ -50,13 +48,20 @@ def resumed_config(
 
     The checkpoint decides what the run is; `config.json` and the command may change the rest.
     """
+    if saved is None and written.effective.adapts:
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint to resume from: start it again, "
+            f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
+        )
+    if saved is not None:
+        require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
     trained = written if saved is None else config_of(saved)
     requested = update(written, changes)
     for field, (old, new) in differences(written, requested).items():
         if not may_change(field, written.phase):
             raise ConfigError(
                 f"{field} = {shown(new)} cannot be set when a run is resumed: it is {shown(old)} there and "
-                f"defines the run; start a new run, or change only {', '.join(_resumable_names())}"
+                f"defines the run; start a new run, or change only {', '.join(RESUMABLE_FIELDS)}"
             )
     refused = [
         f"{field} was {shown(old)} and is {shown(new)}"
@@ -68,8 +73,8 @@ def resumed_config(
             f"{folder.config_path} was edited since {saved.path.name} in what defines the run: "
             f"{', '.join(refused)}; restore it, or start a new run with these values"
         )
-    changed = differences(trained, requested)
-    return requested, [f"{field} was {old!r}, is {new!r}" for field, (old, new) in changed.items()]
+    changed = differences(trained, requested).items()
+    return requested, [f"{field} was {old!r}, is {new!r}" for field, (old, new) in changed]
 
 
 def config_of(saved: checkpoint.Checkpoint) -> Config:
@@ -79,19 +84,6 @@ def config_of(saved: checkpoint.Checkpoint) -> Config:
         return build.config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
-    """The spaces in the manifest of a checkpoint."""
-    try:
-        return spec_from_json(saved.meta.get("spec"))
-    except SpaceError as error:
-        raise CheckpointError(f"{saved.path / checkpoint.MANIFEST}: {error}") from error
-
-
-def _resumable_names() -> list[str]:
-    names = [f"{name}*" if name.endswith(".") else name for name in RESUMABLE_FIELDS]
-    return [*names, "and in pre-training finetune.*, bonus.* and reward_scale"]
 
 
 def resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
@@ -109,28 +101,23 @@ def resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 
 def latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
-    """`_latest`, which the first rank finds for all."""
-    if dist.current().is_main:
-        folder.sweep()
-        saved = _latest(folder, say)
-        sweep_parts(folder)
-        dist.broadcast_object(None if saved is None else saved.step)
-        return saved
-    step = dist.broadcast_object(None)
-    return None if step is None else checkpoint.load_step(folder.checkpoints_path, step)
-
-
-def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
-    """The newest valid checkpoint of a run; None only if the run has never written one."""
-    root, status = folder.checkpoints_path, read_status(folder.path)
+    """The newest valid checkpoint, which the first rank finds for all; None if there never was one."""
+    root, saved = folder.checkpoints_path, None
+    if not dist.current().is_main:
+        step = dist.broadcast_object(None)
+        return None if step is None else checkpoint.load_step(root, step)
+    folder.sweep()
+    status = read_status(folder.path)
     if root.is_dir() and checkpoint.list_steps(root):
-        return latest_run(folder, say)
-    if not root.is_dir() or (status is not None and status.checkpoint is not None):
+        saved = latest_run(folder, say)
+    elif not root.is_dir() or (status is not None and status.checkpoint is not None):
         raise CheckpointError(
             f"the checkpoints of the run in {root} are gone: bring them back, or start again with "
             f"{overwriting()}"
         )
-    return None
+    sweep_parts(folder)
+    dist.broadcast_object(None if saved is None else saved.step)
+    return saved
 
 
 def nothing_to_train(folder: RunFolder, written: int, done: int, asked: int) -> str:

@@ -20,7 +20,7 @@ from voidrl.training.callbacks import CallbackList, RunView
 from voidrl.training.evaluation import Evaluation
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.saved_run import LoopState
-from voidrl.training.split import RankMetrics, RankTotals
+from voidrl.training.split import RankMetrics
 
 
 class Run:
@@ -35,12 +35,17 @@ class Run:
     """Closes what hooks have opened, also after a failure."""
 
     def __init__(
-        self, engine: Engine, envs: Envs, folder: RunFolder, state: LoopState, callbacks: CallbackList
+        self,
+        engine: Engine,
+        envs: Envs,
+        folder: RunFolder,
+        state: LoopState,
+        callbacks: CallbackList | None = None,
     ) -> None:
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
-        self.envs, self.folder, self.state, self.callbacks = envs, folder, state, callbacks
+        self.envs, self.folder, self.state = envs, folder, state
+        self.callbacks = callbacks or CallbackList()
         self.config = self.agent.config
-        self.totals = RankTotals()
         self.group = dist.current()  # kept: it is another one within `dist.alone`, also for other threads
         self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
         self.initial_agent_steps = self.agent.steps - state.steps
@@ -51,7 +56,6 @@ class Run:
         self.checkpoint: Path | None = None
         self.best: BestAgent | None = None
         """Keeps the best agent of a fine-tuning, on the first rank."""
-        self._view = RunView(self)
 
     @property
     def is_new(self) -> bool:
@@ -60,13 +64,19 @@ class Run:
 
     @property
     def stops(self) -> bool:
-        """Whether this process is to stop; the other ranks are asked too."""
+        """Whether this process is to stop."""
         return bool(self.stop.requested or self.callbacks.stopped_by)
+
+    def any_stops(self) -> bool:
+        """Whether any rank is to stop."""
+        return dist.total(self.stops)[0] > 0
 
     def call(self, event: str) -> None:
         """Call the user's callbacks for an event, which only the first rank has."""
+        state, path, agent = self.state, self.folder.path, self.agent
+        seen = state.steps, state.updates, self.config, path, agent, self.row, self.evaluation
         with dist.alone():
-            self.callbacks.call(event, self._view)
+            self.callbacks.call(event, RunView(*seen, self.checkpoint))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Write a row of its own, which callbacks do not see."""

@@ -9,7 +9,7 @@ that a kill at any moment leaves a valid one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,19 +17,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.config import to_json
-from voidrl.errors import CheckpointError, PieceFailedError
+from voidrl.engine.engine import Engine
+from voidrl.envs.spaces import spec_from_json
+from voidrl.errors import CheckpointError, PieceFailedError, SpaceError
 from voidrl.replay import Replay
 from voidrl.replay.checksum import checksum
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.system.device import random_state, reseed, restore_random_state
 from voidrl.training.evaluation import run_seed
+from voidrl.types import EnvSpec
 
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # prefix of the names of what `env.count_states` counted
@@ -85,23 +87,17 @@ APART = (*COUNTS, "visits", "states", "callbacks")
 ADAPTATION = [each.name for each in fields(LoopState) if each.name not in APART]
 
 
-def save_run(
-    folder: RunFolder,
-    agent: Agent,
-    replay: Replay | None,
-    state: LoopState,
-    explorer: Explorer | None,
-    engine: str,
-) -> Path:
-    """Save all that a resumed run needs; without a replay the run cannot be resumed.
+def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
+    """Save a checkpoint; a complete run keeps its replay only with `log.keep_replay`.
 
     Each rank saves its part, then the first completes the checkpoint.
     """
-    here = dist.current()
+    here, agent, log = dist.current(), engine.agent, engine.agent.config.log
     meta = {name: getattr(state, name) for name in COUNTS} | {RANKS: here.size}
     if here.size > 1:
         meta[AGENT_SUM] = _require_same_agent(agent)
-    files = _part_files(agent, replay, state)
+    keeps = log.keep_replay or state.steps < agent.config.steps
+    files = _part_files(agent.device, engine.replay if keeps else None, state)
     if not here.is_main:
         checkpoint.save(rank_root(folder, here.rank), state.steps, files, meta, keep_last=NEVER)
     dist.all_gather_object(None)  # the parts of all others are on the disk
@@ -117,22 +113,21 @@ def save_run(
         "callbacks": state.callbacks,
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
-        "engine": engine,
+        "engine": engine.mode,
     }
     if agent.device.type == "cpu":
         meta["cpu_threads"] = torch.get_num_threads()
-    if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
-        files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
-        meta["explorer"] = explorer.meta()
-    keep_last = agent.config.log.keep_last
-    path = checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=keep_last)
+    if engine.explorer is not None:  # its weights never change: one file serves all checkpoints of a run
+        files[EXPLORER] = checkpoint.Group(engine.explorer.tensors(), tag="frozen")
+        meta["explorer"] = engine.explorer.meta()
+    path = checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=log.keep_last)
     sweep_parts(folder)
     return path
 
 
-def _part_files(agent: Agent, replay: Replay | None, state: LoopState) -> dict[str, checkpoint.Group]:
+def _part_files(device: torch.device, replay: Replay | None, state: LoopState) -> dict[str, checkpoint.Group]:
     """The files of one rank: replay, random numbers and visits."""
-    loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
+    loop = {"visits": torch.from_numpy(state.visits), **random_state(device)}
     loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
     files = {"loop.safetensors": checkpoint.Group(loop)}
     if replay is not None:
@@ -208,26 +203,25 @@ def require_as_many_ranks(path: Path, before: int, now: int) -> None:
         )
 
 
-def load_explorer(saved: checkpoint.Checkpoint, agent: Agent) -> Explorer | None:
-    """The pre-trained policy of a run that still needs it.
-
-    Draws random numbers: `load_run`, which restores them, is called afterwards.
-    """
-    meta = saved.meta.get("explorer")
-    if meta is None:
-        return None
-    return Explorer.load(meta, saved.tensors(EXPLORER), agent.spec, agent.device)
+def spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
+    """The spaces in the manifest of a checkpoint."""
+    try:
+        return spec_from_json(saved.meta.get("spec"))
+    except SpaceError as error:
+        raise CheckpointError(f"{saved.path / checkpoint.MANIFEST}: {error}") from error
 
 
-def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> LoopState:
+def load_run(saved: checkpoint.Checkpoint, engine: Engine) -> LoopState:
     """The inverse of `save_run`, random numbers included; each rank has its part again."""
-    here = dist.current()
+    agent, here = engine.agent, dist.current()
+    if (meta := saved.meta.get("explorer")) is not None:  # draws random numbers, which are restored below
+        engine.explorer = Explorer.load(meta, saved.tensors(EXPLORER), agent.spec, agent.device)
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.load_optimizer_tensors(saved.tensors("optimizers.safetensors"))
     agent.steps = saved.count("agent_steps")
     mine = saved if here.is_main else _load_part(saved, here.rank)
     if REPLAY in saved.files:
-        load_replay(mine, replay)
+        load_replay(mine, engine.replay)
     elif saved.count("steps") < agent.config.steps:
         raise CheckpointError(
             f"{saved.path} holds no replay, since the run was complete with log.keep_replay = False, and "
@@ -252,18 +246,15 @@ def begin_stream(agent: Agent) -> None:
 
 def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
     """Fill a replay from a checkpoint or from the part of a rank, which must have one."""
-
-    def chunks() -> Iterator[tuple[str, str, dict[str, Tensor]]]:
-        for name, file in saved.files.items():
-            if name.startswith("replay_"):
-                chunk = name.removeprefix("replay_").removesuffix(".safetensors")
-                yield chunk, file["tag"] or "", saved.tensors(name)
-
     positions = saved.tensors(REPLAY, *replay.state())
     if positions["starts"].shape != replay.starts.shape:
         raise CheckpointError(
-            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
-            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
-            f"were"
+            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes one "
+            f"of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they were"
         )
-    replay.load(positions, chunks())
+    chunks = (
+        (name.removeprefix("replay_").removesuffix(".safetensors"), file["tag"] or "", saved.tensors(name))
+        for name, file in saved.files.items()
+        if name.startswith("replay_")
+    )
+    replay.load(positions, chunks)

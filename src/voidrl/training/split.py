@@ -1,4 +1,4 @@
-"""The part of a run that each rank has, and the sums by which all of them decide alike.
+"""The part of a run that each rank has.
 
 Environments are divided, and with them the columns of the replay. A config describes the whole run, for any
 number of ranks.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,54 +20,38 @@ from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
 
-def check_ranks(config: Config, pieces: Pieces, factory: Any, size: int) -> None:
+def require_ranks(config: Config, factory: Any, size: int) -> None:
     """Refuse a run that `size` ranks cannot divide."""
-    env = config.env
-    if size == 1:
-        return
-    batches = {"learner.batch_size": config.learner.batch_size}
-    if decide(config, pieces).trains_representation:
-        batches["representation.batch_size"] = config.representation.batch_size
-    for name, batch_size in batches.items():
-        if batch_size % size:
-            raise ConfigError(
-                f"{name} = {batch_size} cannot be divided among {size} ranks: expected a multiple of {size}; "
-                f"use {max(1, batch_size // size) * size}"
-            )
-    if size > env.num_envs:
-        raise ConfigError(
-            f"env.num_envs = {env.num_envs} cannot be divided among {size} ranks: expected an environment "
-            f"for each; start fewer ranks, or a new run with env.num_envs = {size}"
-        )
-    if is_tensor_env(factory):
-        raise ConfigError(
-            f"environments that were passed themselves cannot be divided among {size} ranks: pass a "
-            f"function that takes num_envs and device, or its name as module:function"
-        )
-    if config.learner.on_policy:
-        raise ConfigError(
-            f"learner {config.learner.name!r} cannot train on {size} ranks: it learns from rollouts of all "
-            f"environments at once; use 1 rank, or a learner that samples the replay, such as dqn"
-        )
-    if config.effective.adapts and isinstance(config.method, SkillConfig):
-        raise ConfigError(
-            f"an agent of method {config.method.name!r} cannot be fine-tuned on {size} ranks: one process "
-            f"chooses its skill by the returns of the warm-up; use 1 rank"
-        )
+    num_envs, learner, method = config.env.num_envs, config.learner, config.method
+    batches = {"learner": learner.batch_size}
+    if decide(config, Pieces.of(config)).trains_representation:
+        batches["representation"] = config.representation.batch_size
+    chooses = config.effective.adapts and isinstance(method, SkillConfig)
+    rows = [
+        (n % size > 0, f"{kind}.batch_size = {n}", f"use {max(1, n // size) * size}, a multiple of {size}")
+        for kind, n in batches.items()
+    ]
+    rows += [
+        (num_envs < size, f"env.num_envs = {num_envs}", f"use {size} or more in a new run, or fewer ranks"),
+        (is_tensor_env(factory), "an environment object", "pass a function that takes num_envs and device"),
+        (learner.on_policy, f"rollouts of learner {learner.name!r}", "use 1 rank, or a learner such as dqn"),
+        (chooses, f"fine-tuning of method {method.name!r}", "one chooses a skill for the task; use 1 rank"),
+    ]
+    for is_refused, what, remedy in rows:
+        if is_refused and size > 1:
+            raise ConfigError(f"{what} cannot be divided among {size} ranks: {remedy}")
 
 
 def require_same_config(config: Config) -> None:
     """Refuse ranks that were started with different options."""
-    if dist.current().size == 1:
-        return
-    configs = [json.loads(text) for text in dist.all_gather_object(json.dumps(flat(to_json(config))))]
-    for rank, values in enumerate(configs):
-        for name in {**configs[0], **values}:
-            first, other = (shown(each.get(name)) for each in (configs[0], values))
-            if first != other:
+    first, *others = (json.loads(text) for text in dist.all_gather_object(json.dumps(flat(to_json(config)))))
+    for rank, other in enumerate(others, 1):
+        for name in {**first, **other}:
+            mine, theirs = shown(first.get(name)), shown(other.get(name))
+            if mine != theirs:
                 raise ConfigError(
-                    f"{name} = {first} in rank 0 and {other} in rank {rank}: expected the same config in "
-                    f"all ranks; start them with the same command, on the same files"
+                    f"{name} = {mine} in rank 0 and {theirs} in rank {rank}: expected the same config in all "
+                    f"ranks; start them with the same command, on the same files"
                 )
 
 
@@ -96,41 +79,17 @@ class RankMetrics:
     states: list[dict[str, np.ndarray]] = field(default_factory=list)
     """Counts of `env.count_states` in ranks other than the first."""
 
-
-class RankTotals:
-    """Sums over all ranks after each step of the environments, so that all of them decide alike."""
-
-    def __init__(self) -> None:
-        self.is_alone = dist.current().size == 1
-
-    def add(self, steps: int, episodes: int, stop: bool) -> tuple[int, int, bool]:
-        """Steps and episodes of all ranks in one step of their environments, and whether any is to stop."""
-        steps_of_all, episodes_of_all, stops = dist.total(steps, episodes, stop)
-        return int(steps_of_all), int(episodes_of_all), stops > 0
-
-    def any(self, flag: bool) -> bool:
-        """Whether this is so in any rank."""
-        return dist.total(flag)[0] > 0
-
-    def first_text(self, words: Sequence[str | None]) -> list[str]:
-        """The first non-empty value over ranks of each text."""
-        found = zip(*dist.all_gather_object([*words]), strict=True)
-        return [next(filter(None, texts), "") for texts in found]
-
-    def merge(self, metrics: RankMetrics) -> RankMetrics:
+    def of_all_ranks(self) -> RankMetrics:
         """The metrics of all ranks together; metrics of updates are averaged."""
-        if self.is_alone:
-            return metrics
-        parts: list[RankMetrics] = dist.all_gather_object(metrics)
-        visits = [part.visits for part in parts]
-        longest = max(map(len, visits))
+        parts: list[RankMetrics] = dist.all_gather_object(self)
+        longest = max(len(part.visits) for part in parts)
         return RankMetrics(
             rewards=[reward for part in parts for reward in part.rewards],
             finished=[episode for part in parts for episode in part.finished],
-            visits=np.sum([np.pad(counts, (0, longest - len(counts))) for counts in visits], axis=0),
+            visits=np.sum([np.pad(each.visits, (0, longest - len(each.visits))) for each in parts], axis=0),
             trained={
                 name: float(np.mean([part.trained[name] for part in parts if name in part.trained]))
-                for name in parts[0].trained
+                for name in self.trained
             },
             states=[states for part in parts for states in part.states],
         )

@@ -4,43 +4,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.config import Config, EnvConfig, bonus_method, merge, update
+from voidrl.config import Config, EnvConfig, bonus_method, merge
 from voidrl.errors import EnvironmentFailedError
-from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_seconds
-from voidrl.training.build import env_for
-from voidrl.training.disk import checkpoint_bytes, require_disk, saved_bytes
+from voidrl.training.build import Parts, env_for
+from voidrl.training.callbacks import CallbackList
 from voidrl.training.failures import needs_traceback
 from voidrl.training.layers import ConfigLayer, Env, piece_name
-from voidrl.training.loop import Loop
+from voidrl.training.run import Run
+from voidrl.training.saved_run import LoopState
+from voidrl.training.wiring import make_loop
 
 
 @contextmanager
-def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> Iterator[None]:
-    """Write the traceback of an environment that fails at a start to the log that the run would have had."""
+def traceback_logged(log: Callable[[EnvironmentFailedError], Path | None]) -> Iterator[None]:
+    """Log the traceback of an environment that fails, and say where it is."""
     try:
         yield
     except EnvironmentFailedError as error:
+        if path := log(error):
+            raise EnvironmentFailedError(f"{error}; the traceback is in {path}") from error
+        raise
+
+
+def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> AbstractContextManager[None]:
+    """Log the traceback of an environment that fails at a start to the log that the run would have had."""
+
+    def log(error: EnvironmentFailedError) -> Path | None:
         values = merge({"seed": Config().seed, "method": Config().method.name}, *(x.values for x in layers))
         values["method"]["name"] = piece_name("method", values)
         name = default_name(values, env_for(env, EnvConfig())[0].id)
-        path = log_failed_start(out or default_run_path(*name), error)
-        if path is None:
-            raise
-        raise with_traceback(error, path) from error
+        return log_failed_start(out or default_run_path(*name), error)
 
-
-def with_traceback(error: EnvironmentFailedError, path: Path) -> EnvironmentFailedError:
-    """The error with the place of its traceback."""
-    return EnvironmentFailedError(f"{error}; the traceback is in {path}")
+    return traceback_logged(log)
 
 
 def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
@@ -60,8 +64,7 @@ def new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bo
         dist.total(1)
         yield followed
         return
-    named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
-    with named if out else RunFolder.create_unnamed(*name) as folder:
+    with RunFolder.create(out, overwrite=overwrite) if out else RunFolder.create_unnamed(*name) as folder:
         dist.broadcast_object(str(folder.path.absolute()))
         dist.total(1)  # all of them see it
         yield folder
@@ -74,17 +77,13 @@ def short_run_note(agent: Agent) -> str:
         return "the agent is saved untrained: steps = 0"
     if not agent.learns:
         return ""
-    if rollout := agent.learner.rollout_steps * config.env.num_envs:
-        if config.steps < rollout:
-            return (
-                f"nothing will be learned: {config.steps} steps are less than one rollout of {rollout} "
-                f"(learner.rollout_steps × env.num_envs)"
-            )
-    elif config.steps <= (warmup := agent.effective.warmup_steps):
-        return (
-            f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
-            f"({'finetune.' if agent.effective.adapts else ''}warmup_steps)"
-        )
+    needed = agent.effective.warmup_steps + 1
+    what = f"the warm-up and one step ({'finetune.' if agent.effective.adapts else ''}warmup_steps)"
+    if agent.learner.rollout_steps:
+        needed = agent.learner.rollout_steps * config.env.num_envs
+        what = "one rollout (learner.rollout_steps × env.num_envs)"
+    if config.steps < needed:
+        return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
     if config.reset.every_updates and config.steps <= config.reset.last_steps:
         return (
             f"nothing will be reset: all {config.steps} steps are among the last {config.reset.last_steps}, "
@@ -93,41 +92,30 @@ def short_run_note(agent: Agent) -> str:
     return ""
 
 
-def require_disk_space(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:
-    """Refuse a run whose checkpoints will need more than the free disk space."""
-    size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
-    moments, log = [agent.config], agent.config.log
-    every = log.checkpoint_every_steps
-    before = max(0, agent.config.steps - 1) // every * every
-    if before and not log.keep_replay:  # the last checkpoint with a replay is larger than the one at the end
-        moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
-
-    def needed(count: int) -> int:
-        of_method = agent.spec, agent.method.skill_dim
-        total = max(
-            checkpoint_bytes(each, *of_method, size, count=count, note_dim=agent.note_dim) for each in moments
-        )
-        roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
-        return total - sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
-
-    require_disk(folder, needed, agent.config.log.keep_last, say)
-
-
-def run_loop(loop: Loop, say: Callable[[str], None]) -> None:
-    """Train, and record a failure or say what was reached."""
-    began, before = time.monotonic(), loop.state.steps
+def train(
+    parts: Parts,
+    folder: RunFolder,
+    state: LoopState,
+    callbacks: CallbackList,
+    probe: Callable[[], dict[str, float]] | None,
+    pretrained: Agent | None = None,
+) -> None:
+    """Train in a folder, and record a failure or say what was reached; `make_loop` has the arguments."""
+    parts.engine.agent.origin = folder.path.absolute()
+    run = Run(parts.engine, parts.envs, folder, state, callbacks)
+    began, before = time.monotonic(), state.steps
     try:
-        loop.run()
+        make_loop(run, parts.eval_envs, probe, pretrained).run()
     except Exception as error:
         if needs_traceback(error):
-            loop.training.folder.log_traceback(error)
-        loop.training.folder.log(f"failed: {error}")
-        loop.training.folder.status.fail(error, loop.state.steps)
+            folder.log_traceback(error)
+        folder.log(f"failed: {error}")
+        folder.status.fail(error, state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    say(f"{loop.training.folder.path}: {loop.state.steps - before} steps in {took}")
-    for line in [] if loop.training.best is None else loop.training.best.summary(loop.state.steps):
-        say(line)
+    run.engine.say(f"{folder.path}: {state.steps - before} steps in {took}")
+    for line in [] if run.best is None else run.best.summary(state.steps):
+        run.engine.say(line)
 
 
 def speaker(folder: RunFolder) -> Callable[[str], None]:

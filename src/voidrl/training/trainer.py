@@ -70,35 +70,27 @@ class Trainer:
             run.write(outcome.metrics())
 
     def _choose_task_skill(self) -> None:
-        agent = self.run.agent
-        self._warn_of_untried_skills()
+        agent, say = self.run.agent, self.run.engine.say
+        trials = agent.method.trial_skills()
+        if trials is not None and self.adapter.is_finetuning:
+            dealt = int(agent.trials_dealt)  # host synchronization, once in a run
+            if dealt < len(trials):
+                say(
+                    f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
+                    f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
+                )
         agent.choose_task_skill(self.run.replay)
         skill = agent.task_skill.tolist()  # host synchronization, once in a run
         if skill:
-            self.run.engine.say(
-                f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}"
-            )
+            say(f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}")
         if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
             raise failures.not_finite(self.run, diagnosis.diagnose_skill(agent, "select_skill"))
         self.actors.change_all_skills()
 
-    def _warn_of_untried_skills(self) -> None:
-        trials = self.run.agent.method.trial_skills()
-        if trials is None or not self.adapter.is_finetuning:
-            return
-        dealt = int(self.run.agent.trials_dealt)  # host synchronization, once in a run
-        if dealt < len(trials):
-            self.run.engine.say(
-                f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
-                f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
-            )
-
 
 def _skill_name(skill: list[float]) -> str:
-    """A skill in a sentence: the number of a one-hot vector, else its values."""
+    """A skill in a sentence: the number of a one-hot vector, else its first values."""
     if sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]:
         return f"{skill.index(1.0) + 1} of {len(skill)}"
-    if len(skill) > 1 and len(set(skill)) == 1:
-        return f"({skill[0]:.3g}, …), {len(skill)} equal values,"
     shown = ", ".join(f"{w:.3g}" for w in skill[:SHOWN_VALUES])
     return f"({shown}{', …' * (len(skill) > SHOWN_VALUES)})"

@@ -27,6 +27,7 @@ from voidrl.runs.metrics import read_metrics
 from voidrl.system.threads import cpu_threads
 from voidrl.training.build import build_config
 from voidrl.training.layers import layers_for
+from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
 from voidrl.training.wiring import make_loop
 
@@ -82,7 +83,7 @@ def _run(
             replay = make_replay(config.replay, *size, device, say, agent.note_dim)
             engine = Engine(agent, replay, say)
             try:
-                make_loop(engine, envs, None, home, LoopState()).run()
+                make_loop(Run(engine, envs, home, LoopState())).run()
             except RunInterrupted:
                 raise KeyboardInterrupt from None  # there is nothing to resume
         return {

@@ -65,61 +65,55 @@ class HealthMonitor:
         updates = int(row["updates"])
         found = dict(self._symptoms(train, updates))
         self._streaks = Counter({kind: self._streaks[kind] + 1 for kind in found})
-        said = []
-        for kind, sentence in found.items():
-            if self._streaks[kind] >= ROWS and kind not in self._said:
-                self._said.add(kind)
-                said.append(f"warning at step {step}, update {updates}: {sentence}")
-        return said
+        new = [kind for kind in found if self._streaks[kind] >= ROWS and kind not in self._said]
+        self._said.update(new)
+        return [f"warning at step {step}, update {updates}: {found[kind]}" for kind in new]
 
     def _symptoms(self, train: dict[str, float], updates: int) -> Iterator[tuple[str, str]]:
         """The kind of each symptom in this row, and the sentence about it."""
-        for prefix, views in CONTRASTS.items():
-            if train.keys() >= {f"{prefix}_loss", f"{prefix}_accuracy"}:  # a custom loss may log one of them
-                yield from self._collapsed_contrast(train, updates, prefix, views)
+        representation = self.config.representation
+        remedy = (
+            f"try representation.warmup_updates = {max(1000, 2 * representation.warmup_updates)}, a lower "
+            f"representation.learning_rate ({representation.learning_rate:g} now), or weaker augmentation "
+            f"(augment.*)"
+        )
+        judges_contrast = updates >= representation.warmup_updates + CONTRAST_UPDATES
+        for prefix, views in CONTRASTS.items() if judges_contrast else ():
+            if by_chance := self._at_chance(train, prefix, views):
+                yield (
+                    "contrast",
+                    f"the representation has collapsed or never began to learn: {by_chance}, so that z does "
+                    f"not tell states apart; {remedy}",
+                )
         if train.get("z_std", 1.0) < MIN_Z_STD:
             yield (
                 "z",
                 f"the representation has collapsed, train/z_std is {train['z_std']:.2g}: all states have the "
-                f"same z, so that distances between them mean nothing; {self._representation_remedy()}",
+                f"same z, so that distances between them mean nothing; {remedy}",
             )
-        if self._judges_reward and updates >= REWARD_UPDATES:
+        if self._judges_reward and updates >= REWARD_UPDATES and "reward_std" in train:
             yield from self._constant_reward(train)
         if train.keys() >= {"q_mean", "value_limit"}:
             yield from self._exploded_values(train)
 
-    def _collapsed_contrast(
-        self, train: dict[str, float], updates: int, prefix: str, views: int
-    ) -> Iterator[tuple[str, str]]:
+    def _at_chance(self, train: dict[str, float], prefix: str, views: int) -> str:
+        """The metrics of a contrastive loss, if they are as by chance."""
         config = self.config.representation
-        batch_size = config.batch_size or self.config.learner.batch_size
-        candidates = views * batch_size - (views - 1)
+        candidates = views * ((config.batch_size or self.config.learner.batch_size) - 1) + 1
         negatives = candidates - 1 if getattr(config, "decoupled", False) else candidates
-        if negatives < 2 or updates < config.warmup_updates + CONTRAST_UPDATES:
-            return
-        loss, accuracy = train[f"{prefix}_loss"], train[f"{prefix}_accuracy"]
+        loss, accuracy = train.get(f"{prefix}_loss"), train.get(f"{prefix}_accuracy")
+        if negatives < 2 or loss is None or accuracy is None:  # a custom loss may log one of them
+            return ""
         chance_loss, chance = math.log(negatives), 1 / candidates
         loss_at_chance = abs(loss - chance_loss) <= CHANCE_MARGIN * chance_loss
-        if loss_at_chance and accuracy <= 2 * chance + CHANCE_MARGIN:
-            yield (
-                "contrast",
-                f"the representation has collapsed or never began to learn: train/{prefix}_accuracy is "
-                f"{accuracy:.2g} and train/{prefix}_loss {loss:.3g}, as by chance among {candidates} "
-                f"candidates ({chance:.2g} and {chance_loss:.3g}), so that z does not tell states apart; "
-                f"{self._representation_remedy()}",
-            )
-
-    def _representation_remedy(self) -> str:
-        config = self.config.representation
-        warmup = max(1000, 2 * config.warmup_updates)
+        if not loss_at_chance or accuracy > 2 * chance + CHANCE_MARGIN:
+            return ""
         return (
-            f"try representation.warmup_updates = {warmup}, a lower representation.learning_rate "
-            f"({config.learning_rate:g} now), or weaker augmentation (augment.*)"
+            f"train/{prefix}_accuracy is {accuracy:.2g} and train/{prefix}_loss {loss:.3g}, as by chance "
+            f"among {candidates} candidates ({chance:.2g} and {chance_loss:.3g})"
         )
 
     def _constant_reward(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
-        if "reward_std" not in train:
-            return
         # As the method gives it: normalized, any reward has mean 0 or deviation 1.
         kind = "intrinsic" if "intrinsic_std" in train else "reward"
         spread, mean = train[f"{kind}_std"], train[f"{kind}_mean"]
@@ -130,32 +124,31 @@ class HealthMonitor:
         yield (
             "reward",
             f"the intrinsic reward of method {name!r} is constant, train/{kind}_mean is {mean:.3g} and "
-            f"train/{kind}_std {spread:.2g}: no action changes it, and nothing can be learned from it; "
+            f"train/{kind}_std {spread:.2g}, and nothing can be learned from it; "
             f"{own if ':' in name else 'a collapsed representation does this, so try another one'}, or check "
             f"that the observations of the environment change",
         )
 
     def _exploded_values(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
-        learner, limit = self.config.learner, train["value_limit"]
+        config, learner, limit = self.config, self.config.learner, train["value_limit"]
         # SAC adds the bonus of each later step to the rewards.
         bonus = train.get("temperature", 0.0) * abs(train.get("policy_entropy", 0.0))
         possible = limit + bonus / (1 - learner.largest_discount)
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
-        if limit > 0 and value > EXPLODED * max(possible, INITIAL_VALUE):
-            remedies = [] if learner.clamp_targets else ["learner.clamp_targets = True"]
-            if self.config.effective.adapts and self.config.finetune.heads == "pretrained":
-                remedies.append("finetune.heads = 'auto', which moves kept values to the task's scale")
-            remedies += [f"a lower {self._rate()}", "learner.max_grad_norm = 10"]
-            yield (
-                "values",
-                f"values are impossible in {self.config.env.id}: train/q_mean is {train['q_mean']:.3g}, and "
-                f"the rewards seen so far add up to {possible:.3g} at most with learner.discount = "
-                f"{learner.largest_discount:g}; the critic learns from its own errors, so try "
-                f"{' or '.join(remedies)}",
-            )
-
-    def _rate(self) -> str:
-        return f"{self.config.effective.learning_rate_field} ({self.config.effective.learning_rate:g} now)"
+        if limit <= 0 or value <= EXPLODED * max(possible, INITIAL_VALUE):
+            return
+        remedies = [] if learner.clamp_targets else ["learner.clamp_targets = True"]
+        if config.effective.adapts and config.finetune.heads == "pretrained":
+            remedies.append("finetune.heads = 'auto', which moves kept values to the task's scale")
+        rate = f"{config.effective.learning_rate_field} ({config.effective.learning_rate:g} now)"
+        remedies += [f"a lower {rate}", "learner.max_grad_norm = 10"]
+        yield (
+            "values",
+            f"values are impossible in {config.env.id}: train/q_mean is {train['q_mean']:.3g}, and the "
+            f"rewards seen so far add up to {possible:.3g} at most with learner.discount = "
+            f"{learner.largest_discount:g}; the critic learns from its own errors, so try "
+            f"{' or '.join(remedies)}",
+        )
 
 
 class ReturnMonitor:
@@ -181,8 +174,8 @@ class ReturnMonitor:
             return []
         self._low.append((steps, row["episodes"] - episodes, mean))
         since, ended = self._low[0][0], sum(count for _, count, _ in self._low)
-        is_long = len(self._low) >= LOST_ROWS and step - since >= LOST_RUN * self.config.steps
-        if not is_long or ended < LOST_EPISODES:
+        lasts = len(self._low) >= LOST_ROWS and step - since >= LOST_RUN * self.config.steps
+        if not lasts or ended < LOST_EPISODES:
             return []
         self._said = True
         lately = sum(mean * count for _, count, mean in self._low) / ended

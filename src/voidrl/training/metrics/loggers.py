@@ -12,9 +12,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from voidrl.errors import MissingExtraError
 
@@ -23,44 +24,38 @@ WANDB_SECONDS = {"WANDB_INIT_TIMEOUT": "5", "WANDB_FINISH_TIMEOUT": "15"}
 WANDB_CLOSE_SECONDS = 20.0  # for all that is left to do when a run ends, the start included
 
 
-class Logger(Protocol):
-    """A destination for the numbers of rows."""
-
-    def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Take one row."""
-
-    def close(self) -> None:
-        """Finish; called once."""
-
-
 class Guarded:
     """A logger that is turned off, with one sentence, when it fails for the first time."""
 
-    def __init__(self, name: str, make: Callable[[], Logger], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], TensorBoard | WeightsAndBiases], say: Callable[[str], None]
+    ) -> None:
         self._name, self._say = name, say
-        self._logger: Logger | None = None
-        self._logger = self._guard(make)
+        self._logger: TensorBoard | WeightsAndBiases | None = None
+        with self._guard():
+            self._logger = make()
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Pass one row on."""
-        if self._logger is not None:
-            logger = self._logger
-            self._guard(lambda: logger.write(step, row))
+        with self._guard():
+            if self._logger is not None:
+                self._logger.write(step, row)
 
     def close(self) -> None:
         """Finish; closing twice does nothing."""
         logger, self._logger = self._logger, None
-        if logger is not None:
-            self._guard(logger.close)
+        with self._guard():
+            if logger is not None:
+                logger.close()
 
-    def _guard(self, call: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
         try:
-            return call()
+            yield
         except Exception as error:  # whatever a third party raises: the run does not depend on it
             self._logger = None
             why = " ".join(str(error).split()) or type(error).__name__
             self._say(f"{self._name} is turned off ({why}); metrics.jsonl has everything")
-            return None
 
 
 class TensorBoard:

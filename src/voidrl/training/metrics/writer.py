@@ -7,10 +7,11 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from voidrl.errors import RunFolderError
 from voidrl.training.metrics.loggers import Guarded, TensorBoard, WeightsAndBiases, import_wandb
@@ -18,7 +19,7 @@ from voidrl.training.metrics.loggers import Guarded, TensorBoard, WeightsAndBias
 FILE_NAME = "metrics.jsonl"
 
 
-class MetricsWriter:
+class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     """Appends rows to `metrics.jsonl` and passes them on to TensorBoard (`tb/`) and Weights & Biases.
 
     A resumed run passes the `offset` and the step of its checkpoint as `resume_bytes` and `step`: rows
@@ -39,17 +40,12 @@ class MetricsWriter:
         folder = Path(folder)
         if wandb_project:
             import_wandb()  # fails before anything is removed or created
-        path = folder / FILE_NAME
-        try:
+        self._path = folder / FILE_NAME
+        with self._explained():
             folder.mkdir(parents=True, exist_ok=True)
-            _truncate(path, resume_bytes)
-            self._file = path.open("ab", buffering=0)  # closing has nothing left to write
-            self._offset = path.stat().st_size
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write to {path} ({error.strerror or error}); make it writable, or choose another "
-                f"folder for the run"
-            ) from error
+            keep = require_rows(folder, resume_bytes)
+            self._file = self._path.open("ab", buffering=0)  # closing has nothing left to write
+            self._file.truncate(keep)
         self._loggers: list[Guarded] = []
         resumed = resume_bytes is not None
         if tensorboard:
@@ -64,82 +60,54 @@ class MetricsWriter:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
         assert "step" not in row, "step is a separate argument"
         record = {"step": int(step)} | {key: _plain(row[key]) for key in sorted(row)}
-        self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        with self._explained():
+            if self._file.write(line) < len(line):  # a full disk may write part of a line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
         for logger in self._loggers:
             logger.write(step, numeric)
 
-    def _append(self, line: bytes) -> None:
-        try:
-            written = self._file.write(line)
-            if written < len(line):  # a full disk may write part of a line
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise self._unwritable(error) from error
-        self._offset += written
-
     @property
     def offset(self) -> int:
         """Size of `metrics.jsonl` after the last row, for the checkpoint."""
-        if not self._file.closed:
-            try:
-                os.fsync(self._file.fileno())  # a checkpoint must never point past the end of the file
-            except OSError as error:
-                raise self._unwritable(error) from error
-        return self._offset
+        with self._explained():
+            os.fsync(self._file.fileno())  # a checkpoint must never point past the end of the file
+        return self._file.tell()
 
-    def _unwritable(self, error: OSError) -> RunFolderError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return RunFolderError(
-            f"cannot write to {self._file.name} ({error.strerror or error}); "
-            f"{'free some space' if full else 'make it writable again'}, then `voidrl resume` continues from "
-            f"the last checkpoint"
-        )
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "free some space" if full else "make it writable, or choose another folder for the run"
+            raise RunFolderError(
+                f"cannot write to {self._path} ({error.strerror or error}); {remedy}, and `voidrl resume` "
+                f"continues from the last checkpoint"
+            ) from error
 
-    def close(self) -> None:
-        """Close all outputs; closing twice does nothing."""
+    def __exit__(self, *exc: object) -> None:
+        """Close all outputs."""
         self._file.close()
         for logger in self._loggers:
             logger.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+def require_rows(folder: Path, resume_bytes: int | None) -> int:
+    """The bytes of `metrics.jsonl` to keep: those before a checkpoint, or without one, all whole rows.
 
-
-def require_rows(folder: Path, resume_bytes: int) -> None:
-    """Refuse a `metrics.jsonl` that no longer holds the rows before a checkpoint."""
+    Refuses a file that no longer holds the rows before the checkpoint.
+    """
     path = folder / FILE_NAME
-    _kept_bytes(path, _read(path), resume_bytes)
-
-
-def _truncate(path: Path, resume_bytes: int | None) -> None:
-    """Truncate the file at the checkpoint's offset or, without one, after its last whole line."""
-    data = _read(path)
-    keep = data.rfind(b"\n") + 1 if resume_bytes is None else _kept_bytes(path, data, resume_bytes)
-    if keep < len(data):
-        os.truncate(path, keep)
-
-
-def _read(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
-    return path.read_bytes() if path.exists() else b""
-
-
-def _kept_bytes(path: Path, data: bytes, keep: int) -> int:
-    """`keep`, if that is the end of a row."""
-    if keep > len(data):
-        raise RunFolderError(
-            f"{path} holds {len(data)} bytes but the checkpoint was made at byte {keep}; restore the file or "
-            "start a new run"
-        )
+    data = path.read_bytes() if path.exists() else b""
+    keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
     if keep and data[keep - 1 : keep] != b"\n":
         raise RunFolderError(
-            f"{path} was changed after the checkpoint was made (byte {keep} is not the end of a row); "
-            "restore the file or start a new run"
+            f"{path} holds {len(data)} bytes but the checkpoint was made at byte {keep}, the end of a row; "
+            f"it was changed after that: restore the file or start a new run"
         )
     return keep
 
