@@ -1,11 +1,9 @@
 """ICM as a method: it rewards the forward error of its representation and trains nothing itself."""
 
-import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent
 
 from voidrl.agent.rewards import batch_latents
-from voidrl.errors import ConfigError
 
 
 def test_the_reward_is_the_representations_forward_error():
@@ -22,11 +20,6 @@ def test_the_reward_is_the_representations_forward_error():
         torch.testing.assert_close(reward, torch.log(1 + (predicted - z_next).norm(dim=1)))
         assert not list(agent.method.parameters())
         assert set(agent.optimizers) >= {"representation", "critic"}
-
-
-def test_a_representation_without_a_forward_model_is_refused():
-    with pytest.raises(ConfigError, match="'simclr', which has no prediction_error: use representation icm"):
-        make_agent(method="icm", representation="simclr")
 
 
 def test_uncontrollable_noise_is_rewarded_for_ever_on_raw_states_and_less_by_dynamics():

@@ -155,9 +155,7 @@ def test_the_loop_notes_the_novelty_within_each_episode(tmp_path):
     assert agent.method.rnd.observations.count.item() == 60
 
 
-def test_what_cannot_work_is_one_sentence():
+def test_a_dataset_has_no_novelty_within_episodes():
     replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
     with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
         data_into(replay, "x.npz", EnvConfig(), ngu())
-    with pytest.raises(ConfigError, match="k = 0 cannot be used"):
-        ngu(k=0)

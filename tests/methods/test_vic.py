@@ -8,17 +8,11 @@ import torch
 import torch.nn.functional as F
 from helpers import (
     CPU,
-    PIXELS,
-    fill_replay,
     make_agent,
-    moved,
-    parameters_of,
-    snapshot,
     watch_losses,
 )
 
 from voidrl.agent.rewards import encoded_options
-from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Draw, Replay
 from voidrl.types import Batch, EnvSpec
@@ -135,17 +129,3 @@ def test_four_reachable_rooms_are_told_apart():
         expected = math.log(K) if len(set(doors)) == K else (2 * math.log(K) + 2 * math.log(2)) / 4
         assert reward == pytest.approx(expected, abs=0.15)
     assert any(len(set(doors)) == K for doors, _ in found)  # log 4
-
-
-def test_from_pixels_the_classifier_can_train_the_learners_encoder():
-    options = {"method": {**OPTIONS, "skill_every_steps": 20}, "learner__learning_rate": 1e-12}
-    agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
-    assert agent.config.representation.name == "learner"
-    before = snapshot(parameters_of(agent.learner.encoder))
-    agent.update(fill_replay(PIXELS, skill_dim=K))
-    assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none
-
-
-def test_an_option_without_an_end_is_refused():
-    with pytest.raises(ConfigError, match="skill_every_steps = 0 cannot be used: expected 1 or more"):
-        make_agent(method={**OPTIONS, "skill_every_steps": 0})
