@@ -150,7 +150,7 @@ def test_not_a_number_is_not_within_the_limit():
     assert not slope.x.any()
 
 
-@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, MASKED], ids=["discrete", "continuous", "masked"])
+@pytest.mark.parametrize("spec", [CONTINUOUS, MASKED], ids=["continuous", "masked"])
 def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec):
     agent = agent_for(spec, learner__learning_rate=1e-2, learner__policy_kl_limit=1e-3)
     replay = fill_replay(spec)

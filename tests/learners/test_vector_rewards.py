@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hand_batches import batch_of
 from helpers import CPU, DISCRETE, fill_replay, make_agent, moved, points, shake, watch_losses
 from torch import nn
 
@@ -13,7 +14,7 @@ from voidrl.methods.base import Method
 from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
 from voidrl.training.rehearsal import rehearse_reward
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import EnvSpec
 
 STATES = 4
 RING = EnvSpec((STATES,), False, 1, num_actions=2, raw_shape=(STATES,))
@@ -96,9 +97,7 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
         learner.critic.psi[1, 0] = torch.tensor([[0.0, 0.0], [1.0, 1.0]])  # which chooses action 1
         learner.critic.psi[0, 0, 0] = torch.tensor([0.5, 2.0])
     obs, next_obs = torch.eye(STATES)[:1], torch.eye(STATES)[1:2]
-    action, half = torch.zeros(1, dtype=torch.int64), torch.tensor([0.5])
-    weight, ended, note = torch.tensor([3.0]), torch.zeros(1), torch.zeros(1, 0)
-    batch = Batch(obs, action, half, half, next_obs, WEIGHTS[:1], weight, ended, note)
+    batch = batch_of(WEIGHTS[:1], obs, next_obs, discount=0.5, weight=[3.0])
     loss, metrics, error = learner.critic.successor_loss(learner, batch, torch.tensor([[1.0, 2.0]]))
     # Target (1, 2) + ½ (1, −2) = (1.5, 1); errors (−1, 1), Huber ½ each; weight 3.
     assert loss.item() == pytest.approx(3.0)
@@ -126,8 +125,7 @@ def test_double_q_chooses_the_next_action_from_the_online_features(monkeypatch):
         learner.critic.psi[0, 0, 0] = 1.0  # action 0 is the best in state 0,
         learner.critic.psi[1, 0, 1] = 1.0  # action 1 in state 1, which the target encoder sees instead
         learner.target_critic.psi[1, 0] = torch.tensor([[0.5, -0.5], [-0.5, 0.5]])
-    obs, nothing, note = torch.eye(STATES)[:1], torch.zeros(1), torch.zeros(1, 0)
-    batch = Batch(obs, nothing, nothing, nothing, obs, WEIGHTS[:1], nothing, nothing, note)
+    batch = batch_of(WEIGHTS[:1], torch.eye(STATES)[:1])
     chosen = learner.chosen
     monkeypatch.setattr(learner, "chosen", lambda *args: bootstrapped.append(chosen(*args)) or chosen(*args))
     learner.critic.successor_target(learner, batch, torch.zeros(1, 2))
@@ -263,7 +261,6 @@ class Critical(Pair):
             {"intrinsic_normalization": "standardize"},
             "'standardize' cannot be used .*'scale' or 'none'",
         ),
-        (Pair, {"learner__popart": True}, r"learner.popart = True cannot be used with SuccessorDuelingQ"),
         (Unequal, {}, "rewards of 2 numbers and skills of 3"),
         (Critical, {}, "no critic that learns them: return a voidrl.nets.SuccessorCritic"),
     ],
@@ -281,10 +278,3 @@ def test_rewards_of_another_width_are_refused_before_training():
     with pytest.raises(ConfigError, match=r"rewards of shape \(16,\) for 16 transitions: expected \(16, 2\)"):
         rehearse_reward(make_agent(DISCRETE, method=Narrow))
     rehearse_reward(pair())
-
-
-def test_a_scalar_learner_is_untouched_by_the_contract():
-    """Rewards of methods without vectors are one number each, also where skills are wide."""
-    method = make_agent(method="diayn").method
-    reward = torch.randn(5)
-    assert method.scalar_reward(reward, torch.randn(5, method.skill_dim)) is reward

@@ -9,14 +9,16 @@ from voidrl.replay import Replay
 from voidrl.types import Batch
 
 
-def batch_of(skill=None, obs=None, next_obs=None, reward=None):
+def batch_of(skill=None, obs=None, next_obs=None, reward=None, *, action=None, discount=0.0, weight=None):
     """Transitions with these fields, of which nothing else is read."""
     given = next(field for field in (skill, obs, reward) if field is not None)
-    nothing = torch.zeros(len(given))
-    skill = nothing[:, None] if skill is None else skill
+    nothing, none = torch.zeros(len(given)), torch.zeros(len(given), 0)
+    skill = none if skill is None else skill
     reward = nothing if reward is None else reward
     next_obs = obs if next_obs is None else next_obs
-    return Batch(obs, nothing.long(), reward, nothing, next_obs, skill, nothing, nothing, nothing[:, None])
+    action = nothing.long() if action is None else torch.as_tensor(action)
+    weight = nothing + 1 if weight is None else torch.as_tensor(weight)
+    return Batch(obs, action, reward, nothing + discount, next_obs, skill, weight, nothing, none)
 
 
 def latents_of(z=None, z_next=None, pool=None):
