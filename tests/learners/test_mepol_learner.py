@@ -68,16 +68,6 @@ def test_actions_are_of_the_policy_and_allowed(spec):
     assert allowed is None or allowed.gather(1, taken[:, None]).all()
 
 
-def test_at_first_no_action_is_preferred():
-    for spec in (DISCRETE, CONTINUOUS):
-        learner = agent_for(spec).learner
-        policy = learner.policy(torch.randn(20, 4), torch.zeros(20, 0))
-        best = policy.first.exp() if spec.discrete else policy.first
-        torch.testing.assert_close(
-            best, torch.full_like(best, 1 / 3 if spec.discrete else 0), atol=0.1, rtol=0
-        )
-
-
 # The trust region
 
 

@@ -216,19 +216,6 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
     assert chosen(tuned.learner.critic)
 
 
-def test_views_and_priorities_take_vectors():
-    agent = pair(learner={"name": "dqn", "views": 2, "n_step": 3}, replay__priority_exponent=0.5)
-    replay = fill_replay(skill_dim=2, config=agent.config.replay)
-    before = replay.priorities.tree.clone() if hasattr(replay.priorities, "tree") else None
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append(reward))
-    metrics = agent.update(replay)
-    assert seen[0].shape == (32, 2)
-    assert torch.equal(seen[0][:16], seen[0][16:])
-    assert metrics["critic_loss"].isfinite()
-    assert before is None or not torch.equal(before, replay.priorities.tree)
-
-
 def test_rewards_are_divided_by_the_deviation_of_their_scalars():
     agent = pair(intrinsic_normalization="scale", intrinsic_momentum=None, learner__batch_size=64)
     replay = fill_replay(skill_dim=2)

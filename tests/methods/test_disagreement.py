@@ -74,25 +74,6 @@ def test_noise_that_no_model_can_predict_is_not_rewarded():
     assert after < 0.05 * before
 
 
-def test_the_disagreement_falls_where_the_agent_has_been_and_not_elsewhere():
-    agent, replay = small_agent(), fill_replay()
-    replay.frames.mul_(0.5).add_(1)
-    visited = replay.batch(replay.newest(100), 1, 1.0)
-    elsewhere = visited.obs - 4
-
-    def variances():
-        with torch.no_grad():
-            return [agent.method.variance(z, visited.action).mean() for z in (visited.obs, elsewhere)]
-
-    before = variances()
-    for _ in range(150):
-        metrics = agent.update(replay)
-    after = variances()
-    assert after[0] < 0.1 * before[0]
-    assert after[1] > 20 * after[0]
-    assert metrics["disagreement_std"] > 0
-
-
 def test_each_model_skips_its_own_fifth_of_the_minibatch():
     agent = small_agent()
     torch.manual_seed(0)

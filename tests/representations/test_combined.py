@@ -152,36 +152,6 @@ def test_a_reset_treats_parts_like_the_representations_that_they_are():
         torch.testing.assert_close(target, online)
 
 
-def test_the_inverse_loss_lets_a_linear_probe_find_the_action():
-    """Coordinate 0 follows the action; 1 to 3 are drawn again at every step, and 3 times as wide."""
-    agent = combined(losses=("inverse",), encoder={"feature_dim": 8, "hidden_dim": 32}, learning_rate=2e-3)
-    f, steps = agent.representation, torch.tensor([-1.0, 0.0, 1.0])
-    torch.manual_seed(0)
-
-    def transitions(count):
-        action = torch.randint(3, (count,))
-        obs, after = 3 * torch.randn(2, count, 4)
-        obs[:, 0] /= 3
-        after[:, 0] = obs[:, 0] + steps[action]
-        return torch.cat([obs, after]), action
-
-    def probe():
-        (obs, action), (held_out, answer) = transitions(1000), transitions(500)
-        with torch.no_grad():
-            pairs = [f.encode(x).chunk(2) for x in (obs, held_out)]
-        rows = [torch.cat([*pair, torch.ones(len(pair[0]), 1)], 1) for pair in pairs]
-        weights = torch.linalg.lstsq(rows[0], torch.eye(3)[action]).solution
-        return ((rows[1] @ weights).argmax(1) == answer).float().mean().item()
-
-    before = probe()
-    for _ in range(180):
-        loss, metrics = f.part("inverse").dynamics(*transitions(128))
-        agent.optimizers.minimize(["representation"], loss)
-    assert probe() > 0.85 > 0.75 > before
-    assert "icm_forward" not in metrics
-    assert not hasattr(f.part("inverse"), "forward_net")
-
-
 def test_the_method_icm_needs_a_forward_model():
     options = {"method": "icm", "representation": {"name": "icm", "forward_weight": 0}}
     with pytest.raises(ConfigError, match=r"'icm' cannot be used with representation\.forward_weight = 0"):
