@@ -432,48 +432,28 @@ def test_a_scalar_and_a_float_image_of_users():
 # What is refused, and what helps
 
 
-class Pad(gym.ObservationWrapper):
-    """A sequence of up to three choices as a vector; 1 is subtracted where there is none."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.observation_space = spaces.Box(-1, 9, (3,), np.float32)
-
-    def observation(self, observation):
-        return np.array([*observation, -1, -1, -1][:3], np.float32)
-
-
-def graph_sizes(env):
-    """A graph as the number of its nodes, by the wrapper that the message names."""
-    space = spaces.Box(0, 99, (1,))
-    return gym.wrappers.TransformObservation(
-        env, lambda graph: np.array([len(graph.nodes)], np.float32), space
-    )
-
-
 GRAPH = spaces.Graph(box(0, 1, 2), None)
-NODES = spaces.GraphInstance(nodes=np.zeros((4, 2), np.float32), edges=None, edge_links=None)
 FLATTEN = "gymnasium.wrappers:FlattenObservation"
 
 
 @pytest.mark.parametrize(
-    ("space", "observation", "advice", "wrapper", "size"),
+    ("space", "advice"),
     [
-        (spaces.Text(3, charset="ab"), "ab", FLATTEN, FLATTEN, 3),
-        (spaces.OneOf([TWO, box(0, 1, 2)]), (np.int64(1), np.zeros(2, np.float32)), FLATTEN, FLATTEN, 3),
-        (spaces.Sequence(spaces.Discrete(9)), (1, 2), "TransformObservation", f"{__name__}:Pad", 3),
-        (GRAPH, NODES, "TransformObservation", f"{__name__}:graph_sizes", 1),
-        (spaces.Dict({"a": spaces.Text(3, charset="ab")}), {"a": "b"}, FLATTEN, FLATTEN, 3),
+        (spaces.Text(3, charset="ab"), FLATTEN),
+        (spaces.OneOf([TWO, box(0, 1, 2)]), FLATTEN),
+        (spaces.Dict({"a": spaces.Text(3, charset="ab")}), FLATTEN),
+        (spaces.Sequence(spaces.Discrete(9)), "TransformObservation"),
+        (GRAPH, "TransformObservation"),
     ],
 )
-def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, observation, advice, wrapper, size):
-    with pytest.raises(
-        SpaceError, match=r"^environment 'world': observation space .* is not supported"
-    ) as caught:
-        frames_of(space, [observation])
-    assert advice in str(caught.value)
-    (frame,), _ = frames_of(space, [observation], wrappers=(wrapper,))
-    assert frame.shape == (size,)
+def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, advice):
+    with pytest.raises(SpaceError, match=rf"^environment 'world': .* is not supported.*{advice}"):
+        frames_of(space, [None])
+
+
+def test_the_wrapper_helps():
+    space = spaces.Text(3, charset="ab")
+    assert frames_of(space, ["ab"], wrappers=(FLATTEN,))[0].shape == (1, 3)
 
 
 def test_many_numbers_of_a_stack_are_noticed():

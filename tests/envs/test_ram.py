@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from voidrl.envs import ram
 from voidrl.envs.ram import MEASURES, StateCounter, addresses_of
 from voidrl.envs.ram_worker import FRESH, LOAD, STEP, DisagreementError, Shadow
 from voidrl.errors import (
@@ -439,35 +437,6 @@ def test_a_counter_that_nobody_holds_ends_its_workers():
     process = counter._workers[0].process
     del counter
     assert process.returncode == -signal.SIGKILL
-
-
-def test_steps_wait_for_a_worker_that_is_far_behind(counter_of, monkeypatch):
-    monkeypatch.setattr(ram, "MESSAGE_STEPS", 6)
-    monkeypatch.setattr(ram, "MESSAGES_AHEAD", 4)
-    played = recording("breakout", 150, 9)
-    counter, done = counter_of(workers=1), []
-
-    def feed():
-        counter.reset(played.start)
-        for step in played.steps[:60]:
-            counter.step(*step)
-            done.append(step)
-
-    process = counter._workers[0].process
-    process.send_signal(signal.SIGSTOP)
-    thread = threading.Thread(target=feed, daemon=True)
-    thread.start()
-    ahead = 3 * (4 + 1) - 2  # messages of three steps; the reset is one, and so is the step that waits
-    try:
-        assert until(lambda: len(done) == ahead)
-        time.sleep(0.1)
-        assert len(done) == ahead
-    finally:
-        process.send_signal(signal.SIGCONT)
-    thread.join(20)
-    assert len(done) == 60
-    rams = by_hand("breakout", played)[:60]  # (60, N, 128)
-    assert counter.counts() == distinct("breakout", rams.reshape(-1, 128))
 
 
 def test_what_cannot_be_counted(monkeypatch):
