@@ -146,16 +146,6 @@ def test_the_pool_is_drawn_from_the_replay():
     assert all((stored == row).all(1).any() for row in drawn)
 
 
-def test_random_neighbors():
-    method = make_agent(method__k=3, method__neighbors="random", method__normalize="none").method
-    z = torch.randn(30, 4)
-    torch.manual_seed(7)
-    reward = method.reward(None, latents_of(None, z))
-    torch.manual_seed(7)
-    assert torch.equal(reward, particle_reward(z, k=3, neighbors="random"))
-    assert reward.mean() > particle_reward(z, k=3).mean()
-
-
 def test_as_many_neighbors_as_there_are_can_be_searched():
     for options in ({"method__k": 15}, {"method__k": 16, "method__include_self": True}):
         make_agent(DISCRETE, **options).update(fill_replay())
