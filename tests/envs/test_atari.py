@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 import voidrl
 from voidrl.cli.main import main
@@ -22,7 +21,6 @@ from voidrl.replay import TERMINATED
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
 from voidrl.training import build
-from voidrl.training.layers import task_config
 
 pytest.importorskip("ale_py")
 
@@ -65,20 +63,6 @@ def test_every_game_is_built_and_played(game):
     envs.close()
 
 
-@pytest.mark.parametrize("game", some(["ms_pacman"]))
-def test_every_game_is_trained_saved_and_resumed(game, tmp_path):
-    """A run that stops half-way and goes on ends exactly where one that went straight on does."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    config = {**TINY, "log.checkpoint_every_steps": 16}
-    shared = {"preset": "atari-paper", "config": config, "seed": 3, "device": "cpu"}
-    straight = voidrl.pretrain(f"atari/{game}", steps=32, out=whole, **shared)
-    voidrl.pretrain(f"atari/{game}", steps=16, out=parts, **shared)
-    resumed = voidrl.resume(parts, steps=32)
-    assert straight.spec.obs_shape == (4, 84, 84)
-    for name, value in straight.tensors().items():
-        assert value.equal(resumed.tensors()[name]), name
-
-
 def test_any_spelling_is_the_same_game():
     for name in ("ms_pacman", "MsPacman", "Ms. Pac-Man", "MsPacmanNoFrameskip-v4"):
         envs = atari(name, n=1)
@@ -90,56 +74,6 @@ def test_a_game_without_a_human_score_can_be_played_but_not_normalized():
     envs = atari("adventure")
     assert envs.game is None
     envs.close()
-
-
-def test_all_18_actions_on_request():
-    few, all_ = atari("pong", n=1), atari("pong?full_actions=true", n=1)
-    assert (few.spec.num_actions, all_.spec.num_actions) == (6, 18)
-
-
-@pytest.mark.parametrize("sticky", ["false", "true", pytest.param("0.25", marks=pytest.mark.slow)])
-def test_sticky_actions_repeat_the_last_one_at_times(sticky):
-    """Without, games with the same seed and actions are the same; with, only chance parts them."""
-    envs = atari(f"breakout?noop_max=0&sticky={sticky}", n=2)
-    envs.reset(0)
-    for action in np.random.default_rng(0).integers(4, size=40):
-        one, other = envs.step(np.full(2, action)).frames
-    assert np.array_equal(one, other) == (sticky == "false")
-
-
-def test_the_score_is_raw_while_rewards_are_clipped_in_training_only():
-    for evaluation in (False, True):
-        envs = atari("ms_pacman", n=2, evaluation=evaluation)
-        envs.reset(0)
-        rng, rewards, scores = np.random.default_rng(1), [], []
-        for _ in range(90):
-            result = envs.step(rng.integers(9, size=2))
-            rewards.append(result.reward)
-            scores.append(result.score)
-        rewards, scores = np.concatenate(rewards), np.concatenate(scores)
-        assert scores.max() >= 10
-        np.testing.assert_array_equal(rewards, scores if evaluation else np.clip(scores, -1, 1))
-
-
-def test_lost_lives_terminate_in_training_and_the_game_goes_on():
-    """Episodes are whole games, in the metrics too."""
-    seen = {}
-    for evaluation in (False, True):
-        envs = atari("breakout", n=2, evaluation=evaluation)
-        _, info = envs.reset(0)
-        lives, rng, terminals, deaths, games = info["lives"], np.random.default_rng(0), 0, 0, 0
-        for _ in range(250):
-            result = envs.step(rng.integers(4, size=2))
-            fewer = (result.info["lives"] < lives).sum()
-            terminals, deaths, games = (
-                terminals + result.terminated.sum(),
-                deaths + fewer,
-                games + result.ended.sum(),
-            )
-            lives = result.info["lives"]
-        seen[evaluation] = terminals, deaths, games
-    assert seen[True][0] == seen[True][2] > 0
-    assert seen[False][0] == seen[False][1] > seen[False][2] > 0
 
 
 def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
@@ -231,38 +165,6 @@ def test_rules_of_atari_are_refused_elsewhere(name):
     assert build.env_for("atari/breakout", atari_run)[0].atari.sticky == 0.5
 
 
-@pytest.mark.slow
-def test_the_authors_preset_trains_f_by_contrast_alone_and_tunes_the_heads_alone(tmp_path):
-    small = {
-        "env.num_envs": 2,
-        "warmup_steps": 30,
-        "steps": 32,
-        "updates_per_step": 0.5,
-        "replay.capacity_steps": 200,
-        "learner": {"batch_size": 16, "hidden_dim": 8},
-        "representation": {"encoder": {"width": 0.125}, "projection_dim": 8},
-        "finetune": {"warmup_steps": 30},
-        "log.tensorboard": False,
-    }
-    shared = {"preset": "atari-authors", "device": "cpu"}
-    run = tmp_path / "pretrained"
-    source = voidrl.pretrain("atari/breakout", config=small, out=run, **shared)
-    assert source.encoder_trainers == {"representation"}
-    assert source.learner.encoder is source.representation.encoder
-    assert source.representation.dim == source.learner.encoder.feature_dim == 8 * 7 * 7
-    assert [*source.optimizers] == ["critic", "representation"]
-    f = {id(p) for p in source.representation.encoder.parameters()}
-    assert not f & {id(p) for p in source.optimizers.parameters("critic")}
-    assert source.config.learner.discount**20 == pytest.approx(0.99, rel=1e-4)
-    tuned = voidrl.finetune(source, steps=32, out=tmp_path / "tuned")
-    before, after = source.tensors(), tuned.tensors()
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert any(name.startswith("learner.critic.") for name in moved)
-    assert not any("encoder" in name.replace("target_encoder", "") for name in moved)
-    updates = [row["updates"] for row in read_metrics(tmp_path / "tuned") if "updates" in row]
-    assert updates[-1] == 2  # one in each step after the warm-up
-
-
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
     """A lost life ends no episode, and 10 points are not clipped to 1."""
     config = {**TINY, "env.num_envs": 4, "log.log_every_steps": 800}
@@ -351,23 +253,11 @@ def test_a_backend_that_ale_has_not():
 
 
 def test_what_the_preset_counts_can_be_turned_off_on_the_command_line(tmp_path, capsys):
-    words = [
-        "pretrain",
-        "atari/pong?sticky=true",
-        "--preset",
-        "atari-demo",
-        "--steps",
-        "32",
-        "--device",
-        "cpu",
-        "--env.num-envs",
-        "2",
-        "--warmup-steps",
-        "30",
-    ]
-    assert main([*words, "--out", str(tmp_path / "a")]) == 2
+    words = "pretrain atari/pong?sticky=true --preset atari-demo --steps 32 --device cpu"
+    words += f" --env.num-envs 2 --warmup-steps 30 --out {tmp_path / 'a'}"
+    assert main(words.split()) == 2
     assert "set it to False" in capsys.readouterr().err
-    assert main([*words, "--out", str(tmp_path / "a"), "--env.count-states", "false"]) == 0
+    assert main([*words.split(), "--env.count-states", "false"]) == 0
 
 
 def test_the_57_games_are_listed(capsys):
@@ -404,16 +294,6 @@ def test_with_all_actions_an_agent_of_one_game_goes_on_in_another(tmp_path):
         agent, "atari/pong?full_actions=true", steps=16, out=tmp_path / "task", device="cpu"
     )
     assert tuned.spec.num_actions == 18
-
-
-def test_fine_tuning_takes_the_papers_100k_steps_unless_told_otherwise(trained):
-    assert task_config(trained.config).steps == 100_000
-    assert task_config(trained.config).phase == "finetune"
-
-
-def test_the_papers_protocol_is_the_default(trained):
-    assert trained.config.env.frame_stack == 4
-    assert trained.config.finetune.learning_rate == 1e-3
 
 
 def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):

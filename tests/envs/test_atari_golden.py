@@ -137,10 +137,7 @@ def beside():
 # --- whole games ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("game", "num_envs", "lives"),
-    [("breakout", 2, 5), ("ms_pacman", 1, 3), pytest.param("qbert", 1, 4, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("game", "num_envs", "lives"), [("breakout", 2, 5), ("ms_pacman", 1, 3)])
 def test_a_whole_game_in_training_and_the_start_of_the_next(beside, game, num_envs, lives):
     pair = beside(f"atari/{game}", num_envs)
     while pair.seen["reset"] == 0:
@@ -175,14 +172,6 @@ def test_points_lost_in_a_game_without_lives(beside):
         pair.step()
     assert pair.seen == Counter()  # no life, no end, and no score above 1
     pair.check_replay()
-
-
-def test_a_screen_of_more_lines(beside):
-    """Not among the 57 games, of which all have 210."""
-    pair = beside("atari/air_raid", evaluation=True)
-    assert pair.hands[0].ale.getScreenDims() == (250, 160)
-    for _ in range(60):
-        pair.step()
 
 
 def test_a_game_that_needs_buttons_to_begin(beside):

@@ -141,9 +141,8 @@ def difference(a, b):
 
 
 @pytest.mark.skipif("not works('any')", reason="no OpenGL renders here")
-@pytest.mark.parametrize("env", ["dmc/walker", pytest.param("dmc/quadruped", marks=pytest.mark.slow)])
-def test_medium_quality_has_shadows_and_smooth_edges(env):
-    default, medium, fast = (images(env=env, render_quality=name) for name in ("default", "medium", "fast"))
+def test_medium_quality_has_shadows_and_smooth_edges():
+    default, medium, fast = (images(render_quality=name) for name in ("default", "medium", "fast"))
     assert 0 < difference(medium, default) < 0.6  # of 255
     assert difference(fast, default) > 5 * difference(medium, default)
 
@@ -155,14 +154,6 @@ def test_images_do_not_depend_on_the_number_of_threads(monkeypatch):
     alone = images(variables)
     monkeypatch.setenv("LP_NUM_THREADS", "3")
     np.testing.assert_array_equal(images(variables), alone)
-
-
-@pytest.mark.skipif("not (works('gpu') and works('cpu'))", reason="needs a GPU and a software OpenGL")
-@pytest.mark.parametrize("quality", ["default", "medium", "fast"])
-def test_both_renderers_draw_the_same_picture(quality):
-    found = [gl.find_gl("a test", "skip it", place) for place in ("gpu", "cpu")]
-    on_gpu, on_cpu = (images(one.variables, render_quality=quality) for one in found)
-    assert difference(on_gpu, on_cpu) < 1  # of 255: edges and shadows are sampled differently
 
 
 # What is left out

@@ -39,8 +39,7 @@ def walk(env, to):
 # --- layout ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [5, 7, 13, 17, 21])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("size", "seed"), [(5, 0), (17, 1), (21, 2)])
 def test_layout_is_a_perfect_maze(size, seed):
     env = PixelMazeVector(size=size, layout_seed=seed)
     rooms = ((size - 1) // 2) ** 2
@@ -94,8 +93,7 @@ def test_walls_cannot_be_changed():
         PixelMaze().walls[1, 1] = True
 
 
-@pytest.mark.parametrize("loops", [0.0, 0.3])
-@pytest.mark.parametrize("start", [None, (7, 5)])
+@pytest.mark.parametrize(("loops", "start"), [(0.0, None), (0.3, (7, 5))])
 def test_near_goal_is_a_sixth_as_far(loops, start):
     env = PixelMaze(size=13, loops=loops, start=start, goal="near", layout_seed=3)
     lengths = env.shortest_path_lengths()
@@ -104,8 +102,7 @@ def test_near_goal_is_a_sixth_as_far(loops, start):
     assert smallest.goal_cell != smallest.start_cell
 
 
-@pytest.mark.parametrize("loops", [0.0, 0.3])
-@pytest.mark.parametrize("start", [None, (7, 5)])
+@pytest.mark.parametrize(("loops", "start"), [(0.0, None), (0.3, (7, 5))])
 def test_far_goal_is_the_farthest_cell(loops, start):
     env = PixelMaze(size=13, loops=loops, start=start, goal="far", layout_seed=3)
     lengths = np.full(env.walls.shape, 10**6)  # Bellman-Ford, as a check on the wave
@@ -151,8 +148,7 @@ def test_walls_are_never_entered(loops):
     assert len(seen) == env.num_open_cells
 
 
-@pytest.mark.parametrize("speed", [0.3, 0.5, 1.0])
-@pytest.mark.parametrize("loops", [0.0, 0.5])
+@pytest.mark.parametrize(("speed", "loops"), [(0.3, 0.5), (1.0, 0.0)])
 def test_continuous_body_never_overlaps_a_wall(speed, loops):
     env = PixelMazeVector(32, size=9, loops=loops, continuous=True, speed=speed, max_episode_steps=500)
     env.reset(seed=0)
@@ -238,15 +234,6 @@ def test_goal_ends_the_episode_once_and_the_next_step_only_resets():
     assert tuple(info["position"][0]) != env.start_cell
 
 
-def test_without_goal_there_is_no_reward():
-    env = PixelMazeVector(8, size=5, max_episode_steps=50)
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    for _ in range(300):
-        _, reward, terminated, _, info = env.step(env.action_space.sample())
-        assert not np.any([reward, terminated, info["success"]])
-
-
 def test_truncation_counts_the_steps_of_each_episode():
     env = PixelMazeVector(2, size=5, max_episode_steps=3)
     env.reset()
@@ -303,18 +290,6 @@ def test_agent_i_of_a_vector_is_a_single_env_seeded_s_plus_i(continuous):
             done[i] = result[1] or result[2]
             ended += result[1]
     assert ended > 3
-
-
-def test_seed_makes_the_future_reproducible():
-    env = PixelMazeVector(4, slip=0.5, loops=0.5)
-
-    def rollout(seed):
-        cells = [env.reset(seed=seed)[1]["cell"]]
-        return np.stack(cells + [env.step(np.full(4, RIGHT))[4]["cell"] for _ in range(250)])
-
-    assert (rollout(1) == rollout(1)).all()
-    assert (rollout(1) != rollout(2)).any()
-    assert len(np.unique(rollout(1), axis=1).T) == 4  # agents differ from each other
 
 
 # --- pixels ---------------------------------------------------------------------------------------
@@ -390,8 +365,6 @@ def test_render_is_enlarged():
     [
         {},
         {"continuous": True, "slip": 0.3},
-        {"goal": "far", "show_goal": True},
-        {"continuous": True, "goal": "near"},
     ],
 )
 def test_gymnasium_accepts_it(settings):
@@ -426,8 +399,10 @@ def test_make_vec_spaces_and_info():
         assert all(step_info[key].all() for key in masks)
 
 
-@pytest.mark.parametrize("mode", ["vector_entry_point", "sync"])
-@pytest.mark.parametrize(("settings", "steps"), [({}, 100), ({"max_episode_steps": 130}, 130)])
+@pytest.mark.parametrize(
+    ("mode", "settings", "steps"),
+    [("vector_entry_point", {}, 100), ("sync", {"max_episode_steps": 130}, 130)],
+)
 def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
     register()
     env = gym.make_vec(MAZE_ID, 2, vectorization_mode=mode, size=5, **settings)
@@ -444,20 +419,16 @@ def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
     [
         ({"size": 16}, r"size=16; pass an odd number of cells, such as 17\.$"),
         ({"size": 3}, "size=3; pass an integer of at least 5"),
-        ({"size": 257, "image_size": 514}, "size=257; pass an integer of at most 255"),
         ({"size": 10**9}, "size=1000000000; pass an integer of at most 255"),
         ({"image_size": 1025}, "image_size=1025; pass an integer of at most 1024"),
         ({"size": 17.0}, r"size=17\.0"),
         ({"image_size": 10}, "image_size=10; pass an integer of at least 17"),
         ({"layout_seed": -1}, "layout_seed=-1"),
         ({"loops": 1.5}, r"loops=1\.5; pass a number from 0 to 1"),
-        ({"loops": "many"}, "loops='many'"),
         ({"slip": float("nan")}, "slip=nan"),
         ({"speed": 0}, "speed=0; pass a number above 0"),
-        ({"speed": 2.0}, r"speed=2\.0"),
         ({"goal": "nearby"}, "goal='nearby'; pass 'far', 'near'"),
         ({"goal": (0, 0)}, r"goal=\(0, 0\); pass an open cell"),
-        ({"goal": (1, 99)}, r"goal=\(1, 99\)"),
         ({"goal": (1.5, 1)}, r"goal=\(1\.5, 1\)"),
         ({"goal": (1, 1)}, "other than the start"),
         ({"start": (-1, 1)}, r"start=\(-1, 1\)"),
@@ -465,7 +436,6 @@ def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
         ({"max_episode_steps": 0}, "max_episode_steps=0"),
         ({"render_mode": "human"}, "render_mode='human'"),
         ({"num_envs": 0}, "num_envs=0"),
-        ({"num_envs": True}, "num_envs=True"),
     ],
 )
 def test_bad_settings_are_refused_with_a_remedy(settings, message):

@@ -140,18 +140,14 @@ def test_images_of_other_types(space, value, expected):
         (box(0, 255, 6, 100, dtype=np.uint8), False),  # a side below 7
         (box(0, 255, 100, 6, 3, dtype=np.uint8), False),
         (box(0, 1, 20, 20), False),  # a matrix
-        (box(0, 9, 20, 20, dtype=np.int64), False),
         (box(0, 1, 20, 20, 3), True),
-        (box(0, 1, 3, 20, 20), True),
         (box(0, 1, 20, 20, 10), True),  # half a side of channels
         (box(0, 1, 20, 20, 11), False),
         (box(0, 255, 20, 20, 11, dtype=np.uint8), True),
         (box(0, 1, 10, 10, 10, dtype=np.bool_), True),
         (box(-np.inf, np.inf, 20, 20, 3), False),
-        (box(0, np.inf, 20, 20, 3), False),
         (box(-3e38, 3e38, 20, 20, 3), False),  # bounds in name only
         (box(-(2**31), 2**31 - 1, 20, 20, 3, dtype=np.int32), False),
-        (box(-np.inf, np.inf, 20, 20, 3, dtype=np.int64), False),
         (box(0, 0, 20, 20, 3), False),
     ],
 )
@@ -234,30 +230,6 @@ def test_a_batch_is_converted_as_its_rows_are():
     for frame, each in zip(frames, gym.vector.utils.iterate(batch, observations), strict=True):
         assert np.array_equal(frame, observed_frames(each, spec)[0][0])
     assert np.array_equal(frames, observed_frames(observations, spec)[0])
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_minigrid(backend):
-    pytest.importorskip("minigrid")
-    config = EnvConfig("MiniGrid-Empty-5x5-v0", num_envs=2, backend=backend)
-    spec, config = probe_env(config)
-    assert spec.describe() == "pixels 3×7×7 and 4 numbers, 7 actions"
-    assert config.action_masks == "none"
-    envs = make_envs(config)
-    (notice,) = envs.reading.notices
-    assert notice.startswith("the agent does not see observation['mission'] (MissionSpace)")
-    one = gym.make("MiniGrid-Empty-5x5-v0")
-    expected, _ = one.reset(seed=4)
-    frames, _ = envs.reset(3)
-    for action in (2, 1, 2, 2, 1, 2, 2):  # forward, right, … to the goal
-        assert np.array_equal(frames[1, :3], expected["image"].transpose(2, 0, 1))
-        direction = frames[1, 3].reshape(-1)[:16].view("<f4")
-        assert np.flatnonzero(direction).tolist() == [expected["direction"]]
-        expected, _, ended, *_ = one.step(action)
-        result = envs.step(np.array([0, action]))
-        frames = result.frames
-    envs.close()
-    assert result.terminated.tolist() == [False, ended]
 
 
 # Keys
@@ -460,48 +432,28 @@ def test_a_scalar_and_a_float_image_of_users():
 # What is refused, and what helps
 
 
-class Pad(gym.ObservationWrapper):
-    """A sequence of up to three choices as a vector; 1 is subtracted where there is none."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.observation_space = spaces.Box(-1, 9, (3,), np.float32)
-
-    def observation(self, observation):
-        return np.array([*observation, -1, -1, -1][:3], np.float32)
-
-
-def graph_sizes(env):
-    """A graph as the number of its nodes, by the wrapper that the message names."""
-    space = spaces.Box(0, 99, (1,))
-    return gym.wrappers.TransformObservation(
-        env, lambda graph: np.array([len(graph.nodes)], np.float32), space
-    )
-
-
 GRAPH = spaces.Graph(box(0, 1, 2), None)
-NODES = spaces.GraphInstance(nodes=np.zeros((4, 2), np.float32), edges=None, edge_links=None)
 FLATTEN = "gymnasium.wrappers:FlattenObservation"
 
 
 @pytest.mark.parametrize(
-    ("space", "observation", "advice", "wrapper", "size"),
+    ("space", "advice"),
     [
-        (spaces.Text(3, charset="ab"), "ab", FLATTEN, FLATTEN, 3),
-        (spaces.OneOf([TWO, box(0, 1, 2)]), (np.int64(1), np.zeros(2, np.float32)), FLATTEN, FLATTEN, 3),
-        (spaces.Sequence(spaces.Discrete(9)), (1, 2), "TransformObservation", f"{__name__}:Pad", 3),
-        (GRAPH, NODES, "TransformObservation", f"{__name__}:graph_sizes", 1),
-        (spaces.Dict({"a": spaces.Text(3, charset="ab")}), {"a": "b"}, FLATTEN, FLATTEN, 3),
+        (spaces.Text(3, charset="ab"), FLATTEN),
+        (spaces.OneOf([TWO, box(0, 1, 2)]), FLATTEN),
+        (spaces.Dict({"a": spaces.Text(3, charset="ab")}), FLATTEN),
+        (spaces.Sequence(spaces.Discrete(9)), "TransformObservation"),
+        (GRAPH, "TransformObservation"),
     ],
 )
-def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, observation, advice, wrapper, size):
-    with pytest.raises(
-        SpaceError, match=r"^environment 'world': observation space .* is not supported"
-    ) as caught:
-        frames_of(space, [observation])
-    assert advice in str(caught.value)
-    (frame,), _ = frames_of(space, [observation], wrappers=(wrapper,))
-    assert frame.shape == (size,)
+def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, advice):
+    with pytest.raises(SpaceError, match=rf"^environment 'world': .* is not supported.*{advice}"):
+        frames_of(space, [None])
+
+
+def test_the_wrapper_helps():
+    space = spaces.Text(3, charset="ab")
+    assert frames_of(space, ["ab"], wrappers=(FLATTEN,))[0].shape == (1, 3)
 
 
 def test_many_numbers_of_a_stack_are_noticed():

@@ -84,14 +84,14 @@ def test_random_actions_rarely_reach_the_goal_and_directed_ones_do():
     env = gym.make(POINT_MASS_ID, task="hurry")
     env.action_space.seed(0)
     reached = 0
-    for seed in range(300):
+    for seed in range(80):
         env.reset(seed=seed)
         ends = terminated = False
         while not ends:
             *_, terminated, truncated, _ = env.step(env.action_space.sample())
             ends = terminated or truncated
         reached += terminated
-    assert reached / 300 < 0.03
+    assert reached < 4
 
     corner = PointMass()
     observation, _ = corner.reset(seed=0)
@@ -160,8 +160,7 @@ def test_an_unknown_task_is_named():
 # --- Gymnasium and voidrl -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", [None, *TASKS])
-@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize(("task", "discrete"), [(None, True), *((task, False) for task in TASKS)])
 def test_gymnasium_accepts_it(task, discrete):
     register()
     env = gym.make(POINT_MASS_ID, task=task, discrete=discrete)

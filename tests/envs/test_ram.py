@@ -5,15 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from voidrl.envs import ram
-from voidrl.envs.ram import MEASURES, KeySet, StateCounter, addresses_of
+from voidrl.envs.ram import MEASURES, StateCounter, addresses_of
 from voidrl.envs.ram_worker import FRESH, LOAD, STEP, DisagreementError, Shadow
 from voidrl.errors import (
     CheckpointError,
@@ -152,13 +150,12 @@ def until(condition, seconds=10):
 
 
 # Lost lives and games over in breakout and berzerk; a start after frames of a menu in berzerk; no lives in
-# pong and freeway; an episode's greatest length that is, and is not, a multiple of the four frames.
+# pong; an episode's greatest length that is, and is not, a multiple of the four frames.
 @pytest.mark.parametrize(
     ("rom", "steps", "seed", "max_frames", "full", "envs"),
     [
         ("breakout", 150, 9, 108_000, False, 2),
         ("berzerk", 135, 3, 108_000, True, 2),
-        pytest.param("freeway", 45, 0, 160, False, 1, marks=pytest.mark.slow),
         ("pong", 45, 0, 123, True, 1),
     ],
 )
@@ -307,9 +304,8 @@ def test_frame_lives_and_score_must_agree():
     assert t > 100
 
 
-@pytest.mark.parametrize("rom", [pytest.param("breakout", marks=pytest.mark.slow), "berzerk", "frostbite"])
-def test_a_shadow_shows_the_screens_of_its_game(rom):
-    # In berzerk and frostbite a later game starts in another state than the first one.
+def test_a_shadow_shows_the_screens_of_its_game():
+    rom = "berzerk"  # in which a later game starts in another state than the first one
     played = Recording(rom, 120, seed=3, max_frames=121, envs=1, screens=True)
     shadow, compared = shadow_of(rom), 0
     for t, screen in enumerate(played.screens):
@@ -325,16 +321,6 @@ def test_a_shadow_shows_the_screens_of_its_game(rom):
     assert played.fresh.sum() >= 3
     with pytest.raises(DisagreementError, match="game 0 at its step 121: frame"):
         shadow.repeat(FRESH, 0, 1000, 0, 0)
-
-
-def test_what_a_random_policy_sees_in_ms_pacman(counter_of):
-    played = recording("ms_pacman", 800, 5, envs=1)
-    counter = counter_of("ms_pacman", 1)
-    played.feed(counter)
-    counts = counter.counts()
-    assert counts == distinct("ms_pacman", by_hand("ms_pacman", played)[~played.fresh])
-    assert 0.8 < counts["ram"] / 800 <= 1  # of 20 000 steps it is 0.86
-    assert 2 * counts["positions"] < counts["variables"] < counts["ram"]
 
 
 def test_games_without_annotations_count_whole_memories_only(counter_of):
@@ -355,24 +341,6 @@ def test_positions_of_another_room_are_other_positions():
     assert len(addresses_of("ms_pacman")["variables"]) == 17
     assert [*addresses_of("pong")] == [*MEASURES]
     assert "variables" in addresses_of("pong")
-
-
-@pytest.mark.parametrize("width", [1, 3, 15, 16])
-def test_a_key_set_is_a_set(width):
-    rng = np.random.default_rng(width)
-    keys, expected = KeySet(width), set()
-    for size in (0, 1, 5, 30_000, 200, 30_000):
-        rows = rng.integers(256, size=(size, width), dtype=np.uint8)
-        rows[::3, 1:] = 7  # many of them twice
-        if width < 16:
-            rows[:1] = 0  # a digest of zeros only is as likely as a collision
-        keys.add(rows.tobytes())
-        expected |= {*map(bytes, rows)}
-        assert len(keys) == len(expected)
-    assert {*map(bytes, keys.array())} == expected
-    assert len(keys.array()) == len(expected)
-    keys.clear()
-    assert len(keys) == 0
 
 
 def test_a_killed_worker_is_an_error_and_not_a_wait(counter_of):
@@ -399,8 +367,7 @@ def test_a_killed_worker_is_an_error_and_not_a_wait(counter_of):
         counter.step(*played.steps[0])
 
 
-@pytest.mark.parametrize("when", ["counts", "step"])
-def test_a_worker_that_hangs_is_an_error_and_not_a_wait(counter_of, when):
+def test_a_worker_that_hangs_is_an_error_and_not_a_wait(counter_of):
     played = recording("breakout", 150, 9)
     counter = counter_of(workers=1)
     played.feed(counter, upto=20)
@@ -410,9 +377,8 @@ def test_a_worker_that_hangs_is_an_error_and_not_a_wait(counter_of, when):
 
     def go_on():
         played.feed(counter, upto=20)
-        while when == "step":  # until no more fits into the pipe, or too many messages are unanswered
+        while True:  # until no more fits into the pipe, or too many messages are unanswered
             counter.step(*played.steps[0])
-        counter.counts()
 
     hangs = r"'breakout' cannot be counted: worker process \d+ has given no answer for 0\.3 s \(raise env"
     with pytest.raises(EnvironmentFailedError, match=hangs):
@@ -471,35 +437,6 @@ def test_a_counter_that_nobody_holds_ends_its_workers():
     process = counter._workers[0].process
     del counter
     assert process.returncode == -signal.SIGKILL
-
-
-def test_steps_wait_for_a_worker_that_is_far_behind(counter_of, monkeypatch):
-    monkeypatch.setattr(ram, "MESSAGE_STEPS", 6)
-    monkeypatch.setattr(ram, "MESSAGES_AHEAD", 4)
-    played = recording("breakout", 150, 9)
-    counter, done = counter_of(workers=1), []
-
-    def feed():
-        counter.reset(played.start)
-        for step in played.steps[:60]:
-            counter.step(*step)
-            done.append(step)
-
-    process = counter._workers[0].process
-    process.send_signal(signal.SIGSTOP)
-    thread = threading.Thread(target=feed, daemon=True)
-    thread.start()
-    ahead = 3 * (4 + 1) - 2  # messages of three steps; the reset is one, and so is the step that waits
-    try:
-        assert until(lambda: len(done) == ahead)
-        time.sleep(0.1)
-        assert len(done) == ahead
-    finally:
-        process.send_signal(signal.SIGCONT)
-    thread.join(20)
-    assert len(done) == 60
-    rams = by_hand("breakout", played)[:60]  # (60, N, 128)
-    assert counter.counts() == distinct("breakout", rams.reshape(-1, 128))
 
 
 def test_what_cannot_be_counted(monkeypatch):

@@ -136,22 +136,6 @@ def test_a_registered_environment_draws_itself():
     envs.close()
 
 
-class Old(Counting):
-    """As some are that were written for Gym: a list of modes, but no argument."""
-
-    def __init__(self):
-        super().__init__()
-
-
-def test_a_registered_environment_without_the_argument_draws_itself_too():
-    gym.register("test/Old-v0", Old)
-    try:
-        config = EnvConfig(id="test/Old-v0")
-        assert shades(make_envs(config, None, 1, render_height=100), 2) == [0, 10, 20]
-    finally:
-        del gym.registry["test/Old-v0"]
-
-
 # Atari
 
 

@@ -248,20 +248,3 @@ def test_a_native_vector_environment_may_have_flags_that_are_numbers():
     envs = Envs(OddVector(terminated=np.array([0.0, 1.0, 0.0]), truncated=[0, 0, 1]), "v", 1)
     envs.reset(0)
     assert envs.step(np.zeros(3, np.int64)).ended.tolist() == [False, True, True]
-
-
-@pytest.mark.parametrize(
-    "name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
-)
-@pytest.mark.parametrize("backend", ["auto", "sync"])
-def test_gymnasiums_own_environments_pass(name, backend):
-    envs = make_envs(EnvConfig(name, num_envs=4, backend=backend))
-    rng = np.random.default_rng(0)
-    envs.reset(0)
-    for _ in range(300):
-        if envs.spec.discrete:
-            action = rng.integers(envs.spec.num_actions, size=4)
-        else:
-            action = rng.choice([-1.0, 1.0], (4, 1)).astype(np.float32)
-        envs.step(action)
-    envs.close()

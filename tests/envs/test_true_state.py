@@ -180,17 +180,6 @@ def test_control_is_measured(rom, states, controlled, few_trials, monkeypatch):
     assert len(variables) > len(controlled)  # cars, ghosts, scores
 
 
-def test_control_depends_on_the_seed_alone(monkeypatch):
-    pytest.importorskip("ale_py")
-    monkeypatch.setattr(ram_state, "TRIED_STATES", 3)
-    trials = [ram_state.trial.__wrapped__("pong", seed) for seed in (0, 0, 1)]  # not the cached ones
-    assert (trials[0].visited == trials[1].visited).all()
-    assert (trials[0].share == trials[1].share).all()
-    assert (
-        trials[0].visited.shape != trials[2].visited.shape or (trials[0].visited != trials[2].visited).any()
-    )
-
-
 def test_a_game_without_annotations_has_its_varying_bytes(few_trials):
     pytest.importorskip("ale_py")
     variables = ram_state.ram_variables("assault")

@@ -10,7 +10,6 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -244,27 +243,6 @@ def test_time_in_which_the_run_was_suspended_does_not_count(make, monkeypatch, t
     monkeypatch.undo()
 
 
-def test_workers_that_do_not_end_after_closing_are_awaited_together(make, monkeypatch):
-    class Lingering(Trouble):
-        def close(self):
-            threading.Thread(target=time.sleep, args=(60,)).start()  # which the process waits for
-
-    envs = make(Lingering, num_envs=3)
-    play(envs)
-    waits = []
-    join = envs.vector._workers[0].process.__class__.join
-
-    def recorded_join(process, timeout):
-        waits.append(timeout)
-        join(process, timeout)
-
-    monkeypatch.setattr(envs.vector._workers[0].process.__class__, "join", recorded_join)
-    monkeypatch.setattr(workers, "DEATH_S", 0.3)
-    envs.close()
-    assert sum(waits[:3]) < 0.31
-    assert not any(is_running(process.pid) for process in processes_of(envs))
-
-
 def test_actions_that_do_not_fit_into_a_pipe(make):
     class Wide(Trouble):
         def __init__(self):
@@ -302,14 +280,6 @@ def test_an_environment_may_keep_the_actions_that_it_gets(make):
     assert first == [0.5, 0.5]
 
 
-def test_a_worker_that_is_ended_by_a_signal_without_a_name(make):
-    envs = make()
-    envs.reset(0)
-    os.kill(processes_of(envs)[0].pid, 40)
-    with pytest.raises(EnvironmentFailedError, match="ended by signal 40, while"):
-        play(envs)
-
-
 def test_workers_outlive_the_thread_that_started_them(make):
     made = []
     thread = threading.Thread(target=lambda: made.append(make(num_envs=2)))
@@ -317,15 +287,6 @@ def test_workers_outlive_the_thread_that_started_them(make):
     thread.join()
     time.sleep(0.1)
     assert play(made[0]) == [3, 3]
-
-
-@pytest.mark.parametrize("by_kernel", [True, False])
-def test_what_ends_a_worker_with_its_parent(by_kernel, monkeypatch):
-    watched = []
-    monkeypatch.setattr(workers, "_watch", watched.append)
-    monkeypatch.setattr(workers.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
-    workers.end_with_parent(os.getppid(), os.getppid() if by_kernel else os.getppid() + 1)
-    assert until(lambda: watched == ([] if by_kernel else [os.getppid()]), 5)
 
 
 def test_the_limit_must_be_above_zero():

@@ -1,27 +1,20 @@
 """The catalogue as data: a fault has a group, a name, the command a user types, and what should happen."""
 
+import importlib.util
+import os
 import re
+import shutil
 import signal
-import time
+import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from fault_lab import Done
 
-GOOD = {
-    "survived": "completed; after a kill, `voidrl resume` or the same command completed it",
-    "stopped": "wrote a checkpoint, said so, exited with 75; resuming completed it. Where there was nothing "
-    "to save yet, and after a second signal: 128 + the number of the signal",
-    "refused": "one sentence that names the cause, exit code 2; what was saved before is kept",
-}
-BAD = {
-    "silent": "something was lost or ignored without a word",
-    "lost": "work was lost, or the run could not be resumed",
-    "misleading": "the sentence names another cause",
-    "leaked": "processes or shared memory were left behind",
-    "traceback": "a traceback in the terminal",
-    "hang": "did not end",
-}
+CODES = {"survived": 0, "stopped": 75, "refused": 2}
+"""Each acceptable outcome, as docs/reliability.md defines it, and its exit code."""
 
 
 @dataclass
@@ -34,11 +27,10 @@ class Seen:
     """The command that continued it, if that was tried."""
     exact: bool | None = None
     """Whether the result equals that of a run without a fault bit for bit, where that is promised."""
-    problem: tuple[str, str] | None = None
-    """A bad outcome and why, found by the fault's own checks."""
+    problem: str = ""
+    """What the fault's own checks found."""
     killed: bool = False
     """The command was meant to die by SIGKILL."""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,18 +52,38 @@ class Fault:
     needs: Callable[[], str] = lambda: ""
     """Why it cannot be injected on this machine; empty if it can."""
 
+    def shortcoming(self, seen):
+        """How what was seen differs from what is promised; empty if it does not."""
+        for done in filter(None, (seen.done, seen.resumed)):
+            if done.code is None:
+                return "no end within the limit"
+            if "Traceback (most recent call last)" in done.text:
+                return f"a traceback: {done.last_line}"
+        if seen.problem:
+            return seen.problem
+        if leftovers := seen.done.leftovers or (seen.resumed and seen.resumed.leftovers):
+            return f"left behind: {', '.join(leftovers)[:150]}"
+        if seen.resumed and seen.resumed.code != 0:
+            return f"resuming ended with exit code {seen.resumed.code}: {seen.resumed.last_line}"
+        if seen.exact is False:
+            return "the resumed run differs from one without the fault"
+        return self._wrong_end(seen)
 
-@dataclass
-class Result:
-    """The outcome of one fault, as it is written to a table."""
-
-    group: str
-    name: str
-    command: str
-    expect: str
-    outcome: str
-    detail: str
-    seconds: float
+    def _wrong_end(self, seen):
+        """Another exit code or message than promised."""
+        code = CODES[self.expect]
+        if self.ended_by:
+            code = 128 + getattr(signal, self.ended_by)
+        if seen.killed:
+            code = -signal.SIGKILL
+        text = seen.done.text if code == 0 else seen.done.text.rpartition("\nvoidrl: ")[2]  # the sentence
+        if seen.done.code != code:
+            return f"exit code {seen.done.code} in place of {code}: {seen.done.last_line}"
+        if code == 2 and not seen.done.last_line.startswith("voidrl:"):
+            return f"refused without a sentence: {seen.done.last_line}"
+        if self.says and not re.search(self.says, text, re.DOTALL):
+            return f"another sentence: {seen.done.last_line}"
+        return ""
 
 
 FAULTS: list[Fault] = []
@@ -87,74 +99,30 @@ def fault(group, name, command, expect, **options):
     return add
 
 
-def run_fault(fault, lab):
-    """Inject one fault, and say what came of it."""
-    began = time.monotonic()
-    if reason := fault.needs():
-        outcome, detail = "skipped", reason
-    else:
-        with lab.bench() as bench:
-            outcome, detail = classify(fault, fault.inject(bench, fault.command))
-    fields = (fault.group, fault.name, fault.command, fault.expect)
-    return Result(*fields, outcome, detail, round(time.monotonic() - began, 1))
+def refused(group, name, command, says, prepare=lambda bench: None, **options):
+    """Add a command to the catalogue that is refused, once `prepare(bench)` has run."""
+
+    @fault(group, name, command, "refused", says=says, **options)
+    def inject(bench, command):
+        prepare(bench)
+        return Seen(bench.voidrl(command))
 
 
-def classify(fault, seen):
-    """The outcome, and the evidence in a few words."""
-    commands = [done for done in (seen.done, seen.resumed) if done is not None]
-    for done in commands:
-        if done.code is None:
-            return "hang", "no end within the limit"
-        if "Traceback (most recent call last)" in done.text:
-            return "traceback", last_line(done)
-    if seen.problem:
-        return seen.problem
-    for done in commands:
-        if done.leftovers:
-            return "leaked", ", ".join(done.leftovers)[:150]
-    if seen.resumed and seen.resumed.code != 0:
-        return "lost", f"resuming ended with exit code {seen.resumed.code}: {last_line(seen.resumed)}"
-    if seen.exact is False:
-        return "lost", "the resumed run differs from one without the fault"
-    return judge(fault, seen)
+# Needs
 
 
-def judge(fault, seen):
-    """The outcome by exit code and message, once nothing worse was found."""
-    code, said = seen.done.code, last_line(seen.done)
-    text = seen.done.text if code == 0 else seen.done.text.rpartition("\nvoidrl: ")[2]  # the sentence
-    said_it = not fault.says or re.search(fault.says, text, re.DOTALL)
-    exact = ", bit for bit" if seen.exact else ""
-    if seen.killed and code != -signal.SIGKILL:
-        return "silent", f"exit code {code}, although it was to be killed: {said}"
-    if seen.killed:
-        return "survived", seen.note or f"resumed{exact}"
-    if fault.ended_by and code == 128 + getattr(signal, fault.ended_by):
-        return "stopped", f"exit code {code}: {said}"
-    match code:
-        case 0 if not said_it:
-            return "silent", f"exit code 0: {said}"
-        case 0:
-            return "survived", seen.note or (said if fault.says else f"completed{exact}")
-        case 75 if fault.ended_by:
-            return "misleading", f"exit code 75, although nothing was saved: {said}"
-        case 75 if not said_it:
-            return "misleading", f"exit code 75: {said}"
-        case 75:
-            return "stopped", f"exit code 75{f', resumed{exact}' if seen.resumed else ''}: {said}"
-        case 129 | 130 | 143:
-            return "lost", f"exit code {code}, without a checkpoint of where it was: {said}"
-        case 2 if not said.startswith("voidrl:"):
-            return "silent", f"exit code 2: {said or 'no word'}"
-        case 2 if not said_it:
-            return "misleading", said
-        case 2:
-            return "refused", said
-        case _ if code < 0:
-            return "lost", f"ended by signal {-code}: {said or 'no word'}"
-    return "silent", f"exit code {code}: {said or 'no word'}"
+@cache
+def root():
+    """Why a small disk cannot be mounted; empty if it can."""
+    if os.geteuid() or not shutil.which("mount"):
+        return "mounting a small disk needs root"
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True).returncode:
+            return "this machine does not allow mounting a small disk"
+        subprocess.run(["umount", folder], check=True)
+    return ""
 
 
-def last_line(done):
-    lines = [line.strip() for line in done.text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+def package(name):
+    """A need of a Python package."""
+    return lambda: "" if importlib.util.find_spec(name) else f"{name} is not installed"

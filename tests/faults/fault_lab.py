@@ -1,4 +1,4 @@
-"""Where faults are injected: runs `voidrl` of any checkout, watches it, and counts what it leaves behind."""
+"""Where faults are injected: runs `voidrl`, watches it, and counts what it leaves behind."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from pathlib import Path
 from fault_digest import content
 
 HERE = Path(__file__).parent
+SRC = HERE.parents[1] / "src"
 LIMIT_S = 120  # of a command that takes seconds; only a hang reaches it
 # The options of a run that takes a second. `$TINY` in a command stands for them.
 TINY = (
@@ -25,6 +26,12 @@ TINY = (
     "--replay.capacity-steps 40 --log.tensorboard false --log.log-every-steps 5 "
     "--log.checkpoint-every-steps 20"
 )
+
+
+def environ():
+    """The environment variables of a command that imports this checkout and the worlds beside this file."""
+    path = os.pathsep.join([str(SRC), str(HERE)])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 @dataclass
@@ -42,25 +49,25 @@ class Done:
     def text(self):
         return self.err + self.out
 
+    @property
+    def last_line(self):
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return lines[-1][:300] if lines else "no word"
+
 
 class Lab:
     """A server that forks, and a folder for everything; `bench` is a new place for one fault."""
 
-    def __init__(self, src):
-        self.src = Path(src).absolute()
+    def __init__(self):
         self.root = Path(tempfile.mkdtemp(prefix="voidrl-faults-"))
         home = self.root / "home"
         home.mkdir()
-        path = os.pathsep.join([str(self.src), str(HERE)])
-        self.environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HOME": str(home)}
-        self.environ.pop("COLUMNS", None)
+        env = {**environ(), "HOME": str(home), "TINY": TINY}
+        env.pop("COLUMNS", None)
+        command = [sys.executable, HERE / "fault_server.py"]
+        pipe = subprocess.PIPE
         self.server = subprocess.Popen(
-            [sys.executable, HERE / "fault_server.py"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self.environ,
-            cwd=self.root,
-            start_new_session=True,
+            command, stdin=pipe, stdout=pipe, env=env, cwd=self.root, start_new_session=True
         )
         self.unread = b""
         self.codes = {}
@@ -81,11 +88,9 @@ class Lab:
         """Start a command; returns the id of its process."""
         self.server.stdin.write(json.dumps(request).encode() + b"\n")
         self.server.stdin.flush()
-        while True:
-            answer = self._read()
-            if "pid" in answer:
-                return answer["pid"]
+        while "pid" not in (answer := self._read()):
             self.codes[answer["ended"]] = answer["code"]
+        return answer["pid"]
 
     def poll(self, pid):
         """Its exit code, or None while it runs."""
@@ -124,14 +129,15 @@ class Bench:
 
     # Running commands
 
-    def start(self, command, *, hook=None, stderr=None, **environ):
-        """`voidrl …`, with `$TINY` for the options above, in a process group of its own."""
-        words = shlex.split(command.replace("$TINY", TINY))
-        assert words[0] == "voidrl", command
+    def start(self, command, *, script=None, hook=None, stderr=None, **environ):
+        """`voidrl …`, with `$TINY` for the options above; what stands behind `  #` or ` &` is for readers."""
+        words = shlex.split(command.partition("  #")[0].partition(" & ")[0].replace("$TINY", TINY))
+        assert script or words[0] == "voidrl", command
         number = len(self.started)
         out, err = self.folder / f"out.{number}", self.folder / f"err.{number}"
         request = {
             "argv": words[1:],
+            "script": script,
             "cwd": str(self.folder),
             "environ": {"FAULT_MARKS": str(self.marks), "FAULT_ID": str(out), **environ},
             "stdout": str(out),
@@ -139,9 +145,8 @@ class Bench:
             "hook": hook,
         }
         before = shared_memory()
-        running = Running(self, self.lab.fork(request), out, err, before)
-        self.started.append(running)
-        return running
+        self.started.append(Running(self, self.lab.fork(request), out, err, before))
+        return self.started[-1]
 
     def voidrl(self, command, *, limit=LIMIT_S, **options):
         """Run a command to its end."""
@@ -150,41 +155,10 @@ class Bench:
     def shell(self, script, *, limit=LIMIT_S):
         """Run a line of bash in which `voidrl` is the command; its exit code is that of `voidrl`."""
         function = f'voidrl() {{ {shlex.quote(sys.executable)} -m voidrl.cli.main "$@"; echo $? > code; }}\n'
-        number = len(self.started)
-        out_path, err_path = self.folder / f"out.{number}", self.folder / f"err.{number}"
-        environ = {
-            **self.lab.environ,
-            "FAULT_MARKS": str(self.marks),
-            "FAULT_ID": str(out_path),
-            "TINY": TINY,
-        }
-        before = shared_memory()
-        with out_path.open("wb") as out, err_path.open("wb") as err:
-            process = subprocess.Popen(
-                ["bash", "-c", function + script],
-                cwd=self.folder,
-                env=environ,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-        running = Running(self, process.pid, out_path, err_path, before, process)
-        self.started.append(running)
-        done = running.wait(limit)
+        done = self.start("", script=function + script).wait(limit)
         if done.code is not None and (self.folder / "code").exists():
             done.code = int((self.folder / "code").read_text())
         return done
-
-    def python(self, code, *, limit=LIMIT_S):
-        """Run Python, to prepare something; it must succeed."""
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=self.folder,
-            env=self.lab.environ,
-            capture_output=True,
-            timeout=limit,
-        )
-        assert done.returncode == 0, done.stderr.decode()
 
     # Looking
 
@@ -203,17 +177,10 @@ class Bench:
         """How many steps `fault_worlds` have taken here."""
         return self.marks.read_text().count(".") if self.marks.exists() else 0
 
-    def hangs(self):
-        return self.marks.exists() and "h" in self.marks.read_text()
-
     def checkpoints(self, run="run"):
         """The steps of the checkpoints of a run."""
         found = (self.folder / run / "checkpoints").glob("step_*")
         return sorted(int(path.name[5:].partition(".")[0]) for path in found)
-
-    def log(self, run="run"):
-        path = self.folder / run / "log.txt"
-        return path.read_text(errors="replace") if path.exists() else ""
 
     def rows(self, run="run"):
         """The rows of its metrics that are whole."""
@@ -250,13 +217,10 @@ class Bench:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        return path
 
     def clean(self):
         for running in self.started:
-            for pid in running.processes():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            running.kill()
         for running in self.started:
             self.wait_for(lambda running=running: running.poll() is not None, seconds=5)
         for path in self.mounts:
@@ -267,12 +231,11 @@ class Bench:
 class Running:
     """A command that has been started."""
 
-    def __init__(self, bench, pid, out, err, shared, process=None):
-        self.bench, self.pid, self.out, self.err = bench, pid, out, err
-        self.shared, self.process = shared, process
+    def __init__(self, bench, pid, out, err, shared):
+        self.bench, self.pid, self.out, self.err, self.shared = bench, pid, out, err, shared
 
     def poll(self):
-        return self.process.poll() if self.process else self.bench.lab.poll(self.pid)
+        return self.bench.lab.poll(self.pid)
 
     def send(self, name, *, group=False):
         """Send a signal to the process, or to its process group as a terminal or `scancel` does."""
@@ -282,26 +245,25 @@ class Running:
     def wait(self, limit=LIMIT_S):
         """How it ended; at the limit it is killed."""
         ended = self.bench.wait_for(lambda: self.poll() is not None, seconds=limit)
-        code = self.poll() if ended else None
         leftovers = []
         if ended:  # what it started may need a moment to notice
             self.bench.wait_for(lambda: not self.processes() and not self._left_shared(), seconds=20)
             leftovers = [describe(pid) for pid in self.processes()] + self._left_shared()
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill()
         err, out = (
-            p.read_bytes().decode(errors="replace") if p.exists() else "" for p in (self.err, self.out)
+            path.read_text(errors="replace") if path.exists() else "" for path in (self.err, self.out)
         )
-        return Done(code, err, out, leftovers)
+        return Done(self.poll() if ended else None, err, out, leftovers)
 
     def processes(self):
         """Everything alive in its session, and whatever inherited its environment."""
         mark = f"FAULT_ID={self.out}\0".encode()
         return [pid for pid, session in sessions() if session == self.pid or mark in environ_of(pid)]
 
-    def workers(self):
-        return [pid for pid in self.processes() if pid != self.pid]
+    def kill(self):
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _left_shared(self):
         mapped = {name for pid, _ in sessions() for name in shared_maps(pid)}

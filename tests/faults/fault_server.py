@@ -1,8 +1,9 @@
 """Runs `voidrl` commands in forks of one process, so that a command costs no import of torch.
 
-Reads one JSON request per line: argv, cwd, environ, paths for stdout and stderr, and a hook of `fault_hooks`.
-Answers with the id of the new process, and with its exit code when it has ended. A fork has a session of its
-own, as a job has, and ends as an interpreter does that ran the command: at the end of this file.
+Reads one JSON request per line: argv or a bash script, cwd, environ, paths for stdout and stderr, and a hook
+of `fault_hooks`. Answers with the id of the new process, and with its exit code when it has ended. A fork has
+a session of its own, as a job has, and ends as an interpreter does that ran the command: at the end of this
+file.
 """
 
 import json
@@ -61,13 +62,17 @@ def become(request):
         opened = os.open(path, flags, 0o644)
         os.dup2(opened, number)
         os.close(opened)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["script"]:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execvp("bash", ["bash", "-c", request["script"]])
     # As the interpreter makes them: the server's own remember what kind of file they were on.
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["voidrl", *request["argv"]]
     sys.path[0] = ""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if request["hook"]:
         import fault_hooks
 

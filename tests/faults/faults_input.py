@@ -2,101 +2,74 @@
 
 import hashlib
 import json
-import shutil
 import sys
 
-from fault_catalogue import Seen, fault, last_line
-from fault_needs import nothing, package, root
+import torch
+from fault_catalogue import Seen, fault, package, refused, root
 from faults_output import EXPERIMENT, PRETRAIN
+from safetensors.torch import load_file, save_file
+
+import voidrl
 
 # Odd paths and limits
 
 
-def add_path(name, out, says):
-    command = PRETRAIN.replace("--out run", f"--out {out}")
+def in_shell(group, name, command, says):
+    """A line of bash that is refused."""
 
-    @fault("odd paths", name, command, "refused", says=says)
+    @fault(group, name, command, "refused", says=says)
     def inject(bench, command):
         return Seen(bench.shell(command))
 
 
-add_path("a name of 300 characters", "$(printf 'a%.0s' {1..300})", says="file name too long")
-add_path("the home of an unknown user", "'~nosuchuser/run'", says="there is no user 'nosuchuser'")
-add_path("a path that is not UTF-8", "$'run\\xff'", says="it is not UTF-8")
+def into(folder):
+    return PRETRAIN.replace("--out run", f"--out {folder}")
 
 
-@fault(
-    "odd paths",
-    "no write permission in a parent",
-    PRETRAIN.replace("--out run", "--out /proc/run"),
-    "refused",
-    says="cannot make the run folder /proc/run",
-)
-def unwritable(bench, command):
-    return Seen(bench.voidrl(command))
-
-
-@fault(
-    "odd paths",
-    "evaluate a name of 300 characters",
-    "voidrl evaluate $(printf 'a%.0s' {1..300})",
-    "refused",
-    says="file name too long",
-)
-def evaluate_long(bench, command):
-    return Seen(bench.shell(command))
-
-
-@fault(
+LONG = "$(printf 'a%.0s' {1..300})"
+TOO_LONG = "file name too long"
+NO_USER = "there is no user 'nosuchuser'"
+in_shell("odd paths", "a name of 300 characters", into(LONG), TOO_LONG)
+in_shell("odd paths", "the home of an unknown user", into("'~nosuchuser/run'"), NO_USER)
+in_shell("odd paths", "a path that is not UTF-8", into("$'run\\xff'"), "it is not UTF-8")
+in_shell("odd paths", "evaluate a name of 300 characters", f"voidrl evaluate {LONG}", TOO_LONG)
+NO_FOLDER = "cannot make the run folder /proc/run"
+refused("odd paths", "no write permission in a parent", into("/proc/run"), NO_FOLDER)
+in_shell(
     "memory",
     "an address space of 4 GB, a replay of more",
     "ulimit -v 4000000; voidrl pretrain voidrl/PixelMaze-v0 --replay.capacity-steps 1M --steps 60 --out run "
     "--device cpu",
-    "refused",
-    says="the replay of 1000000 steps needs .* GiB and there is .* GiB free",
+    "the replay of 1000000 steps needs .* GiB and there is .* GiB free",
 )
-def address_space(bench, command):
-    return Seen(bench.shell(command))
 
 
-SHARED = "voidrl pretrain {env} --env.num-envs 2 --steps 60 --out run $TINY"
-READ_ONLY = "mount -t tmpfs -o ro tmpfs /dev/shm"
-FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
-SHARING = {
-    "DMControl": ("dmc/cartpole_swingup", package("dm_control")),
-    "async": ("fault_worlds:Slow --env.backend async", nothing),
-}
-
-
-def add_shared(what, prepare, name):
+def add_shared(what, prepare, name, env, needs=lambda: ""):
     """Without usable /dev/shm, in a mount namespace of its own."""
-    env, needs = SHARING[name]
-    command = f"{SHARED.format(env=env)}  # /dev/shm is {what}"
+    command = f"voidrl pretrain {env} --env.num-envs 2 --steps 60 --out run $TINY  # /dev/shm is {what}"
 
     @fault("memory", f"/dev/shm is {what}, {name}", command, "survived", needs=lambda: root() or needs())
     def inject(bench, command):
         inner = command.partition("  #")[0].replace("voidrl", f"{sys.executable} -m voidrl.cli.main", 1)
-        done = bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code")
-        seen = Seen(done)
-        if done.code == 2 and "/dev/shm" not in done.err:
-            seen.problem = ("misleading", f"does not name /dev/shm: {last_line(done)}")
-        return seen
+        return Seen(bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code"))
 
 
-for name in SHARING:
-    add_shared("read-only", READ_ONLY, name)
-    add_shared("full", FULL, name)
+READ_ONLY = "mount -t tmpfs -o ro tmpfs /dev/shm"
+FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
+for what, prepare in (("read-only", READ_ONLY), ("full", FULL)):
+    add_shared(what, prepare, "DMControl", "dmc/cartpole_swingup", package("dm_control"))
+    add_shared(what, prepare, "async", "fault_worlds:Slow --env.backend async")
 
 
 # Environments
 
-FICKLE = "voidrl pretrain 'fault_worlds:{env}?how={how}' --env.num-envs 2 --steps 60 --out run $TINY"
 
+def add_fickle(how, name, says, more="", env="Fickle"):
+    command = (
+        f"voidrl pretrain 'fault_worlds:{env}?how={how}' --env.num-envs 2 --steps 60 --out run $TINY{more}"
+    )
 
-def add_fickle(how, name, says, quick=False, more="", env="Fickle"):
-    command = FICKLE.format(how=how, env=env) + more
-
-    @fault("environments", name, command, "refused", says=says, quick=quick)
+    @fault("environments", name, command, "refused", says=says)
     def inject(bench, command):
         done = bench.voidrl(command)
         resumed = None
@@ -105,93 +78,58 @@ def add_fickle(how, name, says, quick=False, more="", env="Fickle"):
         return Seen(done, resumed)
 
 
-add_fickle("reward nan", "a reward of NaN", r"environment 0 .*returned reward nan at its own step 25")
-add_fickle("reward none", "a reward of None", r"environment 0 .*returned None .*a number as reward")
-add_fickle("reward str", "a reward that is a string", r"environment 0 .*returned '7' .*a number as reward")
-add_fickle("flag none", "terminated is None", r"environment 0 .*returned None .*as terminated")
-add_fickle("flag str", "truncated is a string", r"environment 0 .*returned 'no' .*as truncated")
-add_fickle("obs nan", "an observation with NaN", r"environment 0 .*returned observation\[0\] = nan")
-add_fickle(
-    "obs outside",
-    "an observation outside its Box",
-    r"environment 0 .*returned observation\[0\] = \d+.*in \[-10, 10\]",
-)
-add_fickle(
-    "obs dtype",
-    "floats for the bytes of an image",
-    r"environment 0 .*of type float32.*expected uint8",
-    env="Image",
-)
-add_fickle(
-    "raise",
-    "an exception in step",
-    r"environment 0 .*raised RuntimeError.*the wheel fell off.*fault_worlds\.py",
-)
-add_fickle("exit", "SystemExit in step", r"environment 0 .*raised SystemExit")
-add_fickle(
-    "exit", "SystemExit in step, async", r"environment [01] .*raised SystemExit", more=" --env.backend async"
-)
-add_fickle(
-    "reward none", "a reward of None, async", r"environment [01] .*returned None", more=" --env.backend async"
-)
-add_fickle(
-    "constructor",
-    "an exception in the constructor",
-    r"environment 0 .*raised RuntimeError.*the wheel fell off.*fault_worlds\.py",
-)
-add_fickle(
-    "constructor exit",
-    "SystemExit in the constructor",
-    r"environment 0 .*raised SystemExit.*the wheel fell off",
-)
+FIRST, EITHER, ASYNC = "environment 0 .*", r"environment [01] .*", " --env.backend async"
+WHEEL = r"environment 0 .*raised RuntimeError.*the wheel fell off.*fault_worlds\.py"
+OUTSIDE = rf"{FIRST}returned observation\[0\] = \d+.*in \[-10, 10\]"
+add_fickle("reward nan", "a reward of NaN", f"{FIRST}returned reward nan at its own step 25")
+add_fickle("reward none", "a reward of None", f"{FIRST}returned None .*a number as reward")
+add_fickle("reward str", "a reward that is a string", f"{FIRST}returned '7' .*a number as reward")
+add_fickle("flag none", "terminated is None", f"{FIRST}returned None .*as terminated")
+add_fickle("flag str", "truncated is a string", f"{FIRST}returned 'no' .*as truncated")
+add_fickle("obs nan", "an observation with NaN", rf"{FIRST}returned observation\[0\] = nan")
+add_fickle("obs outside", "an observation outside its Box", OUTSIDE)
+FLOATS = f"{FIRST}of type float32.*expected uint8"
+add_fickle("obs dtype", "floats for the bytes of an image", FLOATS, env="Image")
+add_fickle("raise", "an exception in step", WHEEL)
+add_fickle("exit", "SystemExit in step", f"{FIRST}raised SystemExit")
+add_fickle("exit", "SystemExit in step, async", f"{EITHER}raised SystemExit", ASYNC)
+add_fickle("reward none", "a reward of None, async", f"{EITHER}returned None", ASYNC)
+add_fickle("constructor", "an exception in the constructor", WHEEL)
+EXITED = f"{FIRST}raised SystemExit.*the wheel fell off"
+add_fickle("constructor exit", "SystemExit in the constructor", EXITED)
 
 NAN = "voidrl pretrain fault_worlds:Slow --method fault_worlds:NanReward --steps 60 --out run $TINY"
-
-
-@fault(
-    "blame",
-    "a method whose reward is NaN",
-    NAN,
-    "refused",
-    says="intrinsic reward of method .*NanReward.* is not finite",
-)
-def nan_method(bench, command):
-    return Seen(bench.voidrl(command))
-
+NAN_BLAMED = "intrinsic reward of method .*NanReward.* is not finite"
+refused("blame", "a method whose reward is NaN", NAN, NAN_BLAMED)
 
 COLLAPSE = "voidrl pretrain fault_worlds:Constant --representation simclr --steps 300 --out run $TINY"
+COLLAPSED = "the representation has collapsed"
 
 
-@fault("blame", "a collapsed representation", COLLAPSE, "survived", says="the representation has collapsed")
+@fault("blame", "a collapsed representation", COLLAPSE, "survived", says=COLLAPSED)
 def collapsed(bench, command):
     done = bench.voidrl(command)
-    said = [line for line in done.err.splitlines() if "has collapsed" in line]
-    seen = Seen(done)
-    if len(said) > 1:
-        seen.problem = ("misleading", f"said {len(said)} times")
-    return seen
+    times = done.err.count(COLLAPSED)
+    return Seen(done, problem=f"said {times} times" if times > 1 else "")
 
 
 # Agents from elsewhere
 
-SAVE = """
-import voidrl, json
-agent = voidrl.load("run", device="cpu")
-voidrl.save_pretrained(agent, "agent")
-"""
 EVALUATE = "voidrl evaluate agent --episodes 1 --device cpu"
 
 
+def save_agent(run, folder):
+    voidrl.save_pretrained(voidrl.load(run, device="cpu"), folder)
+
+
 def agent_folder(bench):
-    """A saved agent, made once."""
-    known = bench.lab.straight_runs
-    if "agent" not in known:
-        with bench.lab.bench() as maker:
-            shutil.copytree(maker.straight(PRETRAIN), maker.folder / "run")
-            maker.python(SAVE)
-            known["agent"] = bench.lab.root / "agent"
-            (maker.folder / "agent").rename(known["agent"])
-    return shutil.copytree(known["agent"], bench.folder / "agent")
+    """A saved agent."""
+    save_agent(bench.straight(PRETRAIN), bench.folder / "agent")
+    return bench.folder / "agent"
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
 
 
 def rewrite(folder, change):
@@ -200,76 +138,59 @@ def rewrite(folder, change):
     data = json.loads(path.read_text())
     data.pop("sha256")
     change(data)
-    path.write_text(json.dumps({**data, "sha256": hashlib.sha256(json.dumps(data).encode()).hexdigest()}))
+    path.write_text(json.dumps({**data, "sha256": sha256(json.dumps(data).encode())}))
 
 
-def add_agent(name, change, says, limited=False):
-    command = f"ulimit -v 8000000; {EVALUATE}" if limited else EVALUATE
-
-    @fault("downloaded agents", name, command, "refused", says=says)
-    def inject(bench, command):
+def add_agent(name, change, says):
+    def prepare(bench):
         rewrite(agent_folder(bench), change)
-        done = bench.shell(command, limit=60) if limited else bench.voidrl(command)
-        if limited and "memory" in done.err.lower():
-            return Seen(done, problem=("misleading", "allocated until memory ran out"))
-        return Seen(done)
+
+    refused("downloaded agents", name, EVALUATE, says, prepare)
 
 
-def setting(section, name, value):
-    def change(data):
-        place = data["config"][section] if section else data
-        place[name] = value
-
-    return change
+def setting(name, value):
+    return lambda data: data.update({name: value})
 
 
-def without(name):
-    return lambda data: data.pop(name)
-
-
-add_agent(
+@fault(
+    "downloaded agents",
     "a layer of 10⁸ units",
-    setting("learner", "hidden_dim", 10**8),
-    r"does not fit its config: .*of shape \(100000000, ",
-    limited=True,
+    f"ulimit -v 8000000; {EVALUATE}",
+    "refused",
+    says=r"does not fit its config: .*of shape \(100000000, ",
 )
-add_agent("format null", setting("", "format", None), "its format is None")
-add_agent("format 0", setting("", "format", 0), "its format is 0")
-add_agent('format "1"', setting("", "format", "1"), "its format is '1'")
-add_agent("no weights in the manifest", without("weights"), "it has no 'weights'")
-add_agent("no spaces in the manifest", without("spec"), "spec = None cannot be used")
+def large_layer(bench, command):
+    rewrite(agent_folder(bench), lambda data: data["config"]["learner"].update(hidden_dim=10**8))
+    return Seen(bench.shell(command, limit=60))
 
 
-@fault("downloaded agents", "nested JSON", EVALUATE, "refused", says="nested more than .* levels")
-def nested(bench, command):
-    (agent_folder(bench) / "config.json").write_text(
-        '{"library_name": "voidrl", "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
-    )
-    return Seen(bench.voidrl(command, limit=60))
+add_agent("format null", setting("format", None), "its format is None")
+add_agent("format 0", setting("format", 0), "its format is 0")
+add_agent('format "1"', setting("format", "1"), "its format is '1'")
+add_agent("no weights in the manifest", lambda data: data.pop("weights"), "it has no 'weights'")
+add_agent("no spaces in the manifest", lambda data: data.pop("spec"), "spec = None cannot be used")
 
 
-NAN_WEIGHTS = """
-from safetensors.torch import load_file, save_file
-import hashlib, json, pathlib
-path = pathlib.Path("agent/model.safetensors")
-tensors = load_file(path)
-name = next(k for k, v in tensors.items() if v.is_floating_point() and v.numel() > 3)
-tensors[name] = tensors[name] * float("nan")
-save_file(tensors, path)
-config = pathlib.Path("agent/config.json")
-data = json.loads(config.read_text())
-data.pop("sha256")
-data["weights"] = {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-data["sha256"] = hashlib.sha256(json.dumps(data).encode()).hexdigest()
-config.write_text(json.dumps(data))
-"""
+def nest(bench):
+    deep = '{"library_name": "voidrl", "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    (agent_folder(bench) / "config.json").write_text(deep)
 
 
-@fault("downloaded agents", "weights of NaN", EVALUATE, "refused", says="has 8 values that are NaN")
-def nan_weights(bench, command):
-    agent_folder(bench)
-    bench.python(NAN_WEIGHTS)
-    return Seen(bench.voidrl(command))
+refused("downloaded agents", "nested JSON", EVALUATE, "nested more than .* levels", nest)
+
+
+def spoil_weights(bench):
+    folder = agent_folder(bench)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = next(k for k, v in tensors.items() if v.is_floating_point() and v.numel() > 3)
+    tensors[name] = torch.full_like(tensors[name], torch.nan)
+    save_file(tensors, path)
+    weights = {"bytes": path.stat().st_size, "sha256": sha256(path.read_bytes())}
+    rewrite(folder, setting("weights", weights))
+
+
+refused("downloaded agents", "weights of NaN", EVALUATE, "has 8 values that are NaN", spoil_weights)
 
 
 @fault(
@@ -279,20 +200,13 @@ def nan_weights(bench, command):
     "survived",
 )
 def wandb_project(bench, command):
-    rewrite(agent_folder(bench), setting("log", "wandb_project", "theirs"))
+    rewrite(agent_folder(bench), lambda data: data["config"]["log"].update(wandb_project="theirs"))
     bench.write("wandb/__init__.py", 'open("wandb_was_called", "w").close()\nraise ImportError\n')
     done = bench.voidrl(command)
-    seen = Seen(done)
-    if (bench.folder / "wandb_was_called").exists():
-        seen.problem = ("silent", "would have logged to the project that the file names")
-    return seen
+    called = (bench.folder / "wandb_was_called").exists()
+    return Seen(done, problem="would have logged to the project that the file names" if called else "")
 
 
-CARD = """
-import voidrl
-agent = voidrl.load("run", device="cpu")
-voidrl.save_pretrained(agent, "agent")
-"""
 MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>\n\n# Heading'"
 
 
@@ -304,15 +218,10 @@ MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>\n\n# Heading'"
     needs=package("huggingface_hub"),
 )
 def markup(bench, command):
-    done = bench.voidrl(command.partition("  #")[0])
-    if done.code == 2:
-        return Seen(done)
-    bench.python(CARD)
+    done = bench.voidrl(command)
+    save_agent(bench.folder / "run", bench.folder / "agent")
     card = (bench.folder / "agent" / "README.md").read_text()
-    seen = Seen(done)
-    if has_markup(card):
-        seen.problem = ("silent", "the model card contains the markup")
-    return seen
+    return Seen(done, problem="the model card contains the markup" if has_markup(card) else "")
 
 
 def has_markup(card):
@@ -326,28 +235,21 @@ def has_markup(card):
     return False
 
 
-@fault(
-    "experiment files",
-    "nested TOML",
-    "voidrl experiment deep.toml --dry-run",
-    "refused",
-    says="deep.toml cannot be read: it is nested",
-)
-def nested_toml(bench, command):
+# Experiment files
+
+
+def write_nested(bench):
     bench.write("deep.toml", "tasks = " + "[" * 20_000 + "]" * 20_000)
-    return Seen(bench.voidrl(command))
 
 
-@fault(
-    "experiment files",
-    "a dry run calls no factory",
-    "voidrl experiment tiny.toml --device cpu --dry-run",
-    "survived",
-)
+NESTED = "deep.toml cannot be read: it is nested"
+refused("experiment files", "nested TOML", "voidrl experiment deep.toml --dry-run", NESTED, write_nested)
+DRY_RUN = "voidrl experiment tiny.toml --device cpu --dry-run"
+
+
+@fault("experiment files", "a dry run calls no factory", DRY_RUN, "survived")
 def dry_run(bench, command):
     bench.write("tiny.toml", EXPERIMENT.format(env="fault_worlds:called", steps=20))
     done = bench.voidrl(command)
-    seen = Seen(done)
-    if (bench.folder / "factory_was_called").exists():
-        seen.problem = ("silent", "the factory was called")
-    return seen
+    called = (bench.folder / "factory_was_called").exists()
+    return Seen(done, problem="the factory was called" if called else "")

@@ -7,36 +7,29 @@ import signal
 import time
 from contextlib import suppress
 
-from fault_catalogue import Seen, fault, last_line
-from fault_needs import nothing, package
+from fault_catalogue import Seen, fault, package
 from faults_output import complete
 
 # Small replays, since every checkpoint holds the whole of one.
+SLOW = "fault_worlds:Slow --env.num-envs 2 --env.backend"
+PONG = "atari/pong --env.num-envs 2 --learner.encoder.width 0.1 --representation.encoder.width 0.1"
 ENVS = {
-    "sync": ("fault_worlds:Slow --env.num-envs 2 --env.backend sync", nothing),
-    "async": ("fault_worlds:Slow --env.num-envs 2 --env.backend async", nothing),
-    "Atari": (
-        "atari/pong --env.num-envs 2 --learner.encoder.width 0.1 --representation.encoder.width 0.1",
-        package("ale_py"),
-    ),
-    "DMControl": ("dmc/cartpole_swingup --env.num-envs 2", package("dm_control")),
+    "sync": (f"{SLOW} sync", {}),
+    "async": (f"{SLOW} async", {}),
+    "Atari": (PONG, {"needs": package("ale_py")}),
+    "DMControl": ("dmc/cartpole_swingup --env.num-envs 2", {"needs": package("dm_control")}),
 }
 KINDS = tuple(ENVS)
 COUNTING = "Atari with counters of states"
-ENVS[COUNTING] = (f"{ENVS['Atari'][0]} --env.count-states true", package("ale_py"))
-SUFFIX = {False: "", True: " to the group"}
+ENVS[COUNTING] = (f"{PONG} --env.count-states true", {"needs": package("ale_py")})
 TOTAL = 120
+SAVING = r"/checkpoints/\.tmp[^/]*/optimizers"
 
 
-def command_for(env, name, *, group, more=""):
+def command_for(env, name="SIGTERM", *, group=True, more=""):
     target = "-$!" if group else "$!"
     words = f"voidrl pretrain {ENVS[env][0]} --steps {TOTAL} --out run $TINY{more}"
     return f"{words} & kill -{name.removeprefix('SIG')} {target}"
-
-
-def start(bench, command, **options):
-    """Start what stands before `&`, slowly, so that there is time for a signal."""
-    return bench.start(command.partition(" &")[0], **options)
 
 
 def sentence(name):
@@ -45,184 +38,141 @@ def sentence(name):
 
 
 def stopped(bench, running):
-    """What came of it: there must be a checkpoint of the step that the sentence names, and it is resumed."""
+    """There must be a checkpoint of the step that the sentence names, and it is resumed."""
     done = running.wait(60)
-    taken = bench.checkpoints()
-    if done.code == 0 and (not taken or taken[-1] < TOTAL):
-        return Seen(done, problem=("silent", f"exit code 0 with checkpoints at {taken or 'no step'}"))
-    if done.code == 2:
-        return Seen(done, problem=("lost", f"no checkpoint of where it was: {last_line(done)}"))
     if done.code != 75:
         return Seen(done)
-    if not taken:
-        return Seen(done, problem=("lost", "exit code 75 without a checkpoint"))
+    taken = bench.checkpoints()
     named = re.search(r"stopped by SIG\w+ at step (\d+) of", done.err)
-    if named and int(named[1]) != taken[-1]:
-        return Seen(done, problem=("lost", f"says step {named[1]}, and the checkpoints are of {taken}"))
+    if not taken or (named and int(named[1]) != taken[-1]):
+        return Seen(done, problem=f"exit code 75 with checkpoints at {taken}")
     return Seen(done, resumed=bench.voidrl(f"voidrl resume run --steps {taken[-1] + 10}"))
 
 
 def training(bench, running):
     """Wait until it has been training for some steps."""
-    return bench.wait_for(
-        lambda: any(row["updates"] > 2 for row in bench.rows() if "updates" in row), running
-    )
+    return bench.wait_for(lambda: any(row.get("updates", 0) > 2 for row in bench.rows()), running)
 
 
-def add_signal(env, name, group):
-    _, needs = ENVS[env]
-    command = command_for(env, name, group=group)
-    quick = (env, name, group) == ("async", "SIGTERM", True)
+def as_a_shell(done):
+    """The exit code that a shell reports for a process that a signal ended."""
+    if done.code in (-signal.SIGTERM, -signal.SIGINT):
+        done.code = 128 - done.code
+    return done
 
-    @fault(
-        "signals",
-        f"{name}{SUFFIX[group]}, {env}, training",
-        command,
-        "stopped",
-        says=sentence(name),
-        needs=needs,
-        quick=quick,
-    )
+
+def add_stop(env, phase, ready, *, name="SIGTERM", group=True, more="", delay="0.1", quick=False):
+    """A signal once `ready(bench, running)` has waited for a phase of the run."""
+    title = f"{name}{' to the group' if group else ''}, {env}, {phase}"
+    command = command_for(env, name, group=group, more=more)
+
+    @fault("signals", title, command, "stopped", says=sentence(name), quick=quick, **ENVS[env][1])
     def inject(bench, command):
-        running = start(bench, command, FAULT_DELAY="0.1")
-        training(bench, running)
+        running = bench.start(command, FAULT_DELAY=delay)
+        ready(bench, running)
         running.send(name, group=group)
         return stopped(bench, running)
 
 
 for env, name, group in itertools.product(KINDS, ("SIGTERM", "SIGINT", "SIGHUP"), (False, True)):
-    add_signal(env, name, group)
-add_signal(COUNTING, "SIGTERM", True)
+    quick = (env, name, group) == ("async", "SIGTERM", True)
+    add_stop(env, "training", training, name=name, group=group, quick=quick)
+add_stop(COUNTING, "training", training)
 
 
-def add_phases(env):
-    _, needs = ENVS[env]
-    made_here = ENVS[env][0].startswith("fault_worlds")
-    saves = {"says": sentence("SIGTERM"), "needs": needs}
+def warming_up(bench, running):
+    bench.wait_for(bench.rows, running)
 
-    command = command_for(env, "SIGTERM", group=True, more=" --warmup-steps 1000")
 
-    @fault("signals", f"SIGTERM to the group, {env}, warm-up", command, "stopped", **saves)
-    def warm_up(bench, command):
-        running = start(bench, command, FAULT_DELAY="0.1")
-        bench.wait_for(lambda: bench.rows(), running)
-        running.send("SIGTERM", group=True)
-        return stopped(bench, running)
+def evaluating(bench, running):
+    bench.wait_for(lambda: bench.rows() and bench.rows()[-1]["step"] >= 25, running)
+    taken = bench.steps()
+    bench.wait_for(lambda: bench.steps() > taken + 30, running)
 
-    command = command_for(env, "SIGTERM", group=True)
 
-    @fault("signals", f"SIGTERM to the group, {env}, in the middle of a save", command, "stopped", **saves)
+def add_saves(env):
+    title, needs = f"SIGTERM to the group, {env}, in the", ENVS[env][1]
+    command = command_for(env)
+
+    @fault("signals", f"{title} middle of a save", command, "stopped", says=sentence("SIGTERM"), **needs)
     def save(bench, command):
-        hook = {"match": r"/checkpoints/\.tmp[^/]*/optimizers", "do": "SIGTERM-group"}
-        return stopped(bench, start(bench, command, hook=hook))
+        return stopped(bench, bench.start(command, hook={"match": SAVING, "do": "SIGTERM-group"}))
 
-    @fault("signals", f"SIGTERM to the group, {env}, in the last save", command, "survived", needs=needs)
+    @fault("signals", f"{title} last save", command, "survived", **needs)
     def last_save(bench, command):
-        hook = {"match": r"/checkpoints/\.tmp[^/]*/optimizers", "do": "SIGTERM-group", "nth": TOTAL // 20 * 2}
-        done = start(bench, command, hook=hook).wait(60)
-        if done.code == 75 and f"stopped by SIGTERM after the last of {TOTAL} steps" in done.err:
-            done.code = 0  # complete, and said so
-            return complete(bench, done, TOTAL)
-        return Seen(done, problem=("silent", f"exit code {done.code}: {last_line(done)}"))
+        hook = {"match": SAVING, "do": "SIGTERM-group", "nth": TOTAL // 20 * 2}
+        done = bench.voidrl(command, hook=hook, limit=60)
+        if done.code != 75 or f"stopped by SIGTERM after the last of {TOTAL} steps" not in done.err:
+            return Seen(done, problem=f"exit code {done.code}: {done.last_line}")
+        done.code = 0  # complete, and said so
+        return complete(bench, done, TOTAL)
 
-    if not made_here:
-        return
 
-    command = command_for(env, "SIGTERM", group=True, more=" --log.eval-every-steps 30 --log.eval-episodes 8")
+def add_building(env):
+    title = f"SIGTERM to the group, {env}, while environments are built"
+    command = command_for(env).replace(":Slow", ":Slow?build_s=4")
 
-    @fault("signals", f"SIGTERM to the group, {env}, evaluation", command, "stopped", **saves)
-    def evaluation(bench, command):
-        running = start(bench, command, FAULT_DELAY="0.05")
-        bench.wait_for(lambda: bench.rows() and bench.rows()[-1]["step"] >= 25, running)
-        taken = bench.steps()
-        bench.wait_for(lambda: bench.steps() > taken + 30, running)
-        running.send("SIGTERM", group=True)
-        return stopped(bench, running)
-
-    command = command_for(env, "SIGTERM", group=True).replace(":Slow", ":Slow?build_s=4")
-
-    @fault(
-        "signals",
-        f"SIGTERM to the group, {env}, while environments are built",
-        command,
-        "stopped",
-        ended_by="SIGTERM",
-        needs=needs,
-    )
+    @fault("signals", title, command, "stopped", ended_by="SIGTERM")
     def building(bench, command):
-        running = start(bench, command, FAULT_DELAY="0.1")
-        bench.wait_for(lambda: bench.marks.exists(), running)
+        running = bench.start(command, FAULT_DELAY="0.1")
+        bench.wait_for(bench.marks.exists, running)
         running.send("SIGTERM", group=True)
-        done = running.wait(60)
-        if done.code == -signal.SIGTERM:
-            done.code = 128 + signal.SIGTERM  # as a shell reports it
-        return Seen(done, resumed=bench.voidrl(command.partition(" &")[0]))
+        return Seen(as_a_shell(running.wait(60)), resumed=bench.voidrl(command))
 
 
 for env in KINDS:
-    add_phases(env)
+    add_stop(env, "warm-up", warming_up, more=" --warmup-steps 1000")
+    add_saves(env)
+    if env in ("sync", "async"):
+        often = " --log.eval-every-steps 30 --log.eval-episodes 8"
+        add_stop(env, "evaluation", evaluating, more=often, delay="0.05")
+        add_building(env)
 
 
 # A second signal
 
 
-def add_second(how, backend):
+def add_second(how, what, backend):
     command = (
         f"voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.backend {backend} --steps {TOTAL} "
         f"--out run $TINY & kill -INT $!; kill -INT $!"
     )
-    what = {"hang": "that hangs", "swallow": "that catches every exception"}[how]
+    title = f"a second Ctrl-C, {backend} environment {what}"
 
-    @fault(
-        "hangs",
-        f"a second Ctrl-C, {backend} environment {what}",
-        command,
-        "stopped",
-        ended_by="SIGINT",
-    )
+    @fault("hangs", title, command, "stopped", ended_by="SIGINT")
     def second(bench, command):
-        running = start(bench, command)
-        bench.wait_for(bench.hangs, running)
+        running = bench.start(command)
+        bench.wait_for(lambda: bench.marks.exists() and "h" in bench.marks.read_text(), running)
         time.sleep(0.3)
         running.send("SIGINT")
         time.sleep(1)
         running.send("SIGINT")
         if not bench.wait_for(lambda: running.poll() is not None, seconds=10):
             running.send("SIGINT")
-        done = running.wait(5)
-        if done.code == -signal.SIGINT:
-            done.code = 128 + signal.SIGINT  # as a shell reports it
-        if 20 not in bench.checkpoints():
-            return Seen(done, problem=("lost", "the checkpoint of step 20 is gone"))
-        return Seen(done)
+        done = as_a_shell(running.wait(5))
+        kept = 20 in bench.checkpoints()
+        return Seen(done, problem="" if kept else "the checkpoint of step 20 is gone")
 
 
-for how, backend in itertools.product(("hang", "swallow"), ("sync", "async")):
-    add_second(how, backend)
+for backend in ("sync", "async"):
+    add_second("hang", "that hangs", backend)
+    add_second("swallow", "that catches every exception", backend)
 
 
 # Workers that hang or die
 
 
-def with_limit(bench, command, **options):
-    """Run with a short limit; where that option is not known, there is no limit to set."""
-    running = bench.start(command, **options)
-    bench.wait_for(lambda: bench.marks.exists() or bench.rows(), running)
-    if running.poll() == 2 and re.search("(?i)unknown|no option|unrecognized", running.err.read_text()):
-        return bench.start(re.sub(r" --env.timeout-s \d+", "", command), **options)
-    return running
-
-
-def failed(bench, running, limit=45):
-    """It ended by naming the environment, and the run can be resumed once that is repaired."""
-    done = running.wait(limit)
+def resumed_after(bench, done, steps, **environ):
+    """What was seen of a command that has to end by naming the environment; the run can be resumed."""
     resumed = None
     if done.code == 2 and bench.checkpoints():
-        resumed = bench.voidrl(f"voidrl resume run --steps {TOTAL}", FAULT_CURED="1")
+        resumed = bench.voidrl(
+            f"voidrl resume run --steps {steps or bench.checkpoints()[-1] + 10}", **environ
+        )
     return Seen(done, resumed)
 
 
-def add_fickle(how, backend, name, says):
+def add_fickle(how, name, says, backend="async"):
     command = (
         f"voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.backend {backend} --env.num-envs 2 "
         f"--env.timeout-s 3 --steps {TOTAL} --out run $TINY"
@@ -230,59 +180,39 @@ def add_fickle(how, backend, name, says):
 
     @fault("hangs", name, command, "refused", says=says)
     def inject(bench, command):
-        return failed(bench, with_limit(bench, command))
+        return resumed_after(bench, bench.voidrl(command, limit=60), TOTAL, FAULT_CURED="1")
 
 
 NO_ANSWER = r"worker process \d+ has given no answer for {} s"
 AT_STEP = r".*environment \d .*at its own step 25"
 IN_RESET = r".*environment \d .*in reset after \d+ steps"
 RAISED = r"environment \d .*raised RuntimeError.*the wheel fell off.*at its own step 25"
-add_fickle("hang", "async", "a worker that hangs in step", NO_ANSWER.format(3) + AT_STEP)
-add_fickle("hang reset", "async", "a worker that hangs in reset", NO_ANSWER.format(3) + IN_RESET)
-add_fickle("os exit", "async", "a worker that ends in step", r"worker process \d+ ended with exit" + AT_STEP)
-add_fickle("raise", "async", "an environment that raises, async", RAISED)
-add_fickle("raise", "sync", "an environment that raises, sync", RAISED)
+add_fickle("hang", "a worker that hangs in step", NO_ANSWER.format(3) + AT_STEP)
+add_fickle("hang reset", "a worker that hangs in reset", NO_ANSWER.format(3) + IN_RESET)
+add_fickle("os exit", "a worker that ends in step", r"worker process \d+ ended with exit" + AT_STEP)
+add_fickle("raise", "an environment that raises, async", RAISED)
+add_fickle("raise", "an environment that raises, sync", RAISED, backend="sync")
 
 
-def add_worker(env, name, what, more="", needs=None):
+def add_worker(env, name, what, says, more=""):
     words = f"voidrl pretrain {ENVS[env][0]}{more} --env.timeout-s 20 --steps 3000 --out run $TINY"
-    command = f"{words} & kill -{name} worker"
-    says = {"KILL": r"worker process \d+ ended by signal SIGKILL", "STOP": NO_ANSWER.format(20)}[name]
+    title, command = f"SIG{name} of a worker, {what}", f"{words} & kill -{name} worker"
 
-    @fault(
-        "hangs",
-        f"{name.replace('KILL', 'SIGKILL').replace('STOP', 'SIGSTOP')} of a worker, {what}",
-        command,
-        "refused",
-        says=says,
-        needs=needs or ENVS[env][1],
-    )
+    @fault("hangs", title, command, "refused", says=says, **ENVS[env][1])
     def inject(bench, command):
-        words = command.partition(" &")[0]
-        running = bench.start(words, FAULT_DELAY="0.05")
+        running = bench.start(command, FAULT_DELAY="0.05")
         training(bench, running)
-        if running.poll() == 2:  # before there was one limit for all environments
-            words = (
-                words.replace("--env.timeout-s", "--env.dmc.timeout-s")
-                if env == "DMControl"
-                else re.sub(r" --env.timeout-s \d+", "", words)
-            )
-            running = bench.start(words, FAULT_DELAY="0.05")
-            training(bench, running)
-        workers = running.workers()
+        workers = [pid for pid in running.processes() if pid != running.pid]
         if not workers:
-            return Seen(running.wait(1), problem=("lost", "no worker was found"))
-        bench.wait_for(lambda: bench.checkpoints(), running)
+            return Seen(running.wait(1), problem="no worker was found")
+        bench.wait_for(bench.checkpoints, running)
         with suppress(ProcessLookupError):
             os.kill(workers[-1], getattr(signal, f"SIG{name}"))
-        done = running.wait(75)
-        resumed = None
-        if done.code == 2 and bench.checkpoints():
-            resumed = bench.voidrl(f"voidrl resume run --steps {bench.checkpoints()[-1] + 10}")
-        return Seen(done, resumed)
+        return resumed_after(bench, running.wait(75), None)
 
 
-for name in ("KILL", "STOP"):
-    add_worker("async", name, "Gymnasium")
-    add_worker("DMControl", name, "DMControl")
-    add_worker("Atari", name, "Atari's counters of states", more=" --env.count-states true")
+ENDS = {"KILL": r"worker process \d+ ended by signal SIGKILL", "STOP": NO_ANSWER.format(20)}
+for name, says in ENDS.items():
+    add_worker("async", name, "Gymnasium", says)
+    add_worker("DMControl", name, "DMControl", says)
+    add_worker("Atari", name, "Atari's counters of states", says, more=" --env.count-states true")

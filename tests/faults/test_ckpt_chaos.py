@@ -10,13 +10,11 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from fault_lab import TINY
+from fault_lab import HERE, TINY, environ
 
 pytest.importorskip("ckpt_chaos")
-HERE = Path(__file__).parent
 POINTS = int(os.environ.get("VOIDRL_CHAOS_POINTS", "30"))
 
 
@@ -32,11 +30,8 @@ def test_ckpt_chaos_finds_no_bad_moment(tmp_path):
     command += ["--checkpoint-glob", "{out}/checkpoints/step_*", "--ckpt-ignore-size"]
     command += ["--step-regex", r"resumed at step (\d+)", "--resume-cmd", shlex.join(["sh", "-c", again])]
     command += ["--result-cmd", f"{shlex.quote(sys.executable)} {HERE / 'fault_digest.py'} {{out}}"]
-    path = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE), os.environ.get("PYTHONPATH", "")])
-    environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--", *shlex.split(train)], cwd=tmp_path, env=environ, capture_output=True, text=True
-    )
+    command += ["--", *shlex.split(train)]
+    done = subprocess.run(command, cwd=tmp_path, env=environ(), capture_output=True, text=True)
     print(done.stdout[-8000:])
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "PASS" in done.stdout

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from helpers import CPU, Chain, config, seen_as
+from hand_batches import batch_of
+from helpers import CPU, Chain, config, fill_replay, make_agent, seen_as
 from torch import nn
 
 import voidrl
 from voidrl.config import EncoderConfig
-from voidrl.learners.base import linear_schedule
+from voidrl.engine.engine import Engine
+from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN, DQNConfig
 from voidrl.nets import Encoder
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((2,), False, 1, num_actions=3, raw_shape=(2,))
 ONLINE = torch.tensor([[1.0, 2.0, 3.0], [9.0, 5.0, 4.0]])  # Q of state 0 and 1
@@ -40,17 +42,7 @@ def table_dqn(**options):
 
 def loss_by_hand(double):
     # s = 0, a = 1, s' = 1 and s = 1, a = 2, s' = 0, with γ^m = 0.5.
-    batch = Batch(
-        obs=SEEN,
-        action=torch.tensor([1, 2]),
-        reward=torch.zeros(2),
-        discount=torch.full((2,), 0.5),
-        next_obs=SEEN.flip(0),
-        skill=torch.zeros(2, 0),
-        weight=torch.ones(2),
-        ended=torch.zeros(2),
-        note=torch.zeros(2, 0),
-    )
+    batch = batch_of(obs=SEEN, next_obs=SEEN.flip(0), action=[1, 2], discount=0.5)
     loss = next(table_dqn(double=double).losses(batch, torch.tensor([100.0, 200.0]), 0))
     return loss.metrics["q_target"].item(), loss.value.item()
 
@@ -76,11 +68,9 @@ class SwapStates(nn.Module):
 def test_double_q_chooses_the_next_action_from_the_online_features():
     learner = table_dqn(double=True)
     learner.target_encoder = SwapStates()
-    nothing = torch.zeros(2)
-    batch = Batch(SEEN, nothing, nothing, nothing, SEEN, SEEN[:, :0], nothing, nothing, SEEN[:, :0])
     # Online: action 2 in state 0 and action 0 in state 1, valued by the target's rows of states 1 and 0.
     # Choosing from the target encoder's features would swap the two actions: [40, 30].
-    assert learner.next_output(batch).tolist() == [50, 10]
+    assert learner.next_output(batch_of(obs=SEEN)).tolist() == [50, 10]
 
 
 def test_dueling_adds_the_value_to_centerd_advantages():
@@ -112,9 +102,43 @@ def test_epsilon_is_the_share_of_random_actions_and_moves():
         assert share_of_other_actions(learner, deterministic=True) == 0
 
 
-def test_linear_schedule():
-    assert [linear_schedule(1.0, 0.0, 10, t) for t in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
-    assert linear_schedule(1.0, 0.2, 0, 0) == 0.2
+def test_a_ladder_gives_each_environment_its_own_epsilon_by_hand(monkeypatch):
+    learner = table_dqn(epsilon_start=0.4, epsilon_end=0.1, epsilon_decay_steps=100, epsilon_ladder=7.0)
+    expected = torch.tensor([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])  # Ape-X
+    torch.testing.assert_close(learner.ladder(4), expected)
+    assert learner.ladder(1).tolist() == pytest.approx([0.4])
+    learner.set_progress(100)
+    torch.testing.assert_close(learner.ladder(2), torch.tensor([0.1, 0.1**8]))
+    learner.num_envs = 5  # of which two ranks have two and three
+    whole, parts = learner.ladder(5), []
+    for rank in range(2):
+        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
+        parts.append(learner.ladder(2 + rank))
+    assert torch.equal(torch.cat(parts), whole)
+    for epsilon in (0.0, 1.0):
+        learner.epsilon.fill_(epsilon)
+        assert learner.ladder(3).tolist() == [epsilon] * 3
+    with pytest.raises(ConfigError, match="epsilon_ladder = -1"):
+        DQNConfig(epsilon_ladder=-1.0)
+    with pytest.raises(ConfigError, match=r"epsilon_ladder = 7\.0 cannot be used: expected 0, or an epsilon"):
+        DQNConfig(epsilon_start=0.0, epsilon_end=0.0, epsilon_ladder=7.0)
+
+
+def test_the_engine_explores_by_the_ladder_and_everything_else_by_epsilon(monkeypatch):
+    agent, replay = make_agent(learner__epsilon_ladder=7.0), fill_replay(num_envs=2)
+    seen = []
+    monkeypatch.setattr(
+        type(agent.learner),
+        "_act",
+        lambda self, obs, skill, epsilon: seen.append(epsilon) or obs[:, 0].long(),
+    )
+    agent.learner.epsilon.fill_(0.5)
+    Engine(agent, replay, print).choose(torch.zeros(2, 0))
+    agent.act(np.zeros((5, 4), np.float32), deterministic=False)
+    agent.act(np.zeros(4, np.float32))
+    assert seen[0].tolist() == pytest.approx([0.5, 0.5**8])
+    assert seen[1].item() == 0.5
+    assert seen[2] is None
 
 
 def test_the_schedule_moves_in_a_run(tmp_path):
@@ -132,9 +156,8 @@ def test_the_schedule_moves_in_a_run(tmp_path):
     assert agent.learner.epsilon.item() == pytest.approx(1 - 0.95 * 29 / 60)
 
 
-@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_a_chain_is_learned(tmp_path, n_step):
-    changes = config(learner__epsilon_decay_steps=500, learner__learning_rate=1e-3, learner__n_step=n_step)
+def test_a_chain_is_learned(tmp_path):
+    changes = config(learner__epsilon_decay_steps=500, learner__learning_rate=1e-3, learner__n_step=3)
     agent = voidrl.train(Chain, steps=600, seed=1, out=tmp_path / "run", config=changes)
     found = voidrl.evaluate(agent, Chain, episodes=10)
     assert found.mean_return == 1

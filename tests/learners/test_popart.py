@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from hand_batches import batch_of
 from helpers import DISCRETE, Constant, fill_replay, make_agent, seen_as, snapshot
 
 from voidrl.agent.reset import reset
@@ -9,8 +10,8 @@ from voidrl.config import EncoderConfig
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.learners.dqn import DQN, DQNConfig
-from voidrl.nets import DuelingQ, Encoder, PopArt, polyak_update, redraw_noise
-from voidrl.types import Batch, EnvSpec
+from voidrl.nets import DuelingQ, Encoder, PopArt, redraw_noise
+from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((4,), False, 1, num_actions=3, raw_shape=(4,))
 NOTHING = torch.zeros(64, 0)
@@ -47,10 +48,9 @@ def test_statistics_by_hand():
     assert popart.std.item() == pytest.approx(1e-4)  # no weight grows without limit
 
 
-@pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
-@pytest.mark.parametrize(("dueling", "shared_hidden"), [(True, False), (True, True), (False, False)])
-def test_values_of_both_networks_are_preserved_while_statistics_move(dueling, shared_hidden, noisy_sigma):
-    learner = dqn(dueling=dueling, shared_hidden=shared_hidden, noisy_sigma=noisy_sigma, rate=0.3)
+@pytest.mark.parametrize("options", [{}, {"shared_hidden": True, "noisy_sigma": 0.5}, {"dueling": False}])
+def test_values_of_both_networks_are_preserved_while_statistics_move(options):
+    learner = dqn(**options, rate=0.3)
     with torch.no_grad():
         for weight in learner.target_critic.parameters():
             weight.add_(0.1 * torch.randn_like(weight))  # an older network
@@ -65,32 +65,8 @@ def test_values_of_both_networks_are_preserved_while_statistics_move(dueling, sh
     assert not torch.allclose(learner.critic(states(), NOTHING), outputs, atol=0.1)
 
 
-def test_averages_of_normalized_networks_are_those_of_plain_ones():
-    """A target that follows by τ has the values that it would have without PopArt."""
-    learner = dqn()
-    with torch.no_grad():
-        for weight in learner.critic.advantage[-1].parameters():
-            weight.add_(torch.randn_like(weight))
-    values = [learner.values(n(states(), NOTHING)) for n in (learner.critic, learner.target_critic)]
-    learner.popart.update(100 + 40 * torch.randn(32), learner.critic, learner.target_critic)
-    polyak_update(learner.target_critic, learner.critic, 0.25)  # only the last layers differ
-    after = learner.values(learner.target_critic(states(), NOTHING))
-    torch.testing.assert_close(after, 0.25 * values[0] + 0.75 * values[1], rtol=1e-5, atol=3e-5)
-
-
-def batch_of(obs, discount=0.0):
-    n = len(obs)
-    return Batch(
-        obs,
-        torch.arange(n) % 3,
-        torch.zeros(n),
-        torch.full((n,), discount),
-        obs.flip(0),
-        NOTHING[:n],
-        torch.ones(n),
-        torch.zeros(n),
-        NOTHING[:n],
-    )
+def transitions(obs, discount=0.0):
+    return batch_of(obs=obs, next_obs=obs.flip(0), action=torch.arange(len(obs)) % 3, discount=discount)
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -98,7 +74,7 @@ def test_targets_are_those_of_the_plain_learner(double):
     """As long as the values are the same: the statistics do not matter for r + γⁿ Q."""
     plain, learner = dqn(popart=False, double=double), dqn(double=double)
     learner.popart.update(7 + 3 * torch.randn(99), learner.critic, learner.target_critic)
-    batch, reward = batch_of(states(), 0.9), torch.randn(64)
+    batch, reward = transitions(states(), 0.9), torch.randn(64)
     torch.testing.assert_close(
         learner.target(batch, reward), plain.target(batch, reward), atol=1e-5, rtol=1e-5
     )
@@ -123,13 +99,13 @@ def fitted(popart, scales, updates=100):
     for scale in scales:
         for update in range(updates):
             obs = states(seed=update)
-            loss = next(learner.losses(batch_of(obs), scale * (2 + obs.sum(1)), 0))
+            loss = next(learner.losses(transitions(obs), scale * (2 + obs.sum(1)), 0))
             adam.zero_grad()
             loss.value.backward()
             adam.step()
             losses.append(loss.value.item())
         obs = states(seed=999)
-        q = learner.chosen(learner.values(learner.critic(obs, NOTHING)), batch_of(obs).action)
+        q = learner.chosen(learner.values(learner.critic(obs, NOTHING)), transitions(obs).action)
         errors.append(((q - scale * (2 + obs.sum(1))).abs().mean() / scale).item())
     return errors, losses, learner
 

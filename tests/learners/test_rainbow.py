@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from helpers import DISCRETE, Constant, fill_replay, make_agent, seen_as, shake
+from hand_batches import batch_of
+from helpers import DISCRETE, Constant, fill_replay, make_agent, points, seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -12,27 +13,16 @@ from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN, DQNConfig
 from voidrl.learners.rainbow import Rainbow, RainbowConfig, project_distribution
 from voidrl.nets import Encoder, redraw_noise
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
 SEEN = torch.eye(2)  # the two states, one-hot
 NO_SKILL = torch.zeros(2, 0)
-SUPPORT = torch.linspace(-10, 10, 51)
 
 
-def make_batch(action=(0, 1), discount=0.5, next_obs=None, obs=SEEN, weight=(1.0, 1.0)):
-    n = len(action)
-    return Batch(
-        obs=obs,
-        action=torch.tensor(action),
-        reward=torch.zeros(n),
-        discount=torch.full((n,), float(discount)),
-        next_obs=obs.flip(0) if next_obs is None else next_obs,
-        skill=torch.zeros(n, 0),
-        weight=torch.tensor(weight),
-        ended=torch.zeros(n),
-        note=torch.zeros(n, 0),
-    )
+def make_batch(action=(0, 1), discount=0.5, next_obs=None, obs=SEEN, weight=None):
+    next_obs = obs.flip(0) if next_obs is None else next_obs
+    return batch_of(obs=obs, next_obs=next_obs, action=action, discount=discount, weight=weight)
 
 
 def plain_encoder():
@@ -60,11 +50,6 @@ def table_rainbow(online, target=None, **options):
 
 
 # The projection
-
-
-def random_distributions(n, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 51, generator=generator).pow(3).softmax(-1), generator
 
 
 def slow_projection(reward, discount, probabilities, support):
@@ -97,54 +82,27 @@ def test_three_atoms_by_hand():
     torch.testing.assert_close(project_distribution(reward, discount, p, support), torch.tensor(expected))
 
 
+def distributions(n):
+    return points(n, 51).exp().softmax(-1)
+
+
 def test_it_equals_a_slow_loop():
-    p, generator = random_distributions(20)
-    reward, discount = 6 * torch.randn(20, generator=generator), torch.rand(20, generator=generator)
-    found = project_distribution(reward, discount, p, SUPPORT)
-    torch.testing.assert_close(
-        found.double(), slow_projection(reward, discount, p, SUPPORT), atol=1e-6, rtol=0
-    )
-
-
-def test_mass_is_conserved_and_inside_the_support_the_mean():
-    p, generator = random_distributions(500)
-    reward, discount = 8 * torch.randn(500, generator=generator), torch.rand(500, generator=generator)
-    m = project_distribution(reward, discount, p, SUPPORT)
-    assert (m >= 0).all()
-    torch.testing.assert_close(m.sum(1), p.sum(1), atol=2e-6, rtol=0)
-    inside = reward.abs() + 10 * discount <= 10
-    assert 50 < inside.sum() < 450
-    mean = reward + discount * (p @ SUPPORT)
-    torch.testing.assert_close((m @ SUPPORT)[inside], mean[inside], atol=1e-4, rtol=0)
-    assert (m @ SUPPORT).abs().max() <= 10 + 1e-4
-
-
-def test_a_terminal_has_all_mass_at_the_clipped_reward():
-    p, _ = random_distributions(4)
-    reward = torch.tensor([0.4, -7.0, 25.0, -1e9])
-    m = project_distribution(reward, torch.zeros(4), p, SUPPORT)
-    expected = torch.zeros(4, 51)
-    expected[0, 26] = expected[2, 50] = expected[3, 0] = 1.0
-    expected[1, 7], expected[1, 8] = 0.5, 0.5  # −7 is halfway between atoms
-    torch.testing.assert_close(m, expected, atol=1e-5, rtol=0)
-
-
-def test_integer_places_lose_nothing():
-    p, _ = random_distributions(3)
-    still = project_distribution(torch.zeros(3), torch.ones(3), p, SUPPORT)
-    torch.testing.assert_close(still, p, atol=2e-6, rtol=1e-5)  # each atom stays where it is
-    support = torch.arange(-3.0, 4.0)
-    p = torch.full((1, 7), 1 / 7)
-    moved = project_distribution(torch.tensor([2.0]), torch.ones(1), p, support)
-    torch.testing.assert_close(moved, torch.tensor([[0, 0, 1, 1, 1, 1, 3]]) / 7)
+    """Also where atoms fall on atoms, where nothing follows and far outside of the support."""
+    p, support = distributions(26), torch.linspace(-10, 10, 51)
+    reward = torch.cat([6 * points(20, seed=1), torch.tensor([0.0, 2.0, 0.4, -7.0, 25.0, -1e9])])
+    discount = torch.cat([points(20, seed=2).sigmoid(), torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])])
+    found = project_distribution(reward, discount, p, support)
+    expected = slow_projection(reward, discount, p, support)
+    torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=0)
+    torch.testing.assert_close(found.sum(1), torch.ones(26))
 
 
 def test_it_is_float32_under_autocast():
-    p, _ = random_distributions(3)
-    reward, discount = torch.tensor([0.3, 1.0, -2.0]), torch.full((3,), 0.9)
-    expected = project_distribution(reward, discount, p, SUPPORT)
+    reward, discount, support = torch.tensor([0.3, 1.0]), torch.full((2,), 0.9), torch.linspace(-10, 10, 51)
+    expected = project_distribution(reward, discount, distributions(2), support)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(project_distribution(reward, discount, p, SUPPORT), expected)
+        found = project_distribution(reward, discount, distributions(2), support)
+    assert torch.equal(found, expected)
 
 
 # Loss and targets
@@ -224,7 +182,7 @@ def test_a_known_distribution_of_returns_is_learned():
     ends = [(1, action, reward, 0.0) for action in (0, 1) for reward in (-1.0, -1.0, -1.0, 1.0)]
     state, action, reward, discount = zip(*[(0, 0, 0.0, 0.5), (0, 1, 0.25, 0.0), *ends], strict=True)
     obs, next_obs = SEEN[list(state)], SEEN[[1] * 10]
-    batch = make_batch(action, 0, next_obs, obs, [1.0] * 10)._replace(discount=torch.tensor(discount))
+    batch = make_batch(action, torch.tensor(discount), next_obs, obs)
     adam = torch.optim.Adam(learner.critic.parameters(), 0.02, fused=True)
     for i in range(150):
         loss = next(learner.losses(batch, torch.tensor(reward), i))
@@ -270,32 +228,17 @@ def test_each_loss_has_new_noise_in_online_and_target_network():
     assert len({tuple(noise.tolist()) for noise in drawn}) == 4
 
 
-@pytest.mark.parametrize("learner", ["dqn", "rainbow"])
-def test_noise_and_epsilon_can_be_used_together(learner):
-    options = {"learner__noisy_sigma": 0.5, "learner__epsilon_start": 1.0, "learner__epsilon_end": 0.0}
-    agent = make_agent(learner=learner, learner__epsilon_decay_steps=2001, **options)
-    obs, skill = torch.randn(1, 4).expand(3000, -1), torch.zeros(3000, 0)
-    shares = []
-    for steps in (0, 2001):
-        agent.learner.set_progress(steps)
-        actions = agent.learner.act(obs, skill, deterministic=False)
-        shares.append((actions.bincount(minlength=3) / 3000).amax().item())
-    assert shares[0] == pytest.approx(1 / 3, abs=0.05)
-    assert shares[1] == 1  # one draw of noise for all
-    replay = fill_replay()
-    before = agent.learner.critic.advantage[0].weight_sigma.clone()
-    agent.update(replay)
-    assert not torch.equal(agent.learner.critic.advantage[0].weight_sigma, before)  # noise is learned
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_acting_by_the_target_network(deterministic):
+@pytest.mark.parametrize(("act_with", "expected"), [("online", 0), ("target", 1)])
+def test_acting_by_the_target_network(act_with, expected):
     up, down = [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]
     online, target = [[up, down], [up, down]], [[down, up], [down, up]]
-    for act_with, expected in (("online", 0), ("target", 1)):
-        learner = table_rainbow(online, target, act_with=act_with)
+    learner = table_rainbow(online, target, act_with=act_with)
+    for deterministic in (False, True):
         actions = learner.act(SEEN, NO_SKILL, deterministic=deterministic)
         assert actions.tolist() == [expected] * 2
+
+
+def test_acting_by_the_target_network_draws_its_noise_and_reads_its_encoder():
     torch.manual_seed(0)
     agent = make_agent(learner="rainbow", learner__act_with="target", learner__encoder__hidden_dim=8)
     learner, obs, none = agent.learner, torch.randn(99, 4), torch.zeros(99, 0)
@@ -303,13 +246,9 @@ def test_acting_by_the_target_network(deterministic):
     learner.act(obs, none, deterministic=False)
     assert learner.target_critic.advantage[0].eps_in.all()
     assert not learner.critic.advantage[0].eps_in.any()
-    actions = learner.act(obs, none, deterministic=True)
-    by_target, by_online = (
-        learner.values(learner.target_critic(encoder(obs), none)).argmax(-1)
-        for encoder in (learner.target_encoder, learner.encoder)
-    )
-    assert torch.equal(actions, by_target)
-    assert not torch.equal(actions, by_online)
+    actions = learner.act(obs, none, deterministic=True)  # without noise, here and in the next line
+    q = learner.values(learner.target_critic(learner.target_encoder(obs), none))
+    assert torch.equal(actions, q.argmax(-1))
 
 
 @pytest.mark.parametrize(("cls", "config"), [(DQN, DQNConfig), (Rainbow, RainbowConfig)])

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from helpers import CONTINUOUS, Point, config, fill_replay, make_agent, moved, snapshot
+from helpers import CONTINUOUS, fill_replay, make_agent, moved, snapshot
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-import voidrl
 from voidrl.learners import sac as sac_module
 
 
@@ -101,12 +100,3 @@ def test_the_soft_target_by_hand():
     loss = next(learner.losses(batch, batch.reward, 0))
     torch.testing.assert_close(loss.metrics["q_target"], target.mean())
     torch.testing.assert_close(loss.value, ((q[0] - target) ** 2).mean() + ((q[1] - target) ** 2).mean())
-
-
-def test_a_point_is_steered_to_its_goal(tmp_path):
-    learner = {"name": "sac", "discount": 0.9, "learning_rate": 1e-3}
-    changes = config(learner=learner, updates_per_step=0.75, warmup_steps=100)
-    agent = voidrl.train(Point, steps=450, seed=1, out=tmp_path / "run", config=changes)
-    idle = voidrl.pretrain(Point, "random", steps=10, out=tmp_path / "random", config=config())
-    trained, by_chance = (voidrl.evaluate(a, Point, episodes=10).mean_return for a in (agent, idle))
-    assert trained > 16 > 11 > by_chance  # of 20

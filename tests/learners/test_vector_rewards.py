@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hand_batches import batch_of
 from helpers import CPU, DISCRETE, fill_replay, make_agent, moved, points, shake, watch_losses
 from torch import nn
 
@@ -12,8 +13,8 @@ from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
 from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
-from voidrl.training.rehearsal import rehearse_method
-from voidrl.types import Batch, EnvSpec
+from voidrl.training.rehearsal import rehearse_reward
+from voidrl.types import EnvSpec
 
 STATES = 4
 RING = EnvSpec((STATES,), False, 1, num_actions=2, raw_shape=(STATES,))
@@ -96,9 +97,7 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
         learner.critic.psi[1, 0] = torch.tensor([[0.0, 0.0], [1.0, 1.0]])  # which chooses action 1
         learner.critic.psi[0, 0, 0] = torch.tensor([0.5, 2.0])
     obs, next_obs = torch.eye(STATES)[:1], torch.eye(STATES)[1:2]
-    action, half = torch.zeros(1, dtype=torch.int64), torch.tensor([0.5])
-    weight, ended, note = torch.tensor([3.0]), torch.zeros(1), torch.zeros(1, 0)
-    batch = Batch(obs, action, half, half, next_obs, WEIGHTS[:1], weight, ended, note)
+    batch = batch_of(WEIGHTS[:1], obs, next_obs, discount=0.5, weight=[3.0])
     loss, metrics, error = learner.critic.successor_loss(learner, batch, torch.tensor([[1.0, 2.0]]))
     # Target (1, 2) + ½ (1, −2) = (1.5, 1); errors (−1, 1), Huber ½ each; weight 3.
     assert loss.item() == pytest.approx(3.0)
@@ -126,8 +125,7 @@ def test_double_q_chooses_the_next_action_from_the_online_features(monkeypatch):
         learner.critic.psi[0, 0, 0] = 1.0  # action 0 is the best in state 0,
         learner.critic.psi[1, 0, 1] = 1.0  # action 1 in state 1, which the target encoder sees instead
         learner.target_critic.psi[1, 0] = torch.tensor([[0.5, -0.5], [-0.5, 0.5]])
-    obs, nothing, note = torch.eye(STATES)[:1], torch.zeros(1), torch.zeros(1, 0)
-    batch = Batch(obs, nothing, nothing, nothing, obs, WEIGHTS[:1], nothing, nothing, note)
+    batch = batch_of(WEIGHTS[:1], torch.eye(STATES)[:1])
     chosen = learner.chosen
     monkeypatch.setattr(learner, "chosen", lambda *args: bootstrapped.append(chosen(*args)) or chosen(*args))
     learner.critic.successor_target(learner, batch, torch.zeros(1, 2))
@@ -218,19 +216,6 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
     assert chosen(tuned.learner.critic)
 
 
-def test_views_and_priorities_take_vectors():
-    agent = pair(learner={"name": "dqn", "views": 2, "n_step": 3}, replay__priority_exponent=0.5)
-    replay = fill_replay(skill_dim=2, config=agent.config.replay)
-    before = replay.priorities.tree.clone() if hasattr(replay.priorities, "tree") else None
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append(reward))
-    metrics = agent.update(replay)
-    assert seen[0].shape == (32, 2)
-    assert torch.equal(seen[0][:16], seen[0][16:])
-    assert metrics["critic_loss"].isfinite()
-    assert before is None or not torch.equal(before, replay.priorities.tree)
-
-
 def test_rewards_are_divided_by_the_deviation_of_their_scalars():
     agent = pair(intrinsic_normalization="scale", intrinsic_momentum=None, learner__batch_size=64)
     replay = fill_replay(skill_dim=2)
@@ -263,7 +248,6 @@ class Critical(Pair):
             {"intrinsic_normalization": "standardize"},
             "'standardize' cannot be used .*'scale' or 'none'",
         ),
-        (Pair, {"learner__popart": True}, r"learner.popart = True cannot be used with SuccessorDuelingQ"),
         (Unequal, {}, "rewards of 2 numbers and skills of 3"),
         (Critical, {}, "no critic that learns them: return a voidrl.nets.SuccessorCritic"),
     ],
@@ -279,12 +263,5 @@ def test_rewards_of_another_width_are_refused_before_training():
             return batch.next_obs[:, 0]
 
     with pytest.raises(ConfigError, match=r"rewards of shape \(16,\) for 16 transitions: expected \(16, 2\)"):
-        rehearse_method(make_agent(DISCRETE, method=Narrow))
-    rehearse_method(pair())
-
-
-def test_a_scalar_learner_is_untouched_by_the_contract():
-    """Rewards of methods without vectors are one number each, also where skills are wide."""
-    method = make_agent(method="diayn").method
-    reward = torch.randn(5)
-    assert method.scalar_reward(reward, torch.randn(5, method.skill_dim)) is reward
+        rehearse_reward(make_agent(DISCRETE, method=Narrow))
+    rehearse_reward(pair())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hand_batches import latents_of
 from helpers import (
     CONTINUOUS,
     CPU,
@@ -21,9 +22,6 @@ from tiny_runs import Walk, assert_same_run, newest, tiny
 from torch import nn
 
 import voidrl
-from voidrl.errors import ConfigError
-from voidrl.methods.base import Latents
-from voidrl.presets.presets import preset_values
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 
@@ -112,7 +110,7 @@ def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(incl
     for _ in range(3):  # the running mean is part of it
         batch = replay.batch(replay.sample(16), 1, 1.0)
         batch = batch._replace(skill=F.pad(F.normalize(batch.skill[:, :10], dim=1), (0, 1), value=1.0))
-        latents = Latents(lambda: None, lambda b=batch: b.next_obs, None)
+        latents = latents_of(None, batch.next_obs)
         with torch.no_grad():
             phi = agent.method.features(batch.next_obs)
             reward = agent.method.reward(batch, latents)
@@ -210,7 +208,7 @@ def test_continuous_actions_have_scalar_rewards_which_are_both_terms_added():
     other.features.load_state_dict(agent.method.features.state_dict())
     replay = fill_replay(CONTINUOUS, skill_dim=10)
     batch = replay.batch(replay.sample(16), 1, 1.0)
-    latents = Latents(lambda: None, lambda: batch.next_obs, None)
+    latents = latents_of(None, batch.next_obs)
     with torch.no_grad():
         scalar, vector = (method.reward(batch, latents) for method in (agent.method, other))
     both = F.pad(batch.skill, (0, 1), value=1.0)
@@ -228,26 +226,3 @@ def test_the_skill_of_a_task_is_the_same_after_a_resume(tmp_path):
     voidrl.resume(tmp_path / "resumed", steps=16)
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
     assert newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"method__k": 16}, "method.k = 16 cannot be used with learner.batch_size = 16"),
-        ({"method__skill_dim": 1}, "skill_dim = 1 cannot be used: expected 2 or more"),
-        ({"method__k": 1, "method__include_self": True}, "2 or more with include_self"),
-        (
-            {"method__skill_every_steps": 2, "learner__n_step": 3},
-            "method.skill_every_steps = 2 cannot be used",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused_with_the_reason(changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        aps(**changes)
-
-
-def test_the_warm_up_of_fine_tuning_may_act_at_random_and_follows_the_policy_in_recipes():
-    assert aps(phase="finetune", finetune__warmup_actions="random").method.regresses_skill
-    for preset in ("urlb-states", "urlb-pixels", "dmc-paper", "dmc-fast"):
-        assert preset_values(preset, "aps")["finetune"]["warmup_actions"] == "policy"

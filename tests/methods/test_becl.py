@@ -1,17 +1,14 @@
 """BeCL: perfect separation earns its analytic value, states without a positive are left out, skills part."""
 
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from helpers import CPU, PIXELS, Place, fill_replay, line_replay, make_agent, watch_losses
+from hand_batches import batch_of, latents_of, rooms_replay
+from helpers import PIXELS, Place, fill_replay, line_replay, make_agent, watch_losses
 from torch import nn
 
-from voidrl.errors import ConfigError
 from voidrl.methods import becl as module
-from voidrl.replay import Replay
 from voidrl.types import Loss
 
 K = 4
@@ -22,14 +19,6 @@ def becl(**changes):
     method = make_agent(method="becl", method__hidden_dim=8, **changes).method
     method.embedding = nn.Identity()
     return method
-
-
-def batch_of(skill):
-    return SimpleNamespace(skill=skill)
-
-
-def latents_of(z_next):
-    return SimpleNamespace(z_next=z_next)
 
 
 def reward_of(method, z, skill):
@@ -46,14 +35,14 @@ def test_perfect_separation_earns_its_analytic_value_and_a_collapse_that_of_chan
     torch.testing.assert_close(
         reward_of(method, torch.ones_like(corners), skill), torch.full((1024,), 1 / 1023)
     )
-    loss = next(method.losses(batch_of(skill), latents_of(corners)))
+    loss = next(method.losses(batch_of(skill), latents_of(None, corners)))
     assert loss.value.item() == pytest.approx(-math.log(perfect), rel=1e-5)
     assert loss.metrics["becl_accuracy"] == 1
 
 
 def test_scaled_by_the_batch_chance_is_one():
     skill, same = torch.eye(16).repeat(2, 1), torch.ones(32, 16)
-    reward = becl(method__scale_by_batch=True).reward(batch_of(skill), latents_of(same))
+    reward = becl(method__scale_by_batch=True).reward(batch_of(skill), latents_of(None, same))
     torch.testing.assert_close(reward, torch.ones(32))
 
 
@@ -72,7 +61,7 @@ def test_positives_are_drawn_evenly_and_rows_without_one_are_masked(monkeypatch)
     log_ratio, paired, _ = method.contrast(z, skill)
     assert paired.tolist() == [True, True, True, False]
     torch.manual_seed(1)
-    loss = next(method.losses(batch_of(skill), latents_of(z))).value
+    loss = next(method.losses(batch_of(skill), latents_of(None, z))).value
     torch.testing.assert_close(loss, -log_ratio[:3].mean())
     loss.backward()
     assert z.grad.isfinite().all()
@@ -80,7 +69,7 @@ def test_positives_are_drawn_evenly_and_rows_without_one_are_masked(monkeypatch)
 
 def test_a_batch_without_any_pair_trains_nothing():
     z = torch.randn(4, 4, requires_grad=True)
-    loss = next(becl(method__num_skills=4).losses(batch_of(torch.eye(4)), latents_of(z)))
+    loss = next(becl(method__num_skills=4).losses(batch_of(torch.eye(4)), latents_of(None, z)))
     loss.value.backward()
     assert loss.value == 0
     assert not z.grad.any()
@@ -91,13 +80,7 @@ def test_k_rooms_are_separated_and_one_room_is_chance(rooms):
     """A replay in which skill i stays in room i, or all skills in one, and updates of the agent."""
     options = {"num_skills": K, "learning_rate": 1e-2, "hidden_dim": 32}
     agent = make_agent(method={"name": "becl", **options}, learner__batch_size=64)
-    replay, eye = Replay(agent.spec, K, 400, K, CPU, CPU), np.eye(K, dtype=np.float32)
-    frames = eye if rooms == K else eye[[0] * K]
-    replay.reset(frames)
-    for _ in range(60):
-        no = np.zeros(K, bool)
-        replay.add(np.zeros(K, np.int64), np.zeros(K), no, no, frames, torch.from_numpy(eye))
-    seen = []
+    replay, seen = rooms_replay(agent, rooms), []
     watch_losses(agent, lambda batch, reward: seen.append((batch.skill, reward)))
     for _ in range(60 if rooms == K else 6):
         metrics = agent.update(replay)
@@ -170,18 +153,3 @@ def test_the_skill_for_a_task_is_random():
     drawn = torch.stack([method.select_skill(task, None) for _ in range(50)])
     assert (drawn.sum(1) == 1).all()
     assert len(set(drawn.argmax(1).tolist())) > 8
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"method__num_skills": 17}, r"num_skills = 17 .*batch_size = 16: .*; use 16 skills or fewer.*diayn"),
-        (
-            {"method__num_skills": 1},
-            r"num_skills = 1 .* expected 2 to 65536, .*apt and rnd do without",
-        ),
-    ],
-)
-def test_what_it_cannot_serve_is_refused(changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        make_agent(method="becl", **changes)

@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, run_loop, shake, spec_of
-from test_protocols import resolve
-from test_protocols import spec_of as spec_of_preset
-from tiny_runs import Walk, assert_same_run, tiny
 
-import voidrl
-from voidrl.agent.dry_build import dry_build
 from voidrl.agent.rewards import batch_latents, encoded_pool
-from voidrl.errors import ConfigError
 from voidrl.nets.counting import (
     CodeSample,
     PixelDensity,
@@ -132,15 +126,6 @@ def test_every_step_is_counted_once_and_resets_are_not(tmp_path):
     assert loop.state.episodes > 3  # so that there were resets
 
 
-def test_counts_survive_a_resumed_run(tmp_path):
-    config = tiny(env__num_envs=2, method__table_size=2**10)
-    voidrl.pretrain(Walk, "cbb", steps=40, out=tmp_path / "straight", config=config)
-    voidrl.pretrain(Walk, "cbb", steps=20, out=tmp_path / "resumed", config=config)
-    agent = voidrl.resume(tmp_path / "resumed", steps=40, env=Walk)
-    assert agent.method.table.total == 40
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
-
-
 # Latents
 
 
@@ -235,23 +220,3 @@ def test_rare_images_earn_more_than_common_ones_and_never_above_ten():
 
 
 # Configs
-
-
-def test_bad_values_are_one_sentence():
-    with pytest.raises(ConfigError, match=r"'density' cannot be used with vector 4.*use 'image'"):
-        make_agent(method="cbb", method__source="density")
-    with pytest.raises(ConfigError, match="recounted = 8 cannot be used: expected at least pool = 64"):
-        make_agent(method="cbb", method__pool=64, method__recounted=8)
-    with pytest.raises(ConfigError, match="bits = 5000"):
-        make_agent(method="cbb", method__bits=5000)
-    with pytest.raises(ConfigError, match="source"):
-        make_agent(method="cbb", method__source="images")
-
-
-@pytest.mark.parametrize("method", ["cbb", "maxent"])
-def test_with_contrast_the_recipes_count_latents_and_without_it_images(method):
-    for name, source in (("simclr", "latent"), ("learner", "image")):
-        config, _ = resolve("atari-fast", method=method, representation=name)
-        agent = dry_build(spec_of_preset("atari-fast"), config)
-        assert agent.method.source == source
-        assert agent.trains_representation == (name == "simclr")

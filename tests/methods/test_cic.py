@@ -1,63 +1,23 @@
 """CIC: the transition of each skill is recognized, and diverse states are rewarded whatever the skill."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
+from hand_batches import latents_of
 from helpers import (
     CPU,
-    PIXELS,
     Point,
     brute_force,
-    fill_replay,
     make_agent,
-    moved,
-    parameters_of,
     points,
     run_loop,
-    snapshot,
     spec_of,
 )
 
-from voidrl.errors import ConfigError
 from voidrl.methods import cic
-from voidrl.methods.base import Latents
 from voidrl.replay import Replay
-from voidrl.types import Batch
 
 SMALL = {"method": "cic", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
-
-
-def batch_of(skill):
-    nothing = torch.zeros(len(skill))
-    return Batch(nothing, nothing, nothing, nothing, nothing, skill, nothing, nothing, nothing)
-
-
-def latents_of(z, z_next):
-    return Latents(lambda: z, lambda: z_next, lambda n: z)
-
-
-def test_gradients_are_finite_for_four_transitions_even_of_zeros():
-    agent = make_agent(method__k=3, learner__batch_size=4, **SMALL)
-    method = agent.method
-    z = points(4, 4)
-    z[:2] = 0.0  # the networks have no biases yet, so that the vectors to be compared are 0
-    (loss,) = method.losses(batch_of(torch.rand(4, 3)), latents_of(z, z))
-    loss.value.backward()
-    for name, parameter in method.named_parameters():
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().max() < 1e3, name  # nor large: Adam would remember
-    assert method.phi[0].weight.grad.abs().max() > 0
-
-
-def test_the_loss_is_log_b_where_nothing_is_told_apart():
-    method = make_agent(**SMALL).method
-    for parameter in method.skill_query.parameters():
-        parameter.data.zero_()
-    loss, accuracy = method.contrast(points(12, 4), points(12, 4, seed=1), torch.rand(12, 3))
-    assert loss.item() == pytest.approx(math.log(12))
-    assert accuracy.item() == pytest.approx(1 / 12)
 
 
 def test_the_loss_is_that_of_finding_the_transition_of_each_skill():
@@ -68,19 +28,6 @@ def test_the_loss_is_that_of_finding_the_transition_of_each_skill():
         cosine = torch.cosine_similarity(method.skill_query(skill)[:, None], key[None], dim=2)  # (12, 12)
         expected = -(cosine / 0.5).softmax(1).diagonal().log().mean()
         torch.testing.assert_close(method.contrast(z, z_next, skill)[0], expected)
-
-
-def test_the_reward_is_the_same_whatever_the_skills():
-    method = make_agent(**SMALL).method
-    skill, latents = torch.rand(16, 3), latents_of(points(16, 4), points(16, 4, seed=1))
-    fresh = snapshot(dict(method.named_buffers()))
-
-    def reward(skill):
-        method.load_state_dict(fresh, strict=False)
-        return method.reward(batch_of(skill), latents)
-
-    with torch.no_grad():
-        assert torch.equal(reward(skill), reward(skill[torch.randperm(16)]))
 
 
 def test_the_reward_by_hand():
@@ -145,21 +92,3 @@ def test_fine_tuning_keeps_the_constant_skill_that_earns_most(tmp_path, monkeypa
     agent.learner.act = lambda obs, skill, deterministic: 2 * skill[:, :2] - 1
     run_loop(tmp_path / "run", Point, agent)
     assert torch.equal(agent.task_skill, torch.ones(3))
-
-
-def test_from_pixels_the_loss_can_train_the_encoder():
-    agent = make_agent(PIXELS, encoder_trainers=("method",), learner__learning_rate=1e-12, **SMALL)
-    assert agent.config.representation.name == "learner"
-    before = snapshot(parameters_of(agent.learner.encoder))
-    agent.update(fill_replay(PIXELS, skill_dim=3))
-    assert moved(before, parameters_of(agent.learner.encoder)) == set(before)
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"method\.k = 18 cannot be used with learner\.batch_size = 16"
-    ) as e:
-        make_agent(method__k=18, **SMALL)
-    assert "rnd" in str(e.value)
-    with pytest.raises(ConfigError, match=r"k = 1\b.*expected 2 or more"):
-        make_agent(method__k=1, **SMALL)

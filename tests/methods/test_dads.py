@@ -5,17 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from hand_batches import batch_of, latents_of, minimize
 from helpers import CPU, make_agent, points, shake, watch_losses
 
-from voidrl.errors import ConfigError
 from voidrl.methods import dads
-from voidrl.methods.base import Latents
 from voidrl.replay import Replay
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import EnvSpec
 
 LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
 WIDE = EnvSpec((80,), False, 1, num_actions=2, raw_shape=(80,))
-LEFT_RIGHT = np.eye(2, dtype=np.float32).repeat(8, 0), np.float32([[-1], [1]]).repeat(8, 0)
 PLANE = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
 
 
@@ -24,11 +22,8 @@ def make(spec=LINE, **options):
     return make_agent(spec, method={"name": "dads", "hidden_dim": 32, **options}, learner=learner)
 
 
-def walks(spec, skills, moves, noise, steps=150, reward=lambda at: np.zeros(len(at))):
-    """Every environment has a skill, (N, S), that moves it by (N, d); the reward is of where it gets.
-
-    Wide observations show the place several times.
-    """
+def walks(spec, skills, moves, noise, steps=150):
+    """Every environment has a skill, (N, S), that moves it by (N, d); it is shown several times."""
     rng, n = np.random.default_rng(0), len(skills)
     replay = Replay(spec, n, n * (steps + 2), skills.shape[1], CPU, CPU)
     at, copies = np.zeros_like(moves), spec.obs_shape[0] // moves.shape[1]
@@ -36,23 +31,14 @@ def walks(spec, skills, moves, noise, steps=150, reward=lambda at: np.zeros(len(
     no, actions = np.zeros(n, bool), np.zeros(n, np.int64)
     for _ in range(steps):
         at = (at + moves + noise * rng.normal(size=at.shape)).astype(np.float32)
-        replay.add(actions, reward(at), no, no, np.tile(at, copies), torch.from_numpy(skills))
+        replay.add(actions, np.zeros(n), no, no, np.tile(at, copies), torch.from_numpy(skills))
     return replay
 
 
 def train(agent, draw, updates):
     """Updates of q with batches and their latents."""
     for _ in range(updates):
-        for loss in agent.method.losses(*draw(128)):
-            agent.optimizers.minimize([loss.optimizer], loss.value)
-
-
-def from_replay(replay):
-    def draw(n):
-        batch = replay.batch(replay.sample(n), 1, 1.0)
-        return batch, Latents(lambda: batch.obs, lambda: batch.next_obs, None)
-
-    return draw
+        minimize(agent, agent.method.losses(*draw(128)))
 
 
 def single_steps(noise):
@@ -61,9 +47,7 @@ def single_steps(noise):
     def draw(n):
         s, index = 3 * torch.randn(n, 1), torch.randint(2, (n,))
         reached = s + 2 * index[:, None] - 1 + noise * torch.randn(n, 1)
-        nothing = torch.zeros(n)
-        batch = Batch(s, nothing, nothing, nothing, reached, torch.eye(2)[index], nothing, nothing, s[:, :0])
-        return batch, Latents(lambda: s, lambda: reached, None)
+        return batch_of(torch.eye(2)[index], s, reached), latents_of(s, reached)
 
     return draw
 
@@ -122,9 +106,8 @@ def test_the_skill_itself_counts_among_those_it_is_compared_with(discrete, monke
         return torch.where((skill == own).all(1) == (change[:, 0] > 0), 0.6, 0.2).log()
 
     monkeypatch.setattr(method.dynamics, "log_prob", log_prob)
-    z, z_next, nothing = torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]), torch.zeros(2)
-    batch = Batch(z, nothing, nothing, nothing, z_next, own.expand(2, -1), nothing, nothing, z[:, :0])
-    reward = method.reward(batch, Latents(lambda: z, lambda: z_next, None))
+    z, z_next = torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]])
+    reward = method.reward(batch_of(own.expand(2, -1), z, z_next), latents_of(z, z_next))
     expected = [math.log(2) - math.log(1 + 1 / 3), math.log(2) - math.log(1 + 3)]
     assert reward.tolist() == pytest.approx(expected)
 
@@ -154,16 +137,4 @@ def test_skills_and_trials():
     assert drawn.min() >= -1
     assert drawn.max() <= 1
     assert drawn.std(0).tolist() == pytest.approx([1 / math.sqrt(3)] * 2, abs=0.05)
-    assert torch.equal(make(discrete_skills=True, skill_dim=3).method.trial_skills(), torch.eye(3))
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"skill_dim": 0}, "skill_dim = 0 cannot be used: expected 1 .*apt and rnd"),
-        ({"discrete_skills": True, "skill_dim": 1}, "skill_dim = 1 cannot be used: expected 2"),
-    ],
-)
-def test_what_cannot_work_is_refused(options, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        make(**options)
+    assert torch.equal(make(skills="discrete", num_skills=3).method.trial_skills(), torch.eye(3))

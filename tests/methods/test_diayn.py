@@ -7,21 +7,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hand_batches import batch_of, rooms_replay
 from helpers import (
-    CPU,
-    PIXELS,
-    fill_replay,
     make_agent,
-    moved,
-    parameters_of,
     run_loop,
-    snapshot,
     spec_of,
     watch_losses,
 )
 
-from voidrl.replay import SKILL_ENDED, Replay
-from voidrl.types import Batch
+from voidrl.replay import SKILL_ENDED
 
 K = 4
 
@@ -31,13 +25,7 @@ def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
     """A replay in which skill i stays in room i, or all skills in one, and updates of the agent."""
     options = {"num_skills": K, "learning_rate": 1e-2, "hidden_dim": 32}
     agent = make_agent(method={"name": "diayn", **options}, learner__batch_size=64)
-    replay, eye = Replay(agent.spec, K, 400, K, CPU, CPU), np.eye(K, dtype=np.float32)
-    frames = eye if rooms == K else eye[[0] * K]
-    replay.reset(frames)
-    for _ in range(60):
-        no = np.zeros(K, bool)
-        replay.add(np.zeros(K, np.int64), np.zeros(K), no, no, frames, torch.from_numpy(eye))
-    rewards = []
+    replay, rewards = rooms_replay(agent, rooms), []
     watch_losses(agent, lambda batch, reward: rewards.append(reward))
     for _ in range(60):
         agent.update(replay)
@@ -53,20 +41,6 @@ def test_a_classifier_that_knows_nothing_has_the_accuracy_of_chance():
     loss, accuracy = method.classify(torch.randn(12, 4), torch.eye(K).repeat(3, 1))
     assert accuracy.item() == pytest.approx(1 / K)
     assert loss.item() == pytest.approx(math.log(K))
-
-
-def test_from_pixels_the_classifier_can_train_the_learners_encoder():
-    options = {"method": "diayn", "method__num_skills": K, "learner__learning_rate": 1e-12}
-    agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
-    assert agent.config.representation.name == "learner"
-    before = snapshot(parameters_of(agent.learner.encoder))
-    agent.update(fill_replay(PIXELS, skill_dim=K))
-    assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none
-    both = make_agent(PIXELS, encoder_trainers=("method", "learner"), **options)
-    together, minimize = [], both.optimizers.minimize
-    both.optimizers.minimize = lambda names, loss: (together.append(set(names)), minimize(names, loss))
-    both.update(fill_replay(PIXELS, skill_dim=K))
-    assert {"method", "critic"} in together
 
 
 class Rooms(gym.Env):
@@ -133,7 +107,7 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
 
 def test_a_warm_up_that_tells_no_skills_apart_says_so():
     method = make_agent(method="diayn", method__num_skills=3).method
-    batch = Batch(None, None, torch.zeros(6), None, None, torch.eye(3).repeat(2, 1), None, None, None)
+    batch = batch_of(torch.eye(3).repeat(2, 1))
     assert method.select_skill(batch, None).sum() == 1
     assert method.skill_choice == "although all 3 that were tried earned the same in the warm-up"
     method = make_agent(method="diayn", method__num_skills=3).method

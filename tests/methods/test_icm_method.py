@@ -1,11 +1,9 @@
 """ICM as a method: it rewards the forward error of its representation and trains nothing itself."""
 
-import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent
 
 from voidrl.agent.rewards import batch_latents
-from voidrl.errors import ConfigError
 
 
 def test_the_reward_is_the_representations_forward_error():
@@ -22,34 +20,3 @@ def test_the_reward_is_the_representations_forward_error():
         torch.testing.assert_close(reward, torch.log(1 + (predicted - z_next).norm(dim=1)))
         assert not list(agent.method.parameters())
         assert set(agent.optimizers) >= {"representation", "critic"}
-
-
-def test_a_representation_without_a_forward_model_is_refused():
-    with pytest.raises(ConfigError, match="'simclr', which has no prediction_error: use representation icm"):
-        make_agent(method="icm", representation="simclr")
-
-
-def test_uncontrollable_noise_is_rewarded_for_ever_on_raw_states_and_less_by_dynamics():
-    """Three of four dimensions are noise: raw states are never predicted, and f leaves the noise out."""
-    generator = torch.Generator().manual_seed(0)
-
-    def mean_reward(encoder):
-        agent = make_agent(
-            DISCRETE, method="icm", representation__encoder=encoder, representation__learning_rate=3e-3
-        )
-        for _ in range(300):
-            obs = torch.randn(64, 4, generator=generator)
-            action = torch.randint(3, (64,), generator=generator)
-            next_obs = torch.randn(64, 4, generator=generator)
-            next_obs[:, 0] = action - 1.0
-            loss, _ = agent.representation.dynamics(torch.cat([obs, next_obs]), action)
-            agent.optimizers.minimize(["representation"], loss)
-        with torch.no_grad():
-            z, z_next = agent.representation.encode(obs), agent.representation.encode(next_obs)
-            error = agent.representation.prediction_error(z, action, z_next)
-            return (error / z_next.std(0).norm()).mean().item()  # relative to the scale of the space
-
-    raw = mean_reward({"stack": "mlp", "hidden_dim": 0, "feature_dim": 0})
-    learned = mean_reward({"stack": "mlp", "hidden_dim": 0, "feature_dim": 8})
-    assert raw > 0.7  # the noise
-    assert learned < 0.6 * raw

@@ -11,6 +11,7 @@ from helpers import (
     fill_replay,
     make_agent,
     moved,
+    parameters_of,
     small_method,
     snapshot,
     update,
@@ -118,3 +119,13 @@ def test_same_seed_same_update_and_state_round_trip(name):
     fresh.load_tensors(first.tensors())
     assert not moved(first.tensors(), fresh.tensors())
     assert to_json(first.config)["method"]["name"] == name
+
+
+@pytest.mark.parametrize("name", ["cic", "diayn", "vic"])
+def test_from_pixels_its_loss_can_train_the_learners_encoder(name):
+    method = small_method(name, skill_every_steps=20)
+    agent = make_agent(PIXELS, method=method, encoder_trainers=("method",), learner__learning_rate=1e-12)
+    assert agent.config.representation.name == "learner"
+    before = snapshot(parameters_of(agent.learner.encoder))
+    agent.update(fill_replay(PIXELS, skill_dim=agent.method.skill_dim))
+    assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import DISCRETE, PIXELS, make_agent, points, run_loop, spec_of
+from hand_batches import batch_of, minimize
+from helpers import make_agent, points, run_loop, spec_of
 
-from voidrl.errors import ConfigError
 from voidrl.methods import metra
 from voidrl.nets import TF32Linear
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import EnvSpec
 
 N = 6
 QUICK = {
@@ -31,18 +31,11 @@ def vectors(dim):
     return EnvSpec((dim,), False, 1, num_actions=2, raw_shape=(dim,))
 
 
-def transitions(obs, next_obs, skill):
-    nothing = torch.zeros(len(obs))
-    return Batch(obs, nothing.long(), nothing, nothing, next_obs, skill, nothing, nothing, nothing)
-
-
 def train(agent, batch, updates):
     """Updates of the method alone, by the agent's optimizers; returns the last metrics."""
-    method, metrics = agent.method.train(), {}
+    method = agent.method.train()
     for _ in range(updates):
-        for loss in method.losses(batch(), None):
-            agent.optimizers.minimize([loss.optimizer], loss.value)
-            metrics |= loss.metrics
+        metrics = minimize(agent, method.losses(batch(), None))
     method.eval()
     return {name: value.item() for name, value in metrics.items()}
 
@@ -51,7 +44,7 @@ def chain_walks():
     """Every step of a chain of N states: right under the skill 1, left under −1."""
     left, right = torch.eye(N)[:-1], torch.eye(N)[1:]
     skill = torch.ones(N - 1, 1)
-    return transitions(torch.cat([left, right]), torch.cat([right, left]), torch.cat([skill, -skill]))
+    return batch_of(torch.cat([skill, -skill]), torch.cat([left, right]), torch.cat([right, left]))
 
 
 def test_a_chain_is_stretched_until_its_ends_are_all_steps_apart():
@@ -75,7 +68,7 @@ def test_the_bound_is_on_the_sum_over_components_not_on_their_mean():
     """Four one-hot skills leave a center in four directions; with the mean each step would have length 2."""
     agent = make_agent(vectors(5), method__skill_dim=4, method__discrete_skills=True, **QUICK)
     center, arms = torch.eye(5)[[4] * 4], torch.eye(5)[:4]
-    train(agent, lambda: transitions(center, arms, torch.eye(4)), 250)
+    train(agent, lambda: batch_of(torch.eye(4), center, arms), 250)
     step = agent.method.displacement(center, arms)
     np.testing.assert_allclose(step.norm(dim=1).tolist(), 1, atol=0.05)
     assert (agent.method.skill_toward(center, arms) == torch.eye(4)).all()
@@ -85,7 +78,7 @@ def test_one_hot_skills_are_centered():
     method = make_agent(vectors(4), method__skill_dim=3, method__discrete_skills=True, **QUICK).method
     expected = torch.tensor([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
     torch.testing.assert_close(method.direction(torch.eye(3)), expected)
-    walks = transitions(points(3, 4), points(3, 4, seed=1), torch.eye(3))
+    walks = batch_of(torch.eye(3), points(3, 4), points(3, 4, seed=1))
     step = method.phi(walks.next_obs) - method.phi(walks.obs)
     torch.testing.assert_close(method.reward(walks, None), (step * expected).sum(1))
 
@@ -106,7 +99,7 @@ def test_the_multiplier_grows_while_the_constraint_is_violated_and_shrinks_by_th
     agent = make_agent(method__skill_dim=1, **QUICK)
     before = agent.method.metrics()["metra_multiplier"].item()
     agent.method.displacement = lambda obs, next_obs: torch.full((len(obs), 1), step, requires_grad=True)
-    batch = transitions(torch.zeros(4, 4), torch.zeros(4, 4), torch.ones(4, 1))
+    batch = batch_of(torch.ones(4, 1), torch.zeros(4, 4), torch.zeros(4, 4))
     loss, multiplier = agent.method.losses(batch, None)
     assert loss.metrics["metra_constraint"].item() == pytest.approx(1 - step**2 if grows else 1e-3)
     agent.optimizers.minimize([multiplier.optimizer], multiplier.value)
@@ -156,7 +149,7 @@ def test_lsd_moves_no_pair_of_states_farther_apart_than_they_are():
 
     def walks():
         obs, skill = 3 * torch.randn(64, 2), torch.randn(64, 2)
-        return transitions(obs, obs + skill, skill)
+        return batch_of(skill, obs, obs + skill)
 
     metrics = train(agent, walks, 150)
     assert "metra_constraint" not in metrics
@@ -174,7 +167,7 @@ def test_csd_shortens_distances_along_a_noisy_dimension():
 
     def walks():
         obs = torch.randn(64, 2)
-        return transitions(obs, obs + drift + noise * torch.randn(64, 2), torch.randn(64, 2))
+        return batch_of(torch.randn(64, 2), obs, obs + drift + noise * torch.randn(64, 2))
 
     metrics = train(agent, walks, 250)
     bound, _ = agent.method.squared_bound(origin, drift + torch.eye(3)[:, :2])
@@ -206,38 +199,3 @@ def test_phi_sees_the_coordinates_alone():
     moved = obs + torch.tensor([0.0, 1.0, 0.0, 1.0])
     assert method.displacement(obs, moved).abs().max() == 0
     assert method.displacement(obs, obs + 1).abs().min() > 0
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "message"),
-    [
-        (
-            PIXELS,
-            {"coordinates": (0, 1)},
-            r"coordinates = \(0, 1\).* on pixels .*reads the whole image; leave it out",
-        ),
-        (DISCRETE, {"coordinates": (0, 4)}, r"coordinates = \(0, 4\) .*expected indices from 0 to 3"),
-        (DISCRETE, {"coordinates": (1, 1)}, r"coordinates = \(1, 1\) .*different indices"),
-        (
-            DISCRETE,
-            {"skill_dim": 0, "discrete_skills": True},
-            "skill_dim = 0 .*expected 2 to 65536.*apt and rnd do without",
-        ),
-        (DISCRETE, {"skill_dim": 0}, "skill_dim = 0 .*expected 1 to 65536.*apt and rnd do without"),
-        (
-            PIXELS,
-            {"distance": "controllability"},
-            "'controllability' .* on pixels .*Gaussian.*use 'temporal'",
-        ),
-    ],
-)
-def test_what_it_cannot_serve_is_refused_with_the_reason_and_a_remedy(spec, options, message):
-    with pytest.raises(ConfigError, match=message):
-        make_agent(spec, method="metra", **{f"method__{name}": value for name, value in options.items()})
-
-
-def test_transitions_of_several_steps_are_refused():
-    with pytest.raises(
-        ConfigError, match=r"intrinsic_n_step = 'single' .*n_step = 3: .*single steps; use 'summed'"
-    ):
-        make_agent(method="metra", learner__n_step=3, learner__intrinsic_n_step="single")

@@ -1,6 +1,5 @@
 """The "do not die" reward."""
 
-import torch
 from helpers import line_replay, make_agent, watch_losses
 
 from voidrl.types import EnvSpec
@@ -17,18 +16,3 @@ def test_one_for_every_step_that_does_not_end_the_episode():
     )
     agent.update(replay)
     assert seen == {0.0: 1.0, 1.0: 1.0, 2.0: 0.0, 4.0: 1.0}
-
-
-def test_a_policy_learns_to_stay_alive():
-    # Action 1 ends the episode at once, action 0 never does.
-    torch.manual_seed(0)
-    actions = torch.randint(2, (200, 1)).numpy()
-    replay = line_replay(
-        range(201), terminated_at=set((actions[:, 0] == 1).nonzero()[0].tolist()), actions=actions
-    )
-    agent = make_agent(LINE, method="positive", learner__learning_rate=1e-2, learner__batch_size=64)
-    with torch.no_grad():
-        replay.frames.zero_()  # all states look alike
-    for _ in range(100):
-        agent.update(replay)
-    assert agent.act([0.0]) == 0

@@ -1,11 +1,8 @@
 """RND: the error falls where states are visited, and only there."""
 
 import numpy as np
-import pytest
 import torch
 from helpers import (
-    DISCRETE,
-    PIXELS,
     Chain,
     fill_replay,
     make_agent,
@@ -36,12 +33,11 @@ def test_a_constant_stream_has_the_floor_for_its_deviation():
     assert moments.std.tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones(seed):
+def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones():
     """By updates of the agent from a replay that holds the visited states alone."""
     options = {"method__hidden_dim": 64, "method__rep_dim": 64, "method__learning_rate": 1e-3}
     options |= {"learner__batch_size": 64}
-    agent, replay = make_agent(method="rnd", seed=seed, **options), fill_replay(seed=seed)
+    agent, replay = make_agent(method="rnd", **options), fill_replay()
     replay.frames.copy_(0.5 * replay.frames + 1)  # around (1, 1, 1, 1)
     visited = replay.batch(replay.newest(100), 1, 1.0).next_obs
     unseen = visited - 2
@@ -72,16 +68,6 @@ def test_the_reward_is_the_error_on_the_next_observation_standardized_and_clippe
         torch.testing.assert_close(method.reward(batch, None), error / error.std(correction=0))
 
 
-def test_rewards_have_a_deviation_of_one():
-    options = {"method__hidden_dim": 64, "learner__batch_size": 64}
-    agent, replay = make_agent(method="rnd", **options), fill_replay()
-    rewards = []
-    for _ in range(200):
-        batch = replay.batch(replay.sample(64), 1, 1.0)
-        rewards.append(agent.method.reward(batch, None))
-    assert torch.cat(rewards[100:]).std().item() == pytest.approx(1, abs=0.1)
-
-
 def test_every_state_reached_is_observed_once(tmp_path):
     agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=20, method__hidden_dim=16)
     loop = run_loop(tmp_path / "run", Chain, agent, num_envs=3)
@@ -91,8 +77,7 @@ def test_every_state_reached_is_observed_once(tmp_path):
     np.testing.assert_allclose(agent.method.observations.mean, reached.mean(0), atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
-def test_nothing_else_is_trained_on_the_side(spec):
-    agent = make_agent(spec, method="rnd")
+def test_nothing_else_is_trained_on_the_side():
+    agent = make_agent(method="rnd")
     assert agent.config.representation.name == "learner"
     assert set(agent.optimizers) == {"critic", "method"}

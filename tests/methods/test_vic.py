@@ -5,23 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers import (
     CPU,
-    PIXELS,
-    fill_replay,
     make_agent,
-    moved,
-    parameters_of,
-    snapshot,
     watch_losses,
 )
 
 from voidrl.agent.rewards import encoded_options
-from voidrl.errors import ConfigError
-from voidrl.methods.base import Latents, Option
 from voidrl.replay import Draw, Replay
-from voidrl.types import Batch, EnvSpec
 
 K, STEPS = 4, 5
 OPTIONS = {
@@ -95,57 +86,3 @@ def test_every_option_counts_the_same_however_long_it_is():
     torch.testing.assert_close(method.classify(longer, skill)[0], 0.75 * each[0] + 0.25 * each[1])
     nothing = option._replace(mask=torch.zeros(8))
     assert method.classify(nothing, skill)[0] == 0  # before the first option is over
-
-
-def options_of_four_doors(seed):
-    """A hall with doors to four rooms: q and a table of the value of each door to each option, from nothing.
-
-    Returns:
-        The door of each option, and the mean reward of the last 64 options.
-    """
-    spec = EnvSpec((K + 1,), False, 1, num_actions=K, raw_shape=(K + 1,))
-    agent = make_agent(spec, seed=seed, method=OPTIONS)
-    method, n, rounds, value = agent.method, 64, 150, torch.zeros(K, K)  # value: (option, door)
-    hall, room = torch.eye(K + 1)[:1].expand(n, -1), torch.eye(K + 1)[1:]
-    ones = torch.ones(n)
-    for i in range(rounds):
-        skill = method.sample_skill(torch.zeros(n, dtype=torch.int64))
-        w, temperature = skill.argmax(1), 0.5 * 0.1 ** (i / rounds)
-        door = (value[w] / temperature).softmax(1).multinomial(1)[:, 0]
-        batch = Batch(hall, door, 0 * ones, ones, room[door], skill, ones, ones, ones[:, None])
-        option = Option(hall, room[door], ones, ones)
-        latents = Latents(None, None, None, lambda longest, option=option: option)
-        (loss,) = method.losses(batch, latents)
-        agent.optimizers.minimize([loss.optimizer], loss.value)
-        with torch.no_grad():
-            reward = method.reward(batch, latents)
-        taken = F.one_hot(w * K + door, K * K).float()  # (n, K²)
-        count = taken.sum(0).view(K, K)
-        mean = (taken * reward[:, None]).sum(0).view(K, K) / count.clamp(min=1)
-        value = value + 0.2 * (count > 0) * (mean - value)
-    return value.argmax(1).tolist(), reward.mean().item()
-
-
-def test_four_reachable_rooms_are_told_apart():
-    """Options that begin alike come to take different doors; two of them may be left with the same one."""
-    found = [options_of_four_doors(seed) for seed in range(5)]
-    for doors, reward in found:
-        assert len(set(doors)) >= 3
-        # Two options that share a room earn log 2 each.
-        expected = math.log(K) if len(set(doors)) == K else (2 * math.log(K) + 2 * math.log(2)) / 4
-        assert reward == pytest.approx(expected, abs=0.15)
-    assert any(len(set(doors)) == K for doors, _ in found)  # log 4
-
-
-def test_from_pixels_the_classifier_can_train_the_learners_encoder():
-    options = {"method": {**OPTIONS, "skill_every_steps": 20}, "learner__learning_rate": 1e-12}
-    agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
-    assert agent.config.representation.name == "learner"
-    before = snapshot(parameters_of(agent.learner.encoder))
-    agent.update(fill_replay(PIXELS, skill_dim=K))
-    assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none
-
-
-def test_an_option_without_an_end_is_refused():
-    with pytest.raises(ConfigError, match="skill_every_steps = 0 cannot be used: expected 1 or more"):
-        make_agent(method={**OPTIONS, "skill_every_steps": 0})

@@ -1,52 +1,13 @@
 """VISR: features along skills, successor features of every component, and a task's skill by regression."""
 
-import gymnasium as gym
-import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
-from gymnasium import spaces
+from hand_batches import batch_of, latents_of
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, points, shake
-from tiny_runs import Walk, assert_same_run, newest, tiny
-from torch import nn
-
-import voidrl
-from voidrl.errors import ConfigError
-from voidrl.methods.base import Latents
-from voidrl.presets.presets import preset_values
-from voidrl.types import Batch, EnvSpec
-
-WIDE = EnvSpec((12,), False, 1, num_actions=3, raw_shape=(12,))
 
 
 def visr(spec=DISCRETE, **changes):
     return make_agent(spec, method={"name": "visr", "hidden_dim": 32}, **changes)
-
-
-def transitions(states, reward=None, skill=None):
-    n = len(states)
-    nothing = torch.zeros(n)
-    skill = torch.zeros(n, 5) if skill is None else skill
-    reward = nothing if reward is None else reward
-    return Batch(states, nothing, reward, nothing, states, skill, nothing, nothing, torch.zeros(n, 0))
-
-
-def latents_of(z):
-    return Latents(lambda: pytest.fail("s is read"), lambda: z, None)
-
-
-@torch.no_grad()
-def test_a_planted_task_is_found_from_4096_noisy_rewards():
-    method = visr(WIDE).method
-    method.features = nn.Linear(12, 5, bias=False)
-    method.features.weight.copy_(points(5, 12) + 1.5 * points(1, 12, seed=1))  # correlated features
-    states, wanted = points(4096, 12, seed=2), F.normalize(points(5, seed=3), dim=0)
-    phi = F.normalize(method.features(states), dim=1)
-    reward = phi @ wanted + 0.1 * points(4096, seed=4)
-    found = method.select_skill(transitions(states, reward), latents_of(states))
-    assert F.cosine_similarity(found, wanted, dim=0) > 0.99
-    assert found.norm().item() == pytest.approx(1, abs=1e-5)
-    assert F.cosine_similarity(phi.T @ reward, wanted, dim=0) < 0.95  # what ignores the correlations
 
 
 @torch.no_grad()
@@ -54,12 +15,12 @@ def test_the_reward_is_the_feature_on_the_sphere_and_the_loss_its_distance_from_
     method = shake(visr().method, 0.2)
     states, skill = points(16, 4), F.normalize(points(16, 5, seed=1), dim=1)
     phi = F.normalize(method.features(states), dim=1)
-    batch = transitions(states, skill=skill)
-    reward = method.reward(batch, latents_of(states))
+    batch = batch_of(skill)
+    reward = method.reward(batch, latents_of(None, states))
     torch.testing.assert_close(reward, phi)
     along = (phi * skill).sum(1)
     torch.testing.assert_close(method.scalar_reward(reward, skill), along)
-    (loss,) = method.losses(batch, latents_of(states))
+    (loss,) = method.losses(batch, latents_of(None, states))
     torch.testing.assert_close(loss.value, 1 - along.mean())
     torch.testing.assert_close(loss.metrics["visr_concentration"], phi.mean(0).norm())
 
@@ -70,7 +31,7 @@ def test_continuous_actions_get_the_scalar_and_no_policy_improvement():
     replay = fill_replay(CONTINUOUS, skill_dim=5)
     batch = replay.batch(replay.sample(16), 1, 1.0)
     with torch.no_grad():
-        reward = agent.method.reward(batch, latents_of(batch.next_obs))
+        reward = agent.method.reward(batch, latents_of(None, batch.next_obs))
         phi = F.normalize(agent.method.features(batch.next_obs), dim=1)
     torch.testing.assert_close(reward, (phi * batch.skill).sum(1))
     assert not hasattr(agent.learner.critic, "acting_values")
@@ -88,87 +49,3 @@ def test_the_critic_improves_over_ten_other_policies():
     assert agent.learner.critic.gpi_directions.shape == (10, 5)
     assert (improved >= own - 1e-5).all()
     assert (improved > own).any()
-
-
-class Room(gym.Env):
-    """A 5 × 5 room, entered in the middle; four actions move to a neighboring cell. Episodes of 12 steps."""
-
-    def __init__(self):
-        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
-        self.action_space = spaces.Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.time = np.zeros(2, np.float32), 0
-        return self.at.copy(), {}
-
-    def step(self, action):
-        move = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]], np.float32)[action]
-        self.at = np.clip(self.at + move / 2, -1, 1)
-        self.time += 1
-        return self.at.copy(), 0.0, False, self.time >= 12, {}
-
-
-@pytest.mark.slow
-def test_skills_lead_where_they_point(tmp_path):
-    """Opposite skills end in opposite parts of a room, and each is where φ points along it."""
-    learner = {"name": "dqn", "hidden_dim": 64, "batch_size": 64, "learning_rate": 3e-3, "discount": 0.8}
-    config = {
-        "method": {"name": "visr", "skill_dim": 2, "hidden_dim": 32, "learning_rate": 5e-3},
-        "learner": {**learner, "target_tau": 0.1, "epsilon_decay_steps": 400},
-        "env.num_envs": 16,
-        "updates_per_step": 0.2,
-        "warmup_steps": 200,
-        "log.tensorboard": False,
-        "device": "cpu",
-    }
-    agent = voidrl.pretrain(Room, steps=2000, out=tmp_path / "run", config=config)
-    angle = np.arange(8) * np.pi / 4
-    skills = np.stack([np.cos(angle), np.sin(angle)], 1).astype(np.float32)
-    ends, env = [], Room()
-    for skill in skills:
-        obs, _ = env.reset(seed=0)
-        for _ in range(12):
-            obs = env.step(int(agent.act(obs, skill=skill)))[0]
-        ends.append(obs)
-    with torch.no_grad():
-        _, phi = agent.method.phi(torch.from_numpy(np.array(ends)))
-    along = (phi * torch.from_numpy(skills)).sum(1)
-    assert along.mean() > 0.75, along  # 0 is chance
-    opposite = [np.abs(a - b).max() for a, b in zip(ends[:4], ends[4:], strict=True)]
-    assert np.mean(opposite) > 1, ends
-    assert len({tuple(end) for end in ends}) >= 4
-
-
-def test_a_run_that_is_resumed_is_the_same_and_its_skill_survives(tmp_path):
-    """Pre-training stopped midway, and fine-tuning in its warm-up, before a skill is chosen."""
-    method = {"name": "visr", "hidden_dim": 8, "skill_dim": 3, "skill_every_steps": 3}
-    config = tiny(method=method, finetune__warmup_steps=10, log__checkpoint_every_steps=6)
-    voidrl.pretrain(Walk, steps=24, out=tmp_path / "straight", config=config)
-    voidrl.pretrain(Walk, steps=12, out=tmp_path / "resumed", config=config)
-    source = voidrl.resume(tmp_path / "resumed", steps=24)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=24)
-    voidrl.finetune(source, Walk, steps=16, out=tmp_path / "tuned")
-    voidrl.finetune(source, Walk, steps=6, out=tmp_path / "stopped")
-    voidrl.resume(tmp_path / "stopped", steps=16)
-    assert_same_run(tmp_path / "tuned", tmp_path / "stopped", steps=16)
-    saved = newest(tmp_path / "tuned")[0]
-    assert saved["agent.safetensors/task_skill_chosen"]
-    assert not saved["agent.safetensors/learner.critic.gpi_valid"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"method__skill_dim": 1}, "skill_dim = 1 cannot be used: expected 2 or more"),
-        ({"learner": "rainbow"}, "learner 'rainbow' cannot be used with method 'visr'"),
-    ],
-)
-def test_what_cannot_work_is_refused_with_the_reason(changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        visr(**changes)
-
-
-def test_the_warm_up_of_fine_tuning_follows_the_policy_in_recipes():
-    for preset in ("urlb-states", "urlb-pixels", "dmc-paper", "dmc-fast"):
-        assert preset_values(preset, "visr")["finetune"]["warmup_actions"] == "policy"

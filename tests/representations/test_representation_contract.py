@@ -2,15 +2,19 @@
 
 import pytest
 import torch
-from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, snapshot
+from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, shake, snapshot
 
 import voidrl
 from voidrl.config import registry
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
+from voidrl.types import CHECK
 
 REPRESENTATIONS = registry.names("representation")
 PIXELS_ONLY = ("curl", "imagenet")
+WITH_LOSS = [name for name in REPRESENTATIONS if registry.find("representation", name).has_loss]
+WITH_LOSS.remove("sgi")  # whose three losses fall in test_sgi.py
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
@@ -72,6 +76,51 @@ def test_fixed_never_moves_not_even_its_normalization(share):
         agent.update(replay, i % agent.learner.period)
     assert not moved(before, agent.representation.state_dict())
     assert torch.equal(agent.representation.encode(obs), z)
+
+
+def built(name, **changes):
+    spec = PIXELS if name in PIXELS_ONLY else DISCRETE
+    return make_agent(spec, representation=name, **changes), fill_replay(spec)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_the_step_can_be_captured_and_losses_are_exact_in_bf16(name):
+    agent, replay = built(name)
+    with HostReads() as reads:
+        agent.update(replay)
+    assert reads.first is None
+    metrics = built(name, precision="bf16")[0].update(replay)
+    assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
+
+
+MOMENTA = {"atc": 0.99, "curl": 0.999, "spr": 0.9, "sgi": 0.99, "combined": 0.99}
+
+
+@pytest.mark.parametrize("name", MOMENTA)
+def test_targets_follow_with_their_momentum_and_take_no_gradients(name):
+    agent, replay = built(name, **({"representation__momentum": 0.9} if name == "spr" else {}))
+    f = agent.representation
+    targets = {n: p for n, p in f.named_parameters(remove_duplicate=False) if "target_" in n}
+    assert targets
+    shake(f, 0.1)  # or one step would hardly move them
+    before = snapshot(targets)
+    agent.update(replay)
+    for path, target in targets.items():
+        owner, _, online = path.rpartition("target_")
+        home = f if online.startswith("encoder.") else f.get_submodule(owner.rstrip("."))
+        wanted = before[path].lerp(home.get_parameter(online), 1 - MOMENTA[name])
+        torch.testing.assert_close(target, wanted, atol=1e-6, rtol=0)
+        assert target.grad is None
+        assert not target.requires_grad
+    assert not set(agent.optimizers.all_parameters()) & set(targets.values())
+
+
+@pytest.mark.parametrize("name", WITH_LOSS)
+def test_its_loss_falls_on_a_few_transitions(name):
+    agent, _ = built(name, representation__learning_rate=3e-3, augment__shift_pixels=0)
+    replay = fill_replay(agent.spec, steps=10)
+    losses = [agent.update(replay)[f"{CHECK}representation/representation"] for _ in range(40)]
+    assert losses[-1] < 0.95 * losses[0]
 
 
 class Mistaken(Representation):

@@ -59,17 +59,6 @@ def wait_for(found, seconds=20):
     return value
 
 
-def test_rows_between_heartbeats_write_nothing(tmp_path, monkeypatch):
-    written = states_written(monkeypatch)
-    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 1000.0)
-    writer = RunFolder(tmp_path).status
-    writer.start(100)
-    for steps in range(1, 31):
-        writer.beat(steps)
-    writer.close()
-    assert written == [("starting", 0), ("running", 1)]
-
-
 def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
     folder, steps = RunFolder(tmp_path), 0
@@ -117,35 +106,6 @@ def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
         thread.join(10)
     status = read_status(tmp_path)
     assert (status.state, status.steps, status.rate, status.seconds_left) == ("done", 8, 0.5, None)
-
-
-def test_the_rate_is_that_of_the_last_minute(tmp_path, monkeypatch):
-    now, steps = 0.0, 0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    writer, rates = RunFolder(tmp_path).status, []
-    writer.start(10_000)
-    writer.track(lambda: steps, "cpu")
-    for now, steps in ((30, 3000), (60, 3300), (90, 3600), (120, 3600), (200, 3600)):  # noqa: B007
-        writer.saved(steps)
-        rates.append(read_status(tmp_path).rate)
-    writer.close()
-    assert rates == [100, 55, 10, 5, 0]  # at last it hangs
-
-
-def test_steps_before_the_first_update_are_not_part_of_the_rate(tmp_path, monkeypatch):
-    now, steps = 0.0, 0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    writer, rates = RunFolder(tmp_path).status, []
-    writer.start(10_000)
-    writer.track(lambda: steps, "cpu", warmup_steps=1000)
-    for now, steps in ((10, 900), (20, 1050), (30, 1100), (40, 1170)):  # noqa: B007
-        writer.saved(steps)
-        rates.append(read_status(tmp_path).rate)
-    assert rates == [None, None, 5, 6]
-    assert read_status(tmp_path).seconds_left is None  # nothing holds its lock
-    now = 50
-    writer.stop(1200, signal="SIGTERM")
-    assert read_status(tmp_path).rate == 24  # of the whole process
 
 
 def test_the_last_score_is_an_evaluation_if_there_was_one(tmp_path):
@@ -229,22 +189,6 @@ def test_a_stopped_run_names_its_signal_and_is_resumed(tmp_path, monkeypatch):
     assert (status.state, status.signal, status.total_steps) == ("done", None, stopped.steps + 5)
 
 
-def test_a_failed_run_has_its_sentence(tmp_path):
-    with pytest.raises(EnvironmentFailedError) as error:
-        voidrl.pretrain(lambda: Fickle("raise", at=12), steps=100, out=tmp_path / "run", config=tiny())
-    status = read_status(tmp_path / "run")
-    assert (status.state, status.error, status.checkpoint) == ("failed", str(error.value), None)
-    assert 0 < status.steps < 100
-
-
-def test_an_error_of_a_library_is_a_sentence_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("voidrl.training.logging.Logging.log", lambda hook, run: {}["lost"])
-    with pytest.raises(KeyError):
-        voidrl.pretrain(Walk, steps=100, out=tmp_path / "run", config=tiny())
-    assert read_status(tmp_path / "run").error == "KeyError: 'lost'"
-    assert "Traceback" in (tmp_path / "run/log.txt").read_text()
-
-
 def test_killed_without_a_word_it_reads_as_interrupted(tmp_path):
     child = os.fork()
     if child == 0:
@@ -320,25 +264,6 @@ def test_nothing_and_damage(tmp_path):
             read_status(tmp_path)
 
 
-def test_readers_see_the_old_file_or_the_new_one(tmp_path):
-    writer, stopped = RunFolder(tmp_path).status, threading.Event()
-    writer.start(10)
-
-    def keep_writing():
-        while not stopped.is_set():
-            writer.saved(3)
-
-    thread = threading.Thread(target=keep_writing)
-    thread.start()
-    try:
-        with RunFolder(tmp_path).lock():
-            assert {read_status(tmp_path).state for _ in range(200)} <= {"starting", "running"}
-    finally:
-        stopped.set()
-        thread.join()
-    assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
-
-
 def test_a_status_that_cannot_be_written_stops_no_run_that_has_begun(tmp_path):
     writer = RunFolder(tmp_path).status
     writer.start(10)
@@ -350,3 +275,43 @@ def test_a_status_that_cannot_be_written_stops_no_run_that_has_begun(tmp_path):
     assert len(caught) == 1
     with pytest.raises(CheckpointError, match="cannot write"):
         RunFolder(tmp_path).status.start(10)
+
+
+def test_a_failed_run_has_its_sentence(tmp_path, monkeypatch):
+    with pytest.raises(EnvironmentFailedError) as error:
+        voidrl.pretrain(lambda: Fickle("raise", at=12), steps=100, out=tmp_path / "run", config=tiny())
+    status = read_status(tmp_path / "run")
+    assert (status.state, status.error, status.checkpoint) == ("failed", str(error.value), None)
+    assert 0 < status.steps < 100
+    monkeypatch.setattr("voidrl.training.logging.Logging.log", lambda hook, run: {}["lost"])
+    with pytest.raises(KeyError):
+        voidrl.pretrain(Walk, steps=100, out=tmp_path / "library", config=tiny())
+    assert read_status(tmp_path / "library").error == "KeyError: 'lost'"
+    assert "Traceback" in (tmp_path / "library/log.txt").read_text()
+
+
+def test_the_rate_is_that_of_the_last_minute_and_without_the_warm_up(tmp_path, monkeypatch):
+    clock = {"now": 0.0, "steps": 0}
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock["now"])
+
+    def rates(writer, moments):
+        for clock["now"], clock["steps"] in moments:
+            writer.saved(clock["steps"])
+            yield read_status(tmp_path).rate
+
+    writer = RunFolder(tmp_path).status
+    writer.start(10_000)
+    writer.track(lambda: clock["steps"], "cpu")
+    found = rates(writer, ((30, 3000), (60, 3300), (90, 3600), (120, 3600), (200, 3600)))
+    assert list(found) == [100, 55, 10, 5, 0]  # at last it hangs
+    writer.close()
+    clock.update(now=0.0, steps=0)
+    writer = RunFolder(tmp_path).status
+    writer.start(10_000)
+    writer.track(lambda: clock["steps"], "cpu", warmup_steps=1000)
+    found = rates(writer, ((10, 900), (20, 1050), (30, 1100), (40, 1170)))
+    assert list(found) == [None, None, 5, 6]
+    assert read_status(tmp_path).seconds_left is None  # nothing holds its lock
+    clock["now"] = 50
+    writer.stop(1200, signal="SIGTERM")
+    assert read_status(tmp_path).rate == 24  # of the whole process
