@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,13 +146,19 @@ def test_fields_say_what_the_query_says_and_the_query_wins():
         assert envs.reset(0)[1]["episode_frame_number"][0] == 0
 
 
+class MadeError(Exception):
+    """Environments were made for pre-training, or not."""
+
+
 def test_the_loop_and_evaluations_know_the_phase(monkeypatch):
-    seen = []
-    made = SimpleNamespace(spec=None, close=lambda: None)
-    monkeypatch.setattr(build, "make_envs", lambda *args, **how: seen.append(how.get("pretraining")) or made)
+    def make(*args, pretraining, **options):
+        raise MadeError(pretraining)
+
+    monkeypatch.setattr(build, "make_envs", make)
     for phase in ("pretrain", "finetune", "train"):
-        build._make_envs(Config(phase=phase, env=EnvConfig(id="atari/pong")), None, "cpu")
-    assert seen == [True, False, False]
+        config = Config(phase=phase, env=EnvConfig(id="atari/pong"))
+        with pytest.raises(MadeError, match=str(phase == "pretrain")), build.assemble(config, None, print):
+            pass
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "dmc/pendulum"])

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of
-from helpers import CPU, Chain, config, fill_replay, make_agent, seen_as
+from helpers import CPU, Chain, config, seen_as
 from torch import nn
 
 import voidrl
 from voidrl.config import EncoderConfig
-from voidrl.engine.engine import Engine
-from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN, DQNConfig
 from voidrl.nets import Encoder
 from voidrl.types import EnvSpec
@@ -100,45 +98,6 @@ def test_epsilon_is_the_share_of_random_actions_and_moves():
             epsilon * 2 / 3, abs=0.015
         )
         assert share_of_other_actions(learner, deterministic=True) == 0
-
-
-def test_a_ladder_gives_each_environment_its_own_epsilon_by_hand(monkeypatch):
-    learner = table_dqn(epsilon_start=0.4, epsilon_end=0.1, epsilon_decay_steps=100, epsilon_ladder=7.0)
-    expected = torch.tensor([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])  # Ape-X
-    torch.testing.assert_close(learner.ladder(4), expected)
-    assert learner.ladder(1).tolist() == pytest.approx([0.4])
-    learner.set_progress(100)
-    torch.testing.assert_close(learner.ladder(2), torch.tensor([0.1, 0.1**8]))
-    learner.num_envs = 5  # of which two ranks have two and three
-    whole, parts = learner.ladder(5), []
-    for rank in range(2):
-        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
-        parts.append(learner.ladder(2 + rank))
-    assert torch.equal(torch.cat(parts), whole)
-    for epsilon in (0.0, 1.0):
-        learner.epsilon.fill_(epsilon)
-        assert learner.ladder(3).tolist() == [epsilon] * 3
-    with pytest.raises(ConfigError, match="epsilon_ladder = -1"):
-        DQNConfig(epsilon_ladder=-1.0)
-    with pytest.raises(ConfigError, match=r"epsilon_ladder = 7\.0 cannot be used: expected 0, or an epsilon"):
-        DQNConfig(epsilon_start=0.0, epsilon_end=0.0, epsilon_ladder=7.0)
-
-
-def test_the_engine_explores_by_the_ladder_and_everything_else_by_epsilon(monkeypatch):
-    agent, replay = make_agent(learner__epsilon_ladder=7.0), fill_replay(num_envs=2)
-    seen = []
-    monkeypatch.setattr(
-        type(agent.learner),
-        "_act",
-        lambda self, obs, skill, epsilon: seen.append(epsilon) or obs[:, 0].long(),
-    )
-    agent.learner.epsilon.fill_(0.5)
-    Engine(agent, replay, print).choose(torch.zeros(2, 0))
-    agent.act(np.zeros((5, 4), np.float32), deterministic=False)
-    agent.act(np.zeros(4, np.float32))
-    assert seen[0].tolist() == pytest.approx([0.5, 0.5**8])
-    assert seen[1].item() == 0.5
-    assert seen[2] is None
 
 
 def test_the_schedule_moves_in_a_run(tmp_path):

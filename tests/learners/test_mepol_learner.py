@@ -141,8 +141,9 @@ def test_not_a_number_is_not_within_the_limit():
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, MASKED], ids=["continuous", "masked"])
-def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec):
-    agent = agent_for(spec, learner__learning_rate=1e-2, learner__policy_kl_limit=1e-3)
+def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec, monkeypatch):
+    monkeypatch.setattr(mepol, "POLICY_KL_LIMIT", 1e-3)
+    agent = agent_for(spec, learner__learning_rate=1e-2)
     replay = fill_replay(spec)
     for _ in range(3):
         rollout = replay.rollout(40, 0.99)

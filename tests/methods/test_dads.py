@@ -137,4 +137,4 @@ def test_skills_and_trials():
     assert drawn.min() >= -1
     assert drawn.max() <= 1
     assert drawn.std(0).tolist() == pytest.approx([1 / math.sqrt(3)] * 2, abs=0.05)
-    assert torch.equal(make(skills="discrete", num_skills=3).method.trial_skills(), torch.eye(3))
+    assert torch.equal(make(discrete_skills=True, skill_dim=3).method.trial_skills(), torch.eye(3))

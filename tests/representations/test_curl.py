@@ -14,7 +14,6 @@ from helpers import (
 )
 
 from voidrl.errors import ConfigError
-from voidrl.representations import curl as module
 
 
 def test_keys_of_its_own_come_from_the_momentum_copies():
