@@ -4,15 +4,12 @@ import pytest
 import torch
 from helpers import (
     CONTINUOUS,
-    CPU,
     DISCRETE,
     NORMED,
     PIXELS,
     PIXELS_CONTINUOUS,
-    Chain,
     Constant,
     Place,
-    config,
     fill_replay,
     line_replay,
     make_agent,
@@ -23,7 +20,6 @@ from helpers import (
     watch_losses,
 )
 
-import voidrl
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
@@ -313,17 +309,6 @@ def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_to
     assert moved(stack, dict(agent.learner.encoder.named_parameters()))
 
 
-def test_the_source_agent_is_left_unchanged_by_the_api(tmp_path):
-    source = voidrl.pretrain(Chain, "positive", steps=60, out=tmp_path / "a", config=config(warmup_steps=20))
-    before = snapshot(source.tensors())
-    quick = {"finetune": {"warmup_steps": 20, "learning_rate": 0.05}}
-    tuned = voidrl.finetune(source, Chain, steps=60, out=tmp_path / "b", config=quick)
-    assert not moved(before, source.tensors())
-    assert moved(before, tuned.tensors())
-    assert (source.steps, tuned.steps) == (60, 120)
-    assert source.config.phase == "pretrain"
-
-
 def test_the_learning_rate_of_fine_tuning():
     def rates(**options):
         agent = make_agent(CONTINUOUS, learner="sac", learner__learning_rate=0.1, **options)
@@ -337,21 +322,6 @@ def test_the_learning_rate_of_fine_tuning():
 
 
 # Repeating
-
-
-@pytest.mark.parametrize(
-    ("spec", "learner"), [(PIXELS, "dqn"), (PIXELS, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")]
-)
-def test_the_same_seed_gives_the_same_updates(spec, learner):
-    def run(seed):
-        agent = make_agent(spec, learner=learner, seed=seed, representation="simclr")
-        replay = fill_replay(spec)
-        return [agent.update(replay, i % agent.learner.period) for i in range(3)], snapshot(agent.tensors())
-
-    (first, weights), (second, same), (_, other) = run(0), run(0), run(1)
-    assert first == second
-    assert not moved(weights, same)
-    assert moved(weights, other)
 
 
 # Capture
@@ -398,10 +368,6 @@ def test_targets_under_spectral_normalization_keep_norm_one():
                 assert torch.linalg.matrix_norm(layer.weight, 2) < 1.1
 
 
-def test_the_agent_lies_where_it_was_put():
-    assert make_agent().device == CPU
-
-
 # The representation's learning rate
 
 
@@ -418,20 +384,6 @@ def test_the_learning_rate_of_the_representation_rises_from_zero():
         assert agent.representation_rate.item() == pytest.approx(expected)
         assert largest <= 2 * expected  # Adam's steps are about as large as its learning rate
         assert largest > 0.5 * expected
-
-
-def test_the_rise_continues_after_loading():
-    agents = [make_agent(PIXELS, representation__warmup_updates=4) for _ in range(2)]
-    replay = fill_replay(PIXELS)
-    agents[0].update(replay)
-    agents[1].load_tensors(agents[0].tensors())
-    agents[1].load_optimizer_tensors(agents[0].optimizers.tensors())
-    for agent in agents:
-        torch.manual_seed(0)
-        agent.update(replay)
-    assert agents[0].representation_rate.item() == pytest.approx(2 / 4 * 1e-3)
-    for name, value in agents[0].tensors().items():
-        assert value.equal(agents[1].tensors()[name]), name
 
 
 @pytest.mark.parametrize("share", [False, True])

@@ -347,19 +347,6 @@ def make_fresh(agent):
     return type(agent)(agent.spec, agent.config, CPU)
 
 
-@pytest.mark.parametrize("keep", [0.0, 1.0])
-def test_a_reset_keeps_all_of_the_encoder_or_nothing(keep):
-    agent = trained_agent(phase="train", learner__encoder__hidden_dim=8)
-    agent.config = voidrl.config.update(agent.config, {"reset.keep": keep})
-    before = snapshot(agent.learner.encoder.state_dict())
-    torch.manual_seed(0)
-    fresh = make_fresh(agent).learner.encoder.state_dict()
-    torch.manual_seed(0)
-    reset(agent)
-    for name, tensor in agent.learner.encoder.state_dict().items():
-        assert torch.equal(tensor, before[name] if keep else fresh[name])
-
-
 def test_a_reset_spares_what_is_frozen_and_schedules_but_not_statistics():
     agent = trained_agent(phase="finetune", finetune__encoder_learning_rate=0, learner__encoder__hidden_dim=8)
     agent.learner.epsilon.fill_(0.25)
@@ -499,25 +486,6 @@ def test_the_agents_weights_decay_except_biases(learner):
     plain = make_agent(phase="train")
     assert all(type(adam) is torch.optim.Adam for adam in plain.optimizers.values())
     assert all(type(adam) is torch.optim.AdamW for adam in agent.optimizers.values())
-
-
-def test_the_settings_of_a_representation_hold_for_f_too_where_the_method_trains_it():
-    agent = make_agent(
-        method=small_method("diayn"),
-        representation="simclr",
-        encoder_trainers=("method",),
-        representation__adam_eps=0.25,
-        representation__max_grad_norm=3.0,
-        learner__weight_decay=0.5,
-    )
-    assert {id(p) for p in agent.optimizers.parameters("encoder")} == {
-        id(p) for p in agent.representation.encoder.parameters()
-    }
-    for name in ("encoder", "representation"):
-        groups = agent.optimizers[name].param_groups
-        assert {group["eps"] for group in groups} == {0.25}
-        assert {group["weight_decay"] for group in groups} == {0.0, 0.5}
-        assert agent.optimizers._plans[name].max_grad_norm == 3.0
 
 
 # Scale of the intrinsic reward

@@ -318,11 +318,6 @@ def test_an_agent_that_does_not_fit_is_refused_with_those_that_do(env, agent, se
     assert "\n" not in str(refused.value)
 
 
-def test_discrete_agents_on_continuous_actions_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="takes discrete actions"):
-        voidrl.train(make_continuous, preset="rainbow", out=tmp_path, config={"device": "cpu"})
-
-
 def test_values_of_an_agent_have_a_source_and_the_command_wins():
     layers = layers_for("atari/pong", "train", "spr", {"updates_per_step": 4.0, "representation": "learner"})
     config, _ = config_of("spr", "atari", updates_per_step=4.0, representation="learner")

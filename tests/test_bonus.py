@@ -112,16 +112,6 @@ def test_the_coefficient_follows_its_schedule(decay, expected):
         assert float(held) == pytest.approx(value, rel=1e-4, abs=1e-8)
 
 
-def test_the_learner_sees_the_decayed_coefficient():
-    agent = make_agent(
-        LINE, phase="train", method=Place, steps=10, bonus={"coefficient": 1.0, "decay": "linear"}
-    )
-    agent.set_progress(4)
-    batch, reward, metrics = given_rewards(agent, line_replay(range(9), [0.0] * 8))
-    torch.testing.assert_close(reward, 0.6 * batch.next_obs[:, 0])
-    assert float(metrics["bonus_coefficient"]) == pytest.approx(0.6)
-
-
 # What is trained
 
 WITHOUT_REWARD = ("random", "mepol")

@@ -12,8 +12,7 @@ import torch
 import voidrl
 from voidrl.agent.cost import update_gflop
 from voidrl.cli import main as cli
-from voidrl.config import flat
-from voidrl.presets.presets import PRESETS, default_preset
+from voidrl.presets.presets import default_preset
 from voidrl.training import build
 from voidrl.training.build import cpu_preset_note
 from voidrl.training.layers import layers_for
@@ -128,17 +127,6 @@ def test_the_command_line_chooses_alike_and_names_the_source(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["learner.batch_size"] == {"value": 256, "source": "default"}
     assert err == ""
-
-
-def test_the_list_of_presets_has_it(capsys):
-    assert cli.main(["list", "presets"]) == 0
-    assert PRESETS["cpu"].about.partition(";")[0] in capsys.readouterr().out
-
-
-def test_no_other_preset_changed():
-    """The tables for families of environments are the preset's alone."""
-    assert {name for name, preset in PRESETS.items() if preset.tables and not preset.families} == {"cpu"}
-    assert "env.dmc.observation" not in flat(PRESETS["cpu"].values_for("atari/pong"))
 
 
 # Learning

@@ -73,13 +73,6 @@ def test_a_run_whose_checkpoints_cannot_fit_is_refused_before_it_begins(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_taken_is_named_before_the_disk(tmp_path, monkeypatch):
-    voidrl.train(Walk, steps=12, out=tmp_path / "run", config=tiny())
-    monkeypatch.setattr(disk, "free_disk", lambda folder: 0)
-    with pytest.raises(RunFolderError, match="already holds a run"):
-        voidrl.train(Walk, steps=100, out=tmp_path / "run", config=tiny())
-
-
 def test_a_disk_that_may_become_full_is_a_warning_and_a_resumed_run_counts_what_it_has(
     tmp_path, monkeypatch, capsys
 ):

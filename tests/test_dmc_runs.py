@@ -7,12 +7,10 @@ import pytest
 
 import voidrl
 from voidrl.api import load
-from voidrl.config import Config, merge, update
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
-from voidrl.training.layers import layers_for
 
 pytest.importorskip("dm_control")
 
@@ -87,11 +85,6 @@ def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
         require_same_spaces(spec, "dmc/pendulum", spec, "dmc/acrobot_swingup")
 
 
-def test_an_agent_elsewhere_shows_both_sides(pretrained):
-    with pytest.raises(SpaceError, match=r"'dmc/pendulum'.*'CartPole-v1'"):
-        voidrl.evaluate(pretrained, "CartPole-v1")
-
-
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
     from voidrl.config import EnvConfig
     from voidrl.envs.make import probe_env
@@ -146,19 +139,3 @@ def test_a_run_in_processes_goes_on_as_if_it_had_not_stopped(tmp_path):
     resumed = voidrl.resume(tmp_path / "resumed", steps=80)
     for name, value in straight.tensors().items():
         assert value.equal(resumed.tensors()[name]), name
-
-
-@pytest.mark.parametrize("phase", ["pretrain", "train"])
-def test_from_scratch_an_agent_has_what_one_has_to_be_fine_tuned(phase):
-    def values(env, preset):
-        layers = layers_for(env, phase, preset)
-        return update(Config(), merge({"method": "apt"}, *(layer.values for layer in layers)))
-
-    states = values("dmc/walker_run", None)
-    expected = {"pretrain": (2_000_000, (100_000, 500_000, 1_000_000, 2_000_000)), "train": (100_000, ())}
-    assert (states.steps, states.log.snapshot_steps) == expected[phase]
-    fast = values("atari/pong", "atari-fast")
-    expected = {"pretrain": (10_000_000, 0.0625, 20_000), "train": (100_000, 0.125, 1600)}
-    assert (fast.steps, fast.updates_per_step, fast.warmup_steps) == expected[phase]
-    paper = values("atari/pong", "atari-paper")
-    assert paper.learner.learning_rate == {"pretrain": 1e-4, "train": 1e-3}[phase]

@@ -89,10 +89,6 @@ def test_without_success_in_info_there_is_none(ladders):
     assert "eval/success" not in result.metrics()
 
 
-def test_fewer_episodes_than_environments(ladders):
-    assert evaluate_agent(make_agent(SPEC), ladders(4), episodes=2, seed=1).lengths == [1, 5]
-
-
 def test_seeds_are_the_evaluations_own_and_random_numbers_are_left_alone(ladders):
     envs, agent = ladders(2), make_agent(SPEC)
     torch.manual_seed(7)
@@ -179,13 +175,6 @@ def test_epsilon_is_by_default_the_runs(tmp_path, monkeypatch):
     assert seen == [0.25, 0.25, 0.5]
     with pytest.raises(ConfigError, match=r"epsilon = 1\.5"):
         voidrl.evaluate(agent, epsilon=1.5)
-
-
-def test_frames_are_stacked_as_in_training(tmp_path):
-    config = tiny(env__frame_stack=3, augment__shift_pixels=1)
-    agent = voidrl.pretrain(MAZE, "random", steps=9, out=tmp_path / "run", config=config)
-    assert voidrl.evaluate(agent, episodes=2).lengths == [9, 9]
-    assert voidrl.evaluate(tmp_path / "run", f"{MAZE}&loops=0.5", episodes=1, device="cpu").lengths == [9]
 
 
 def test_other_spaces_and_no_episodes_are_refused(tmp_path):

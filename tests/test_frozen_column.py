@@ -21,7 +21,6 @@ from helpers import (
 from tiny_runs import Walk, assert_same_run, tiny
 
 import voidrl
-from voidrl.agent.cost import acting_gflop, update_gflop
 from voidrl.agent.reset import reset
 from voidrl.config import FinetuneConfig, to_json
 from voidrl.engine.host_reads import HostReads
@@ -108,19 +107,6 @@ def test_targets_share_the_frozen_column_and_follow_the_new_one(case):
         assert torch.allclose(learner.target_encoder(obs), learner.encoder(obs), atol=1e-5)
 
 
-def test_heads_read_both_columns():
-    agent = adapted("dqn", pretrained("dqn"))
-    obs, skill = torch.randn(5, 4), torch.zeros(5, 0)
-    learner, width = agent.learner, agent.learner.encoder.frozen.feature_dim
-    before = learner.critic(learner.encoder(obs), skill)
-    for columns in (slice(None, width), slice(width, None)):
-        changed = adapted("dqn", pretrained("dqn")).learner
-        with torch.no_grad():
-            for layer in changed.first_layers:
-                layer.weight[:, columns] = 0
-        assert not torch.allclose(changed.critic(changed.encoder(obs), skill), before)
-
-
 def test_the_encoders_learning_rate_is_the_new_columns_and_an_update_reads_nothing_on_the_host():
     agent = adapted("dqn", pretrained("dqn"), finetune__encoder_learning_rate=0.25)
     new = [p for name, p in agent.learner.encoder.named_parameters() if not name.startswith("frozen.")]
@@ -157,15 +143,6 @@ def test_columns_of_different_layouts_read_plain_images():
     mixed.load_pretrained(source.tensors())
     assert mixed.learner.encoder.layout == Layout() != mixed.learner.encoder.frozen.layout
     mixed.update(fill_replay(spec))
-
-
-def test_a_frozen_column_costs_its_forward_passes():
-    one = make_agent(PIXELS, phase="finetune").config
-    two = adapted("rainbow, stack", pretrained("rainbow, stack")).config
-    two = build.update(two, {"finetune.frozen_column": "none"}), two
-    assert update_gflop(PIXELS, two[0]) < update_gflop(PIXELS, two[1]) < 2 * update_gflop(PIXELS, two[0])
-    assert acting_gflop(PIXELS, two[0], 1) < acting_gflop(PIXELS, two[1], 1)
-    assert update_gflop(PIXELS, one) > 0
 
 
 @pytest.fixture(scope="module")

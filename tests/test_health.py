@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import CONTINUOUS, PIXELS, fill_replay, make_agent
-from tiny_runs import MAZE, Walk, make_continuous, tiny
+from tiny_runs import Walk, make_continuous, tiny
 from torch import nn
 
 import voidrl
@@ -240,21 +240,6 @@ def test_a_constant_reward_is_said_in_a_run_with_n_step_returns_too(tmp_path, me
         Walk, None if method in ("rnd", "diayn") else method, steps=60, out=tmp_path / "run", config=config
     )
     assert len(warnings_of(tmp_path / "run")) == count
-
-
-def test_a_huge_learning_rate_is_said(tmp_path):
-    config = tiny(learner__learning_rate=1e6, learner__target_tau=1.0, **LONG)
-    voidrl.pretrain(Walk, "apt", steps=60, out=tmp_path / "run", config=config)
-    (found,) = warnings_of(tmp_path / "run")
-    assert "values are impossible" in found
-    assert "lower learner.learning_rate (1e+06 now)" in found
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_tiny_run_from_pixels_is_silent(tmp_path):
-    config = tiny(augment__shift_pixels=1, **LONG)
-    voidrl.pretrain(MAZE, "apt", steps=70, out=tmp_path / "run", config=config)
-    assert warnings_of(tmp_path / "run") == []
 
 
 # NaN

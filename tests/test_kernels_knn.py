@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from helpers import brute_force, points
 
 from voidrl import entropy
-from voidrl.kernels import knn, usable
+from voidrl.kernels import knn
 
 HAS_CUDA = torch.cuda.is_available()
 DEVICES = [
@@ -184,13 +184,6 @@ def test_any_strides(device, way):
         assert_exact(way(q, pool, 3, False), brute_force(q.cpu(), pool.cpu(), 3))
 
 
-@pytest.mark.parametrize("name", ["matrix-in-parts", "tiles-in-parts"])
-def test_self_is_left_out_of_every_part(device, name, monkeypatch):
-    z = points(20, 1).to(device)
-    found = way_of(name, monkeypatch)(z, z, 2, True)
-    assert_exact(found, brute_force(z.cpu(), z.cpu(), 2, exclude_self=True))
-
-
 def test_nothing_in_nothing_out(device):
     z = points(9, 3).to(device)
     assert knn.knn_distances(z[:0], z, 2, False).shape == (0, 2)
@@ -235,11 +228,6 @@ def test_the_estimators_use_it(device, monkeypatch):
     for found in (reward, in_float64, many):
         torch.testing.assert_close(found.cpu(), entropy.particle_reward(z, k=5), rtol=1e-5, atol=1e-6)
     assert nats.item() == pytest.approx(entropy.particle_entropy(z).item(), abs=1e-5)
-
-
-def test_usable_only_on_cuda():
-    assert not usable(torch.zeros(1))
-    assert not HAS_CUDA or usable(torch.zeros(1, device="cuda"))
 
 
 # --- at size ------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """`voidrl list`: whole lines for scripts, tables for people, and no torch."""
 
 import json
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -147,14 +146,6 @@ def test_json_has_numbers_as_they_are(capsys):
     assert overview["games"] == NAMES["games"]
 
 
-def test_overview_counts_and_names_all_kinds(capsys):
-    lines = said(capsys).splitlines()[1:]
-    assert [line.split()[0] for line in lines] == list(listing.KINDS)
-    games = next(line for line in lines if line.startswith("games"))
-    assert games.split()[1] == "57"
-    assert "atari/zaxxon" in games
-
-
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_on_a_terminal_nothing_is_wider(columns, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -170,17 +161,3 @@ def test_on_a_terminal_nothing_is_wider(columns, monkeypatch):
         assert "\x1b[" in text
         for name in NAMES.get(kind, ()):
             assert name in "".join(line.strip() for line in lines)
-
-
-def test_an_unknown_kind_is_answered_with_the_nearest(capsys):
-    assert cli.main(["list", "preset"]) == 2
-    assert "did you mean 'presets'" in capsys.readouterr().err
-
-
-def test_no_list_imports_torch():
-    code = (
-        "import sys; from voidrl.cli.main import main; from voidrl.cli.listing import KINDS; main(['list']); "
-    )
-    code += "[main(['list', kind]) for kind in KINDS]; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"

@@ -79,13 +79,6 @@ def test_updates_are_exactly_the_ratio_times_the_steps_after_warm_up(
         assert meta["updates"] == round((meta["steps"] - 20) * ratio * 100) // 100
 
 
-def test_a_run_stops_at_its_steps_also_after_a_resume_in_two_parts(tmp_path, counted, idle_updates):
-    voidrl.pretrain(counted, steps=13, out=tmp_path / "run", config=tiny())
-    voidrl.resume(tmp_path / "run", steps=29, env=counted)
-    assert len(counted.taken) == 29
-    assert len(idle_updates) == 29 - 8
-
-
 def test_the_update_index_goes_round(tmp_path, idle_updates):
     config = tiny(learner__target_every_updates=3)
     voidrl.train(Walk, steps=16, out=tmp_path / "run", config=config)
@@ -175,24 +168,6 @@ def test_an_info_called_cell_that_is_no_small_number_is_left_alone(tmp_path, cel
 
     voidrl.pretrain(Odd, "random", steps=10, out=tmp_path / "run", config=tiny())
     assert "coverage/cells" not in rows(tmp_path / "run")[-1]
-
-
-def test_a_cell_told_by_one_of_two_environments_is_not_counted_for_both(tmp_path):
-    made = []
-
-    class Shy(Walk):
-        def __init__(self):
-            super().__init__()
-            made.append(self)
-            self.tells = len(made) % 2
-
-        def _seen(self):
-            return self.at.astype(np.float32), {"cell": 3} if self.tells else {}
-
-    voidrl.pretrain(Shy, "random", steps=10, out=tmp_path / "run", config=tiny(env__num_envs=2))
-    visits = newest(tmp_path / "run")[0]["loop.safetensors/visits"].tolist()
-    assert visits[:3] == [0, 0, 0]
-    assert visits[3] > 4
 
 
 # Acting

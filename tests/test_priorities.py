@@ -148,17 +148,6 @@ def test_weights_are_relative_to_the_rarest_of_the_batch():
         assert weight.tolist() == pytest.approx([(1 / 4) ** beta] * 4 + [1])
 
 
-def test_a_weighted_mean_is_an_unbiased_estimate_of_the_uniform_mean():
-    priorities = long_tailed(40, spread=1.0)
-    p, x = priorities.values[:40] / priorities.values.sum(), torch.randn(40, dtype=torch.float64)
-    slots, weight = priorities.draw(5000)
-    assert len(slots.unique()) == 40
-    w = torch.zeros(40, dtype=torch.float64).index_put((slots,), weight.double())
-    # In expectation over P; the division by the maximum is one factor for all.
-    assert ((p * w * x).sum() / (p * w).sum() - x.mean()).abs() < 1e-6
-    assert ((p * x).sum() - x.mean()).abs() > 0.01
-
-
 def test_draws_do_not_depend_on_the_precision_of_the_networks():
     found = []
     for enabled in (False, True):

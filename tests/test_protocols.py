@@ -236,19 +236,6 @@ def test_another_representation_keeps_the_shape_of_f(preset):
     assert fixed.method == apt.method
 
 
-def test_naming_the_representation_of_the_recipe_changes_nothing():
-    assert resolve("atari-fast", representation="icm")[0] == resolve("atari-fast")[0]
-    assert resolve("atari-paper", representation="simclr")[0] == resolve("atari-paper")[0]
-    assert (
-        resolve("urlb-states", representation={"name": "icm", "batch_size": 7})[
-            0
-        ].representation.learning_rate
-        == 1e-4
-    )
-    own = resolve("urlb-states", representation="auto")[0]
-    assert own.representation.name == "identity"  # of APT where nothing else is said
-
-
 def test_another_learner_keeps_what_all_learners_have():
     ddpg, _ = resolve("urlb-states")
     sac, sources = resolve("urlb-states", learner="sac")

@@ -10,7 +10,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.learners.base import Learner
 from voidrl.learners.dqn import DQN
 from voidrl.methods.apt import APT
-from voidrl.methods.base import About, Method
+from voidrl.methods.base import Method
 from voidrl.methods.random import Random
 from voidrl.representations.base import Representation
 
@@ -23,14 +23,6 @@ class Mine(Method):
 
 
 NOT_A_CLASS = 3
-
-
-def test_names_are_the_files():
-    assert {"apt", "positive", "random"} <= set(registry.names("method"))
-    assert {"simclr", "fixed", "identity", "learner"} <= set(registry.names("representation"))
-    assert {"dqn", "sac", "ddpg"} <= set(registry.names("learner"))
-    assert all("base" not in registry.names(kind) for kind in BASES)
-    assert registry.names("method") == sorted(registry.names("method"))
 
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k in BASES for n in registry.names(k)])
@@ -110,26 +102,3 @@ def test_a_class_of_one_kind_does_not_hide_a_name_of_another():
         registry.find("learner", APT)  # refused, and not remembered
     with pytest.raises(ConfigError, match="cannot be imported"):
         registry.find("learner", "voidrl.methods.apt:Nothing")
-
-
-def test_what_a_file_says_about_its_method_is_read_without_importing_it():
-    source = """
-from voidrl.methods.base import About, Method
-
-class Other(Method):
-    about = About("data", 2020, "other", "Others")
-
-class Mine(Method):
-    about: About = About("competence", None, reward="a" "b", paper="P", skills="both")
-
-class Helper:
-    pass
-"""
-    found = registry.parse_about(source)
-    assert found == {"family": "competence", "year": None, "reward": "ab", "paper": "P", "skills": "both"}
-    assert About._fields == registry.ABOUT_FIELDS
-    assert registry.parse_about(source.replace('"a" "b"', "text()")) == {}
-    assert registry.read_about("my_module:Class") == registry.read_about("../config") == {}
-    for name in registry.names("method"):
-        about = registry.find("method", name).about
-        assert About(**registry.read_about(name)) == about if about else registry.read_about(name) == {}

@@ -10,7 +10,7 @@ from tiny_runs import MAZE, Walk, assert_same_run, newest, tiny
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import RESUMABLE_FIELDS, Config, flat, may_change, merge, to_json
-from voidrl.errors import CheckpointError, ConfigError, RunFolderError, UnknownNameError
+from voidrl.errors import CheckpointError, ConfigError, RunFolderError
 from voidrl.runs import checkpoint
 
 
@@ -132,11 +132,6 @@ def test_the_command_sets_fields(tmp_path, capsys):
         assert cli.main(["resume", str(run), "--steps", "30", "--set", word]) == 2
         assert said in capsys.readouterr().err
     assert json.loads((run / "config.json").read_text()) == written
-
-
-def test_a_field_that_does_not_exist_is_unknown(run):
-    with pytest.raises(UnknownNameError, match=r"did you mean 'learner\.learning_rate'"):
-        voidrl.resume(run, env=Walk, config={"learner.learning_rat": 1})
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,6 @@ def test_where_a_sentence_has_no_room_rows_become_blocks():
     assert lines[-1] == "new"
 
 
-def test_a_short_last_column_keeps_its_name_in_blocks():
-    with PseudoTerminal(20) as terminal:
-        print_table(("game", "random", "human"), [("montezuma", 0.0, 4753.3)], file=terminal.stream)
-        assert "".join(terminal.lines()).split() == ["montezuma", "random", "0,", "human", "4753.3"]
-
-
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
 def test_without_color_tables_are_wrapped_all_the_same(monkeypatch, variable):
     monkeypatch.setenv(variable, {"NO_COLOR": "1", "TERM": "dumb"}[variable])
