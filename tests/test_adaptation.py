@@ -8,16 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    CONTINUOUS,
-    DISCRETE,
-    fill_replay,
-    line_replay,
-    make_agent,
-    moved,
-    snapshot,
-    watch_losses,
-)
+from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, moved, snapshot, watch_losses
 from tiny_runs import Walk, assert_same_run, make_continuous, newest, rows, tiny
 
 import voidrl
@@ -78,13 +69,6 @@ def test_returns_are_discounted_up_to_termination():
     v = (4 + 4 + 8 + 16) / (3 + 0.5)
     assert found.values.tolist() == pytest.approx([2 * (1 + 0 + 1), 2 * (0 + 2), 2 * 4, 16 + 0.5 * v])
     assert np.mean(found.values) == pytest.approx(v)
-
-
-def test_a_constant_reward_has_one_return_wherever_episodes_are_cut():
-    replay = fill_replay(end_every=4)
-    replay.reward.fill_(3.0)
-    replay.ending[replay.ending == 1] = 2  # truncated, not terminated
-    assert discounted_returns(replay, 0.9, 1.0).values == pytest.approx(30.0)
 
 
 @pytest.mark.parametrize(
@@ -198,15 +182,6 @@ def test_returns_fill_half_of_a_support_on_their_side():
     replay.ending[slots], replay.reward[slots] = 1, torch.linspace(70, 84, len(slots))
     adapt(agent, replay)
     assert float(agent.task_scale) * 84 == pytest.approx(5)
-
-
-def test_named_heads_that_have_learned_keep_their_values_in_proportion():
-    agent, replay = agent_and_replay("dqn", finetune={"heads": "random"})
-    pay_values(agent, replay, -1)
-    q = values(agent, replay)
-    adapt(agent, replay, has_learned=True)
-    assert float(agent.task_scale) != 1
-    assert torch.allclose(values(agent, replay), agent.task_scale * q, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])

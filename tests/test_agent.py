@@ -44,28 +44,26 @@ def rewards_by_state(method, replay, **options):
     return seen
 
 
-def test_n_step_intrinsic_rewards_are_summed_up_to_a_termination():
-    # States 0 1 2 3† | 10 11 12 …: the step from 2 to 3 terminates. The reward is the value of s'.
-    replay = line_replay([0, 1, 2, 3, 10, 11, 12], terminated_at=(2,))
-    assert rewards_by_state(Place, replay, learner__n_step=3) == {
+# States 0 1 2 3† | 10 11 12 …: the step from 2 to 3 terminates. The intrinsic reward is the value of s'.
+REWARDS = {  # by state: the reward of the learner, and the factor of the next state's value
+    "summed": {
         0: (1 + 0.5 * 2 + 0.25 * 3, 0),  # bootstraps from a terminal state: nothing
         1: (2 + 0.5 * 3, 0),
         2: (3, 0),
         10: (11 + 0.5 * 12, 0.25),  # cut by the end of the data after two steps
         11: (12, 0.5),
-    }
+    },
+    "single": {0: (3, 0), 1: (3, 0), 2: (3, 0), 10: (12, 0.25), 11: (12, 0.5)},
+    "the task's": {0: (1 + 5 + 25, 0), 1: (10 + 50, 0), 2: (100, 0), 10: (7 + 4, 0.25), 11: (8, 0.5)},
+}
 
 
-def test_single_scores_only_the_last_successor():
-    replay = line_replay([0, 1, 2, 3, 10, 11, 12], terminated_at=(2,))
-    seen = rewards_by_state(Place, replay, learner__n_step=3, learner__intrinsic_n_step="single")
-    assert seen == {0: (3, 0), 1: (3, 0), 2: (3, 0), 10: (12, 0.25), 11: (12, 0.5)}
-
-
-def test_fine_tuning_uses_the_environments_n_step_reward():
-    replay = line_replay([0, 1, 2, 3, 10, 11], rewards=[1, 10, 100, 0, 7], terminated_at=(2,))
-    seen = rewards_by_state(Place, replay, learner__n_step=2, phase="finetune")
-    assert seen == {0: (1 + 5, 0.25), 1: (10 + 50, 0), 2: (100, 0), 10: (7, 0.5)}
+@pytest.mark.parametrize("variant", REWARDS)
+def test_rewards_are_summed_up_to_a_termination(variant):
+    replay = line_replay([0, 1, 2, 3, 10, 11, 12], rewards=[1, 10, 100, 0, 7, 8], terminated_at=(2,))
+    options = {"single": {"learner__intrinsic_n_step": "single"}, "the task's": {"phase": "finetune"}}
+    seen = rewards_by_state(Place, replay, learner__n_step=3, **options.get(variant, {}))
+    assert seen == REWARDS[variant]
 
 
 class Watching(Method):
@@ -84,18 +82,6 @@ class Watching(Method):
         self.modes.append(self.training)
         assert not torch.is_grad_enabled()
         return torch.ones_like(batch.reward)
-
-
-def test_the_tasks_reward_is_scaled_and_the_intrinsic_one_is_not():
-    replay = fill_replay()
-    for phase, factor in (("train", 3.0), ("pretrain", 1.0)):
-        seen = []
-        for scale in (1.0, 3.0):
-            agent = make_agent(phase=phase, reward_scale=scale)
-            watch_losses(agent, lambda batch, reward: seen.append(reward))  # noqa: B023
-            torch.manual_seed(0)
-            agent.update(replay)
-        torch.testing.assert_close(seen[1], factor * seen[0])
 
 
 def test_one_pool_serves_all_steps_of_an_update():
@@ -133,18 +119,13 @@ def test_a_loss_without_parameters_is_refused():
 
 # Fine-tuning
 
-PHASES = {
-    "pretrain": {"phase": "pretrain"},
-    "finetune": {"phase": "finetune"},
-    "train": {"phase": "train"},
-}
+PHASES = {"pretrain": {"phase": "pretrain"}, "finetune": {"phase": "finetune"}, "train": {"phase": "train"}}
 KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
 OF_RUN = ("task_scale", "learner.bounds.")  # of its rewards, whose scale is another one
 
 
 @pytest.mark.parametrize(
-    ("spec", "learner"),
-    [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")],
+    ("spec", "learner"), [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")]
 )
 @pytest.mark.parametrize("share", ["nothing", "all"])
 def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
@@ -201,14 +182,26 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
     agent.update(replay)
 
 
-def test_without_an_actor_there_is_none_to_keep():
-    sentence = (
-        "finetune.heads = 'actor' cannot be used with learner 'dqn', which has no actor: expected 'auto' or"
-    )
+class Unnamed(DQN):
+    first_layers = []  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("heads", "learner", "sentence"),
+    [
+        ("actor", "dqn", "heads = 'actor' cannot be used with learner 'dqn', which has no actor: expected "),
+        (
+            "first_layer",
+            Unnamed,
+            "heads = 'first_layer' cannot be used with learner .*Unnamed.*, which has no ",
+        ),
+    ],
+)
+def test_heads_that_a_learner_does_not_have_cannot_be_kept(heads, learner, sentence):
     for phase in ("pretrain", "finetune"):
-        with pytest.raises(ConfigError, match=sentence):
-            make_agent(phase=phase, finetune__heads="actor")
-    make_agent(phase="train", finetune__heads="actor")  # which is never fine-tuned
+        with pytest.raises(ConfigError, match=f"finetune.{sentence}"):
+            make_agent(phase=phase, finetune__heads=heads, learner=learner)
+    make_agent(phase="train", finetune__heads=heads, learner=learner)  # which is never fine-tuned
 
 
 FIRST_LAYERS = {
@@ -241,32 +234,6 @@ def test_the_first_layer_of_the_heads_is_kept_and_the_rest_is_new(case):
     online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
     assert not moved(online, target)  # the target's first layer is the online one's, not the lagging one
     agent.update(fill_replay(spec))
-
-
-def test_a_learner_that_names_no_first_layer_cannot_keep_it():
-    sentence = "finetune.heads = 'first_layer' cannot be used with learner .*Unnamed.*, which has no first"
-    for phase in ("pretrain", "finetune"):
-        with pytest.raises(ConfigError, match=sentence):
-            make_agent(phase=phase, finetune__heads="first_layer", learner=Unnamed)
-    make_agent(phase="train", finetune__heads="first_layer", learner=Unnamed)
-
-
-class Unnamed(DQN):
-    first_layers = []  # noqa: RUF012
-
-
-def test_a_target_without_an_original_is_new_like_any_head():
-    source = shake(make_agent(learner=Aimed))
-    agent = make_agent(phase="finetune", finetune__heads="first_layer", learner=Aimed)
-    fresh = agent.learner.target_entropy.weight.clone()
-    agent.load_pretrained(source.tensors())
-    assert torch.equal(agent.learner.target_entropy.weight, fresh)
-
-
-class Aimed(DQN):
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.target_entropy = torch.nn.Linear(1, 1)
 
 
 SHARING = {
@@ -307,18 +274,6 @@ def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_to
     stack = snapshot(dict(agent.learner.encoder.named_parameters()))
     agent.update(fill_replay(PIXELS))
     assert moved(stack, dict(agent.learner.encoder.named_parameters()))
-
-
-def test_the_learning_rate_of_fine_tuning():
-    def rates(**options):
-        agent = make_agent(CONTINUOUS, learner="sac", learner__learning_rate=0.1, **options)
-        return {optimizer.param_groups[0]["lr"] for optimizer in agent.optimizers.values()}
-
-    assert rates(phase="finetune", finetune__learning_rate=0.2) == {0.2}
-    assert rates(phase="finetune") == {0.1}
-    assert rates(phase="train", finetune__learning_rate=0.2) == {0.1}
-    both = rates(representation="simclr", representation__learning_rate=0.3, finetune__learning_rate=0.2)
-    assert both == {0.1, 0.3}
 
 
 # Repeating

@@ -238,10 +238,7 @@ def test_without_augmentation_the_center_is_seen(shape):
         ({"shift_probability": 1.5}, r"augment.shift_probability = 1.5 .* a number in \[0, 1\]"),
         ({"crop_size": 41}, "crop_size = 41 cannot be used on pixels 3×41×40.* at most 40 pixels, or 0"),
         ({"inner_size": 50}, "inner_size = 50 cannot be used on pixels 3×41×40.* at most 40"),
-        (
-            {"inner_size": 36, "shift_pixels": 2},
-            "inner_size = 36 .*shift_pixels = 2: .*fill 41 .* 3 or more",
-        ),
+        ({"inner_size": 36, "shift_pixels": 2}, "inner_size = 36 .*shift_pixels = 2: .*fill 41 .* 3 or more"),
         ({"inner_size": 30, "crop_size": 38, "shift_pixels": 3}, "must fill 38 pixels; expected .* of 4 or"),
     ],
     ids=str,

@@ -75,15 +75,6 @@ def test_the_rewards_are_added_up_with_the_same_weights(n):
     torch.testing.assert_close(metrics["intrinsic_mean"], (start + 1).float().mean())
 
 
-def test_only_the_last_of_n_steps_may_be_scored():
-    options = {"learner__n_step": 3, "learner__discount": 0.9, "learner__intrinsic_n_step": "single"}
-    agent = make_agent(LINE, phase="train", method=Place, bonus__coefficient=0.5, **options)
-    batch, reward, _ = given_rewards(agent, line_replay(range(9), [1.0] * 8))
-    last = batch.next_obs[:, 0]
-    length = last - batch.obs[:, 0]
-    torch.testing.assert_close(reward, (1 - 0.9**length) / 0.1 + 0.5 * last)
-
-
 def test_a_reward_is_normalized_before_it_is_weighted():
     agent = make_agent(
         LINE, phase="train", method=Place, bonus__coefficient=0.5, intrinsic_normalization="standardize"

@@ -151,15 +151,9 @@ def test_a_callback_that_raises_is_named_and_a_checkpoint_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (
-            StopAtReturn,
-            r"callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses",
-        ),
+        (StopAtReturn, r"callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses"),
         (print, "expected instances of voidrl.Callback, or dictionaries such as {'on_row': function}"),
-        (
-            {"on_rows": print},
-            "event of a callback = 'on_rows' cannot be used: expected one of on_start",
-        ),
+        ({"on_rows": print}, "event of a callback = 'on_rows' cannot be used: expected one of on_start"),
         ({"on_row": 3}, "callback for on_row = 3 cannot be used: expected a function"),
     ],
 )

@@ -173,6 +173,7 @@ def test_graph_without_cuda_is_an_error_that_leaves_nothing_behind(tmp_path):
 def test_auto_falls_back_and_says_so_once(tmp_path, capsys):
     voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
     assert capsys.readouterr().err.count("engine: eager, since the networks are on cpu") == 1
+    assert "engine: eager" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_a_run_can_resume_with_another_engine(tmp_path, capsys):
@@ -238,6 +239,7 @@ def test_whether_that_is_an_error_depends_on_whose_choice_it_was():
     left_to_us._give_up("the sentence")
     assert said == ["engine: eager, since the sentence"]
     assert left_to_us.mode == "eager"
+    left_to_us.update(0, 1)
 
 
 # Compiled
@@ -290,7 +292,9 @@ AUXILIARY = {
 }
 
 
-@pytest.mark.parametrize("case", AUXILIARY)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case != "dqn-spr" else ()) for case in AUXILIARY]
+)
 def test_compiled_auxiliary_losses_train_the_encoder(case, traced):
     """The gradients of the first update, and so the whole update, are those without compiling."""
     spec, pieces = AUXILIARY[case]
@@ -346,8 +350,9 @@ def test_what_cannot_be_compiled_runs_without_if_the_choice_was_ours(monkeypatch
     ]
     assert runner.mode == "graph"
     assert not moved(plain.tensors(), agent.tensors())  # nothing is left of the update that failed
-    with pytest.raises(RuntimeError, match="no such instruction"):
+    with pytest.raises(RuntimeError, match="no such instruction") as failed:
         updated_without(monkeypatch, 99, "compile")
+    assert str(cache_home) in failed.value.__notes__[0]  # the folder of compiled code
 
 
 def test_what_fails_without_compiling_too_is_an_error(monkeypatch, cache_home):

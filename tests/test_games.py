@@ -117,14 +117,6 @@ def test_a_near_name_is_an_error_that_names_the_nearest():
             find_game(nothing)
 
 
-def test_only_what_is_known_is_found():
-    assert find_game("ALE/Pong-v5", ["PONG"]) == "PONG"
-    with pytest.raises(UnknownNameError, match="known: breakout"):
-        find_game("pong", ["breakout"])
-    with pytest.raises(UnknownNameError):
-        find_game("Montezuma's Revenge", ["breakout"])
-
-
 def test_normalized_scores_by_hand():
     assert baseline("Breakout") == (1.7, 30.5)
     assert human_normalized("breakout", 16.1) == pytest.approx(0.5)

@@ -21,8 +21,7 @@ HAS_CUDA = torch.cuda.is_available()
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="compiled for the CUDA device instead")),
     pytest.param(
-        "cuda",
-        marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")],
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")]
     ),
 ]
 WAYS = {  # with small tiles

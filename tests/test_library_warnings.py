@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import sysconfig
 import warnings
@@ -126,21 +125,3 @@ def test_a_run_logs_what_torch_says_and_shows_what_the_environment_says(tmp_path
     assert "UserWarning in " in log
     assert "of torch" in log
     assert "of the user" not in log
-
-
-def test_a_window_system_is_not_missed(tmp_path):
-    """pygame's SDL complains on stderr where XDG_RUNTIME_DIR is not set."""
-    pytest.importorskip("pygame")
-    code = (
-        "from voidrl.system.terminal.foreign import quiet_libraries\n"
-        "with quiet_libraries():\n"
-        "    import pygame\n"
-        "    pygame.display.init()\n"
-    )
-    environ = {k: v for k, v in os.environ.items() if k not in ("XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")}
-    environ["PYTHONPATH"] = str(Path(voidrl.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
-    )
-    assert "XDG_RUNTIME_DIR" not in done.stderr
-    assert "Hello" not in done.stdout

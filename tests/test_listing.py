@@ -161,3 +161,11 @@ def test_on_a_terminal_nothing_is_wider(columns, monkeypatch):
         assert "\x1b[" in text
         for name in NAMES.get(kind, ()):
             assert name in "".join(line.strip() for line in lines)
+
+
+def test_overview_counts_and_names_all_kinds(capsys):
+    lines = said(capsys).splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(listing.KINDS)
+    games = next(line for line in lines if line.startswith("games"))
+    assert games.split()[1] == "57"
+    assert "atari/zaxxon" in games

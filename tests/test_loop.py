@@ -212,12 +212,6 @@ def test_exploration_noise_stays_at_its_end_or_starts_again(tmp_path, monkeypatc
     assert told == expected
 
 
-def test_the_schedule_of_pretraining_runs_from_the_first_step(tmp_path):
-    config = tiny(learner__epsilon_decay_steps=20, learner__epsilon_end=0.5)
-    agent = voidrl.pretrain(lambda: Walk(length=99), steps=11, out=tmp_path / "run", config=config)
-    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.5 * 10 / 20)
-
-
 def test_a_skill_lasts_an_episode_until_a_task_chooses_one(tmp_path):
     source = voidrl.pretrain(Walk, Skilled, steps=20, out=tmp_path / "run", config=tiny())
     skills = newest(tmp_path / "run")[0]["replay_00000.safetensors/skill"][:20]  # rows of 6 steps and a reset
@@ -286,8 +280,7 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
         "weight": r"weight learner\.\S+ is not finite at update 32, .* step 40: .* gradients were not",
     }
     with pytest.raises(
-        NonFiniteError,
-        match=message[what] + r".*lower learner\.learning_rate.*checkpoint of step 20 is kept",
+        NonFiniteError, match=message[what] + r".*lower learner\.learning_rate.*checkpoint of step 20 is kept"
     ):
         voidrl.train(Walk, steps=99, out=tmp_path / "run", config=tiny())
     assert checkpoint.list_steps(tmp_path / "run" / "checkpoints") == [20]

@@ -99,15 +99,6 @@ def test_rows_are_strict_json_with_step_first_and_keys_sorted(tmp_path):
     assert line == '{"step": 1000, "loss": null, "n": 3, "phase": "pretrain", "reward": 0.5}\n'
 
 
-def test_offset_counts_the_bytes_of_the_file(tmp_path):
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
-        assert writer.offset == 0
-        for step in range(3):
-            writer.write(step, {"naïve": 1.0})
-            assert writer.offset == (tmp_path / "metrics.jsonl").stat().st_size
-    assert writer.offset == (tmp_path / "metrics.jsonl").stat().st_size
-
-
 def write_rows(folder, steps, **kwargs):
     with MetricsWriter(folder, **kwargs) as writer:
         for step in steps:

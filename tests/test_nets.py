@@ -7,18 +7,9 @@ from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import (
-    Conv,
-    DuelingQ,
-    Encoder,
-    TwinQ,
-    mlp,
-    redraw_noise,
-    rescale,
-    target_copy,
-)
+from voidrl.nets import Conv, DuelingQ, Encoder, TwinQ, mlp, redraw_noise, rescale, target_copy
+from voidrl.nets import encoder as encoder_module
 from voidrl.nets.augment import images, to_layout
-from voidrl.nets.layers import activation
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 
@@ -67,30 +58,23 @@ def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
     assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
 
 
-def test_a_hidden_layer_alone_is_the_output():
+def test_a_hidden_layer_alone_is_the_output_and_without_layers_a_vector_is_itself():
     encoder = Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, hidden_dim=11, activation="relu"))
-    z = encoder(torch.randn(50, 6))
-    assert z.shape == (50, 11)
+    x = torch.randn(50, 6)
+    z = encoder(x)
+    assert z.shape == (50, encoder.feature_dim) == (50, 11)
     assert (z >= 0).all()
     assert (z > 0).any()
-    assert encoder.feature_dim == 11
+    for more in ({}, {"rescale": True}):
+        assert torch.equal(Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, **more))(x), x)
 
 
-def test_a_vector_without_layers_is_itself():
-    x = torch.randn(4, 6)
-    assert torch.equal(Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0))(x), x)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "at_minus_one"), [("elu", nn.ELU, -0.6321206), ("relu", nn.ReLU, 0.0)]
-)
 @pytest.mark.parametrize("stack", SMALLEST)
-def test_activations(name, kind, at_minus_one, stack):
-    assert activation(name)(torch.tensor(-1.0)).item() == pytest.approx(at_minus_one)
-    encoder = Encoder(seen_as((1, 40, 40)), EncoderConfig(stack, activation=name, hidden_dim=8))
-    other = nn.ReLU if kind is nn.ELU else nn.ELU
-    assert any(isinstance(m, kind) for m in encoder.modules())
-    assert not any(isinstance(m, other) for m in encoder.modules())
+def test_activations(stack):
+    for name, kind, other in (("elu", nn.ELU, nn.ReLU), ("relu", nn.ReLU, nn.ELU)):
+        encoder = Encoder(seen_as((1, 40, 40)), EncoderConfig(stack, activation=name, hidden_dim=8))
+        assert any(isinstance(m, kind) for m in encoder.modules())
+        assert not any(isinstance(m, other) for m in encoder.modules())
 
 
 @pytest.mark.parametrize("stack", SMALLEST)
@@ -183,16 +167,12 @@ def test_width_multiplies_channels(stack, channels):
         assert [c.out_channels for c in convolutions] == [max(1, int(c * width)) for c in channels]
 
 
-@pytest.mark.parametrize("stack", ["nature", "impala", "drq", "paper", "auto"])
-def test_vectors_need_the_mlp(stack):
-    with pytest.raises(ConfigError, match=f"'{stack}' cannot read vectors of 7: expected mlp"):
-        Encoder(seen_as((7,)), EncoderConfig(stack))
-
-
-@pytest.mark.parametrize("stack", ["mlp", "auto"])
-def test_images_need_convolutions(stack):
-    with pytest.raises(ConfigError, match=f"'{stack}' cannot read images of 3×84×84: expected nature or drq"):
-        Encoder(seen_as((3, 84, 84)), EncoderConfig(stack))
+@pytest.mark.parametrize("shape", [(7,), (3, 84, 84)])
+def test_vectors_need_the_mlp_and_images_need_convolutions(shape):
+    seen, expected = ("vectors of 7", "mlp") if len(shape) == 1 else ("images of 3×84×84", "nature or drq")
+    for stack in ("nature", "impala", "auto") if len(shape) == 1 else ("mlp", "auto"):
+        with pytest.raises(ConfigError, match=f"'{stack}' cannot read {seen}: expected {expected}"):
+            Encoder(seen_as(shape), EncoderConfig(stack))
 
 
 # --- precision --------------------------------------------------------------------------------------------
@@ -411,3 +391,17 @@ def test_wide_impala_is_that_of_bbf(share):
     latent = encoder.latent(torch.zeros(1, 4, 84, 84, dtype=torch.uint8))
     assert latent.shape == (1, 128, 11, 11)
     assert (latent >= 0).all()
+
+
+def test_a_stack_that_does_not_suit_the_kernels_is_normalized_once(monkeypatch):
+    encoder = Encoder(
+        seen_as((3, 40, 40)), EncoderConfig("nature", width=0.1, spectral_norm_iterations=2)
+    ).train()
+    calls = []
+    for layer in encoder.stack:
+        if isinstance(layer, Conv):
+            layer.spectral.register_forward_hook(lambda module, args, output: calls.append(module))
+    monkeypatch.setattr(encoder_module, "usable", lambda x: True)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
+    encoder.stack(torch.zeros(1, 3, 40, 40))
+    assert len(calls) == 3

@@ -148,18 +148,6 @@ def test_weights_are_relative_to_the_rarest_of_the_batch():
         assert weight.tolist() == pytest.approx([(1 / 4) ** beta] * 4 + [1])
 
 
-def test_draws_do_not_depend_on_the_precision_of_the_networks():
-    found = []
-    for enabled in (False, True):
-        priorities = long_tailed(5000)
-        torch.manual_seed(0)
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            slots, _ = priorities.draw(300)
-            priorities.update(slots, torch.rand(300))
-            found.append([*priorities.draw(300), priorities.values])
-    assert all(map(torch.equal, *found))
-
-
 # In a replay
 
 

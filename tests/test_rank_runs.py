@@ -12,7 +12,7 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, words
 
-from voidrl import api, dist
+from voidrl import dist
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
@@ -145,14 +145,6 @@ def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monke
     assert started == []
     assert main(["resume", out, "--ranks", "2", "--steps", "200"]) == 0
     assert started == [(2, "resume", [out, "--steps", "200"])]
-
-
-def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
-    monkeypatch.setattr(api, "train", lambda *args, **options: None)
-    for rank in range(2):
-        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
-        assert main(["train", ENV, *words()]) == 0
-    assert capsys.readouterr().err.count("method rnd is not used") == 1
 
 
 def test_ranks_within_torchrun_are_refused(monkeypatch):

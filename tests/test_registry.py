@@ -10,7 +10,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.learners.base import Learner
 from voidrl.learners.dqn import DQN
 from voidrl.methods.apt import APT
-from voidrl.methods.base import Method
+from voidrl.methods.base import About, Method
 from voidrl.methods.random import Random
 from voidrl.representations.base import Representation
 
@@ -102,3 +102,11 @@ def test_a_class_of_one_kind_does_not_hide_a_name_of_another():
         registry.find("learner", APT)  # refused, and not remembered
     with pytest.raises(ConfigError, match="cannot be imported"):
         registry.find("learner", "voidrl.methods.apt:Nothing")
+
+
+def test_what_a_file_says_about_its_method_is_read_without_importing_it():
+    assert About._fields == registry.ABOUT_FIELDS
+    assert registry.read_about("my_module:Class") == registry.read_about("../config") == {}
+    for name in registry.names("method"):
+        about = registry.find("method", name).about
+        assert About(**registry.read_about(name)) == about if about else registry.read_about(name) == {}

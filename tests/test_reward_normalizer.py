@@ -4,21 +4,12 @@ import math
 
 import pytest
 import torch
-from helpers import (
-    Constant,
-    Place,
-    fill_replay,
-    line_replay,
-    make_agent,
-    small_method,
-    watch_losses,
-)
+from helpers import Constant, Place, fill_replay, line_replay, make_agent, watch_losses
 from tiny_runs import MAZE, newest, rows, tiny
 
 import voidrl
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
-from voidrl.engine.host_reads import HostReads
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
 from voidrl.types import EnvSpec
@@ -142,21 +133,6 @@ def test_the_horizon_scales_values_to_single_rewards():
         make_agent(intrinsic_scale="gamma")
     with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):
         make_agent(intrinsic_momentum=1.0)
-
-
-@pytest.mark.parametrize("method", ["diayn", "metra", "smm", "rnd"])
-def test_signed_rewards_and_those_of_skills_are_standardized_too(method):
-    options = {"intrinsic_normalization": "standardize", "learner__n_step": 2}
-    agent = make_agent(method=small_method(method), **options)
-    replay = fill_replay(skill_dim=agent.method.skill_dim)
-    agent.update(replay)
-    with HostReads() as reads:
-        metrics = agent.update(replay)
-    assert reads.first is None, reads.what
-    assert all(value.isfinite().all() for value in metrics.values())
-    assert metrics["reward_std"] < 4
-    assert abs(metrics["reward_mean"]) < 4
-    assert agent.normalizer.moments.count > 16
 
 
 def test_a_resumed_run_has_the_moments_and_values_of_an_uninterrupted_one(tmp_path):

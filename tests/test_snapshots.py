@@ -1,7 +1,6 @@
 """Agents kept permanently at given steps: which, under what names, and without a trace in the run."""
 
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -82,24 +81,6 @@ def test_a_kill_between_snapshot_and_checkpoint_loses_neither(tmp_path, monkeypa
     assert (kept(run), checkpoint.list_steps(run / "checkpoints")) == ([20], [])
     voidrl.resume(run)
     assert kept(run) == [20]
-
-
-def test_a_stopped_run_has_those_it_came_by(tmp_path, monkeypatch):
-    from voidrl.training.acting import Actors
-
-    run, record = tmp_path / "run", Actors.record
-
-    def interrupted(self, *args):
-        record(self, *args)
-        if self.run.state.steps == 10:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Actors, "record", interrupted)
-    with pytest.raises(voidrl.RunInterrupted):
-        voidrl.pretrain(Walk, steps=40, out=run, config=tiny(log__snapshot_steps=[9, 10, 11]))
-    assert kept(run) == [9, 10]
-    voidrl.resume(run, steps=15)
-    assert kept(run) == [9, 10, 11]
 
 
 def test_an_agent_is_fine_tuned_from_a_snapshot_and_an_overwrite_removes_them(tmp_path, capsys):

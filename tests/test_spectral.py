@@ -165,31 +165,6 @@ def test_a_zero_weight_stays_zero_and_is_not_remembered(weight):
     assert largest(norm.train()(weight)) == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize("shape", [(32, 9, 3, 3), (8, 1, 4, 4), (8, 6, 1, 1)])
-def test_channels_last_changes_nothing(shape):
-    weight = torch.randn(shape)
-    plain = moved(SpectralNorm(weight, 3))
-    last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
-    weights = [
-        nn.Parameter(torch.randn(shape).contiguous(memory_format=f))
-        for f in (torch.contiguous_format, torch.channels_last)
-    ]
-    weights[1].data.copy_(weights[0].data)
-    direction = torch.randn(shape)
-    results = [norm(w) for norm, w in zip((plain, last), weights, strict=True)]
-    assert torch.allclose(*results, atol=1e-6)
-    assert results[1].stride() == weights[1].stride()
-    gradients = [
-        torch.autograd.grad((r * direction).sum(), w)[0] for r, w in zip(results, weights, strict=True)
-    ]
-    assert torch.allclose(*gradients, atol=1e-5)
-    assert torch.allclose(plain.v, last.v, atol=1e-6)
-    assert torch.allclose(plain.effective(weights[0]), last.effective(weights[1]), atol=1e-6)
-    # A format of its own for either is slower, and no more than that.
-    assert torch.allclose(plain(weights[1]), last(weights[0]), atol=1e-6)
-    assert torch.allclose(plain.v, last.v, atol=1e-6)
-
-
 def test_it_is_one_graph_for_the_compiler():
     weight = nn.Parameter(torch.randn(6, 3, 3, 3))
     norm = moved(SpectralNorm(weight, 5))
