@@ -162,17 +162,6 @@ def test_automatic_pieces_are_written_down(tmp_path):
     assert agent.config.learner.encoder.stack == "nature"
 
 
-def test_overwrite_replaces_a_run_and_nothing_else_does(tmp_path):
-    run = tmp_path / "run"
-    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
-    before = newest(run)[0]
-    with pytest.raises(RunFolderError, match=r"already holds a run.*voidrl\.resume.*overwrite=True"):
-        voidrl.pretrain(Walk, "random", steps=9, out=run, config=tiny())
-    assert all(torch.equal(v, before[k]) for k, v in newest(run)[0].items())
-    voidrl.pretrain(Walk, "random", steps=9, out=run, config=tiny(), overwrite=True)
-    assert [row["step"] for row in rows(run)] == [7, 9]
-
-
 def test_missing_wandb_is_told_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"needs wandb, .*pip install 'voidrl\[wandb\]'"):

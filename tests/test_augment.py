@@ -7,9 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import PIXELS, fill_replay, make_agent, small_method, watch_losses
-from tiny_runs import MAZE, assert_same_run, tiny
 
-import voidrl
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.nets.augment import Augment, center_crop, images, jitter_gain, shift_images
@@ -311,18 +309,3 @@ def test_every_network_reads_crops(method, representation):
     agent.method.observe(replay.latest(), skills, torch.arange(2), agent.representation)
     metrics = agent.update(replay)
     assert all(value.isfinite() for value in metrics.values())
-
-
-def test_an_agent_of_crops_trains_resumes_and_evaluates(tmp_path):
-    env = MAZE.replace("image_size=36", "image_size=40")
-    config = tiny(**CROP, log__eval_every_steps=8, log__eval_episodes=1)
-    config["log"]["checkpoint_every_steps"] = 12
-    straight = voidrl.pretrain(env, steps=24, out=tmp_path / "straight", config=config)
-    voidrl.pretrain(env, steps=12, out=tmp_path / "resumed", config=config)
-    voidrl.resume(tmp_path / "resumed", steps=24)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=24)
-    assert straight.spec.frame_shape == (3, 40, 40)
-    assert straight.learner.spec.frame_shape == (3, 36, 36)
-    tuned = voidrl.finetune(tmp_path / "straight", steps=12, out=tmp_path / "tuned")
-    assert len(voidrl.evaluate(tuned, env, episodes=2).returns) == 2
-    assert tuned.act(np.zeros((40, 40, 3), np.uint8)) in range(4)

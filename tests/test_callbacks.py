@@ -151,22 +151,20 @@ def test_a_callback_that_raises_is_named_and_a_checkpoint_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (StopAtReturn, r"callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses"),
-        (print, "expected instances of voidrl.Callback, or dictionaries such as {'on_row': function}"),
-        ({"on_rows": print}, "event of a callback = 'on_rows' cannot be used: expected one of on_start"),
-        ({"on_row": 3}, "callback for on_row = 3 cannot be used: expected a function"),
+        ([StopAtReturn], "callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses"),
+        ([print], "expected instances of voidrl.Callback, or dictionaries such as {'on_row': function}"),
+        ([{"on_rows": print}], "event of a callback = 'on_rows' cannot be used: expected one of on_start"),
+        ([{"on_row": 3}], "callback for on_row = 3 cannot be used: expected a function"),
+        (None, "callbacks = None cannot be used: expected a list of them"),
+        (StopAtReturn(3), "callbacks = .* cannot be used: expected a list of them"),
+        ({"on_row": print}, "callbacks = .* cannot be used: expected a list of them"),
+        ("StopOnPlateau", "callbacks = .* cannot be used: expected a list of them"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_anything_is_built(tmp_path, given, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        voidrl.pretrain(Walk, steps=30, out=tmp_path / "run", callbacks=[given])
+        voidrl.pretrain(Walk, steps=30, out=tmp_path / "run", callbacks=given)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("given", [None, StopAtReturn(3), {"on_row": print}, "StopOnPlateau"])
-def test_callbacks_that_are_no_list_are_refused(given):
-    with pytest.raises(ConfigError, match=r"callbacks = .* cannot be used: expected a list of them"):
-        voidrl.pretrain(Walk, callbacks=given)
 
 
 def test_a_hook_may_be_set_on_an_instance():
@@ -294,6 +292,8 @@ def test_a_pruner_of_optuna_ends_a_run(tmp_path):
     (trial,) = study.trials
     assert (trial.state.name, trial.intermediate_values) == ("PRUNED", {7: 7.0, 14: 14.0})
     assert read_status(tmp_path / "run").callback == "OptunaPruning"
+    with pytest.raises(ConfigError, match=r"trial = 3 cannot be used: expected an optuna.Trial"):
+        OptunaPruning(3)
 
 
 def test_callbacks_on_the_command_line(tmp_path, capfd):

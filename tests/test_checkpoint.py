@@ -305,3 +305,10 @@ def test_damaged_json_is_one_sentence(tmp_path, text):
     with pytest.raises(CheckpointError, match=r"the config .*config.json is damaged") as caught:
         read_json(path, "the config")
     assert "\n" not in str(caught.value)
+
+
+def test_json_that_cannot_be_replaced_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write .*config.json: Is a directory"):
+        write_json_atomic(tmp_path / "config.json", {})
+    assert hidden(tmp_path) == []

@@ -22,11 +22,10 @@ RUN = {
 
 
 @pytest.mark.parametrize(
-    ("env", "chunk_bytes", "tolerance"),
-    [(MAZE.replace("steps=9", "steps=300"), 400_000, 0.05), (long_walk, 12_000, 0.1)],
-    ids=["pixels", "vectors"],
+    ("env", "chunk_bytes", "tolerance", "capacity"),
+    [(MAZE.replace("steps=9", "steps=300"), 400_000, 0.05, 800), (long_walk, 12_000, 0.1, 3000)],
+    ids=["pixels, full", "vectors, half full"],
 )
-@pytest.mark.parametrize("capacity", [3000, 800], ids=["half full", "full"])
 def test_the_estimate_is_what_a_run_writes(tmp_path, monkeypatch, env, chunk_bytes, tolerance, capacity):
     """The replay has several chunks, some of which consecutive checkpoints share."""
     monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", chunk_bytes)

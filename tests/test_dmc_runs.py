@@ -52,19 +52,13 @@ def test_frames_are_counted_beside_steps(tmp_path):
     assert [row["frames"] for row in read_metrics(tmp_path / "run")] == [80, 160]
 
 
-@pytest.mark.parametrize(
-    "start", [voidrl.train, lambda env, **options: voidrl.finetune(options.pop("run"), env)]
-)
-def test_a_domain_has_nothing_to_be_trained_on(start, pretrained, tmp_path):
-    options = {"config": TINY, "out": tmp_path / "run"} if start is voidrl.train else {"run": pretrained}
-    with pytest.raises(
-        ConfigError, match=r"'dmc/pendulum' is a domain without a reward.*dmc/pendulum_swingup"
-    ):
-        start("dmc/pendulum", **options)
+def test_a_domain_has_nothing_to_be_trained_on_or_evaluated_on(pretrained, tmp_path):
+    sentence = r"'dmc/pendulum' is a domain without a reward.*dmc/pendulum_swingup"
+    with pytest.raises(ConfigError, match=sentence):
+        voidrl.train("dmc/pendulum", config=TINY, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match=sentence):
+        voidrl.finetune(pretrained, "dmc/pendulum", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_pretrained_agent_needs_a_task_to_be_evaluated(pretrained):
     with pytest.raises(ConfigError, match="expected dmc/pendulum_swingup"):
         voidrl.evaluate(pretrained)
 

@@ -22,7 +22,6 @@ from voidrl.config import registry
 from voidrl.errors import CheckpointError
 from voidrl.nets import resnet
 from voidrl.runs import checkpoint
-from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
@@ -30,6 +29,11 @@ WIDTHS = {  # of representations whose default width would take most of the time
     "atc": {"encoder": {"feature_dim": 6}},
     "curl": {"projection_dim": 4},
 }
+ANNEALED = {"learner__n_step": 10, "learner__n_step_end": 3, "learner__discount": 0.97,
+            "learner__discount_end": 0.997, "learner__anneal_updates": 9, "representation": "spr",
+            "reset__every_updates": 12, "reset__last_steps": 0}  # fmt: skip
+VALUES = {"intrinsic_normalization": "standardize", "learner__popart": True, "learner__epsilon_ladder": 7.0}
+CROPPED = {"augment__crop_size": 36, "augment__shift_pixels": 0, **EVALUATED}
 CASES = {
     "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),
     "dqn pixels": (MAZE, "apt", tiny(env__num_envs=2, learner__n_step=2, **PIXELS)),
@@ -43,20 +47,41 @@ CASES = {
     "skills": (Walk, Skilled, tiny(env__num_envs=2, learner__intrinsic_n_step="single", learner__n_step=2)),
     "pool": (Walk, "apt", tiny(method__pool=12, representation="fixed")),
     "workers": (Walk, "apt", tiny(env__num_envs=2, env__backend="async")),
+    "priorities": (Walk, "apt", tiny(env__num_envs=2, replay__priority_exponent=0.5)),
+    "annealing and resets": (Walk, "apt", tiny(**ANNEALED)),
+    "normalized values": (Walk, "apt", tiny(env__num_envs=2, learner="dqn", **VALUES)),
+    "crops": (MAZE.replace("image_size=36", "image_size=40"), "apt", tiny(**CROPPED)),
 }
 
 
+def without_the_last_checkpoint(run, copy):
+    """A copy of a run as it was at its checkpoint before the last."""
+    shutil.copytree(run, copy)
+    middle, end = checkpoint.list_steps(copy / "checkpoints")
+    checkpoint.discard(copy / "checkpoints", end)
+    return middle, end
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_pretraining_to_n_and_on_to_2n_is_the_straight_run_bit_for_bit(tmp_path, case):
+def test_a_run_that_was_stopped_half_way_ends_as_the_straight_one_bit_for_bit(tmp_path, case):
     env, method, config = CASES[case]
-    straight = voidrl.pretrain(env, method, steps=40, seed=3, out=tmp_path / "straight", config=config)
-    voidrl.pretrain(env, method, steps=20, seed=3, out=tmp_path / "resumed", config=config)
-    factory = None if isinstance(env, str) else env
-    resumed = voidrl.resume(tmp_path / "resumed", steps=40, env=factory)
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    agent = voidrl.pretrain(env, method, steps=40, seed=3, out=straight, config=config)
+    middle, end = without_the_last_checkpoint(straight, resumed)
+    assert 20 <= middle < 40 <= end
+    again = voidrl.resume(resumed, env=None if isinstance(env, str) else env)
+    assert_same_run(straight, resumed, steps=40)
+    assert agent.steps == again.steps == end
+    assert not moved(agent.tensors(), again.tensors())
+    assert newest(straight)[1]["updates"] == agent.steps - 8
+
+
+def test_a_run_that_is_extended_is_the_straight_one_bit_for_bit(tmp_path):
+    config = tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)
+    voidrl.pretrain(Walk, steps=40, seed=3, out=tmp_path / "straight", config=config)
+    voidrl.pretrain(Walk, steps=20, seed=3, out=tmp_path / "resumed", config=config)
+    voidrl.resume(tmp_path / "resumed", steps=40, env=Walk)
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
-    assert straight.steps == resumed.steps >= 40
-    assert not moved(straight.tensors(), resumed.tensors())
-    assert newest(tmp_path / "straight")[1]["updates"] == straight.steps - 8
 
 
 # Shorter stages than the run that is stopped, so that its length does not change them.
@@ -99,10 +124,8 @@ def test_every_registered_piece_resumes_bit_for_bit(tmp_path, monkeypatch, kind,
         changes[kind] = {"name": name, **WIDTHS[name]}
     config = tiny(**changes)
     straight = voidrl.pretrain(env, steps=16, seed=5, out=tmp_path / "straight", config=config)
-    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
-    middle, end = checkpoint.list_steps(tmp_path / "resumed" / "checkpoints")
+    middle, end = without_the_last_checkpoint(tmp_path / "straight", tmp_path / "resumed")
     assert 8 <= middle < end
-    checkpoint.discard(tmp_path / "resumed" / "checkpoints", end)
     voidrl.resume(tmp_path / "resumed")
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
     assert getattr(straight.config, kind).name == name
@@ -437,17 +460,6 @@ def test_a_run_on_a_lambda_asks_for_its_factory(tmp_path):
     with pytest.raises(voidrl.VoidrlError, match=r"cannot be imported .*env="):
         voidrl.resume(tmp_path / "run", steps=14)
     assert voidrl.resume(tmp_path / "run", steps=14, env=lambda: Walk(length=4)).steps == 14
-
-
-def test_two_processes_do_not_train_in_one_folder(tmp_path, capsys):
-    run = tmp_path / "run"
-    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
-    with RunFolder(run).lock():
-        assert cli.main(["resume", str(run), "--steps", "20"]) == 2
-        assert f"in use by process {os.getpid()}" in capsys.readouterr().err
-        with pytest.raises(voidrl.VoidrlError, match="in use by process"):
-            voidrl.pretrain(Walk, steps=12, out=run, config=tiny(), overwrite=True)
-    assert newest(run)[1]["steps"] == 12
 
 
 def test_a_run_of_an_older_version_is_refused_with_that_version(tmp_path):

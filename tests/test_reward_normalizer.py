@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 from helpers import Constant, Place, fill_replay, line_replay, make_agent, watch_losses
-from tiny_runs import MAZE, newest, rows, tiny
 
-import voidrl
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
 from voidrl.entropy import RunningMoments
@@ -133,28 +131,3 @@ def test_the_horizon_scales_values_to_single_rewards():
         make_agent(intrinsic_scale="gamma")
     with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):
         make_agent(intrinsic_momentum=1.0)
-
-
-def test_a_resumed_run_has_the_moments_and_values_of_an_uninterrupted_one(tmp_path):
-    changes = {
-        "intrinsic_normalization": "standardize",
-        "learner.popart": True,
-        "learner.epsilon_ladder": 7.0,
-    }
-    config = {**tiny(env__num_envs=2, learner="dqn", updates_per_step=0.5), **changes}
-
-    def run(name, steps):
-        return voidrl.pretrain(MAZE, steps=steps, seed=3, out=tmp_path / name, config=config)
-
-    run("straight", 40)
-    run("resumed", 20)
-    agent = voidrl.resume(tmp_path / "resumed", steps=40)
-    assert agent.normalizer.moments.count > 8
-    tensors, others = newest(tmp_path / "straight")[0], newest(tmp_path / "resumed")[0]
-    assert all(torch.equal(value, others[name]) for name, value in tensors.items())
-    assert any("normalizer.moments" in name for name in tensors)
-    last = rows(tmp_path / "straight")[-1]
-    assert last == rows(tmp_path / "resumed")[-1]
-    assert {"train/intrinsic_mean", "train/intrinsic_std", "train/popart_std"} <= last.keys()
-    tuned = voidrl.finetune(agent, steps=12, out=tmp_path / "task")
-    assert not list(tuned.normalizer.buffers())

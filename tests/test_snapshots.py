@@ -85,17 +85,8 @@ def test_a_kill_between_snapshot_and_checkpoint_loses_neither(tmp_path, monkeypa
 
 def test_an_agent_is_fine_tuned_from_a_snapshot_and_an_overwrite_removes_them(tmp_path, capsys):
     run, task = tmp_path / "run", tmp_path / "task"
-    words = [
-        "pretrain",
-        "tiny_runs:make_continuous",
-        "--steps",
-        "30",
-        "--out",
-        str(run),
-        "--warmup-steps",
-        "8",
-    ]
-    words += ["--learner.batch-size", "8", "--learner.hidden-dim", "8", "--device", "cpu"]
+    words = ["pretrain", "tiny_runs:make_continuous", "--steps", "30", "--out", str(run), "--device", "cpu"]
+    words += ["--learner.batch-size", "8", "--learner.hidden-dim", "8", "--warmup-steps", "8"]
     assert cli.main([*words, "--log.snapshot-steps", "10,0.02k"]) == 0
     assert kept(run) == [10, 20]
     source = str(run / "snapshots" / "step_000000000010")
