@@ -175,15 +175,6 @@ def test_returns_that_are_nearly_equal_are_not_blown_up():
     assert float(agent.task_scale) * 100 == pytest.approx(100, rel=1e-3)
 
 
-def test_returns_fill_half_of_a_support_on_their_side():
-    agent = make_agent(DISCRETE, phase="finetune", learner={"name": "rainbow", "v_min": -10, "v_max": 10})
-    replay = fill_replay()
-    slots = replay.newest(len(replay))
-    replay.ending[slots], replay.reward[slots] = 1, torch.linspace(70, 84, len(slots))
-    adapt(agent, replay)
-    assert float(agent.task_scale) * 84 == pytest.approx(5)
-
-
 @pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
 def test_rewards_and_values_are_scaled_again_when_returns_outgrow_them(case):
     """The first rewards that differ are a cost of actions; then the goal pays much more."""

@@ -308,21 +308,6 @@ def test_a_frozen_encoder_keeps_its_normalization_too():
     assert not moved(before, agent.learner.encoder.state_dict())
 
 
-def test_targets_under_spectral_normalization_keep_norm_one():
-    """They average weights as the encoder uses them, W/σ, and iterate nothing of their own."""
-    options = {
-        "learner__learning_rate": 3e-3,
-        "learner__encoder__hidden_dim": 32,
-        "learner__target_tau": 0.02,
-    }
-    agent, replay = make_agent(phase="train", **NORMED, **options), fill_replay()
-    for _ in range(150):
-        agent.update(replay)
-        for layer in agent.learner.target_encoder.modules():
-            if isinstance(layer, torch.nn.Linear):
-                assert torch.linalg.matrix_norm(layer.weight, 2) < 1.1
-
-
 # The representation's learning rate
 
 

@@ -10,12 +10,12 @@ from tiny_runs import assert_same_run, make_continuous, newest
 
 import voidrl
 from voidrl.agent import Agent
-from voidrl.config import Config, merge
+from voidrl.config import merge
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
 from voidrl.runs import checkpoint
 from voidrl.training import build
-from voidrl.training.layers import config_sources, layers_for
+from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
@@ -278,13 +278,3 @@ def test_an_agent_that_does_not_fit_is_refused_with_those_that_do(env, agent, se
         layers_for(env, "train", agent)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_values_of_an_agent_have_a_source_and_the_command_wins():
-    layers = layers_for("atari/pong", "train", "spr", {"updates_per_step": 4.0, "representation": "learner"})
-    config, _ = config_of("spr", "atari", updates_per_step=4.0, representation="learner")
-    sources = config_sources(config, layers)
-    assert (config.updates_per_step, sources["updates_per_step"]) == (4.0, "command")
-    assert (config.learner.n_step, sources["learner.n_step"]) == (10, "protocol spr")
-    assert config.representation.name == "learner"
-    assert config.finetune == Config().finetune  # which trains as pre-training does

@@ -181,23 +181,6 @@ def test_load_refuses_what_is_no_agent(tmp_path, source):
         voidrl.load(source, device="tpu")
 
 
-def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
-    agent = voidrl.pretrain(
-        Walk, steps=12, out=tmp_path, config={"learner.batch_size": 8, "log.tensorboard": False}
-    )
-    assert agent.config.learner.encoder.hidden_dim > 0
-    sac = voidrl.pretrain(
-        make_continuous,
-        steps=12,
-        out=tmp_path / "sac",
-        config={"learner.batch_size": 8, "log.tensorboard": False},
-    )
-    obs = torch.ones(1, *sac.spec.obs_shape)
-    with torch.no_grad():
-        short, long = sac.learner.encoder(obs), sac.learner.encoder(3 * obs)
-    assert not torch.allclose(short, long, atol=1e-2)
-
-
 def test_a_run_too_short_to_learn_or_to_be_reset_says_so(tmp_path, capsys):
     voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
     assert (

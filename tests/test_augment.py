@@ -112,12 +112,6 @@ def test_autocast_decides_the_type():
             assert torch.equal(images(obs), exact)
 
 
-def test_on_the_cpu_nothing_is_padded():
-    made = images(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
-    assert made.shape == (4, 3, 8, 8)
-    assert made.is_contiguous()
-
-
 def test_vectors_pass_through():
     source = torch.randn(5, 7)
     index = torch.tensor([[3, 4], [0, 0]])
@@ -244,12 +238,6 @@ def test_without_augmentation_the_center_is_seen(shape):
 def test_sizes_that_do_not_fit(changes, message):
     with pytest.raises(ConfigError, match=message):
         make_agent(LARGE, **{f"augment__{name}": value for name, value in changes.items()})
-
-
-def test_vectors_are_not_cropped():
-    agent = make_agent(augment__crop_size=84, augment__inner_size=80)  # as a preset may have it
-    assert agent.learner.spec == agent.spec
-    agent.update(fill_replay())
 
 
 def test_the_learner_sees_s_and_the_next_state_shifted_differently():

@@ -302,6 +302,18 @@ def test_a_killed_run_ends_with_the_same_best_agent(
         assert both[0][name] == both[1][name]
 
 
+def test_a_run_that_is_resumed_differently_keeps_the_best_of_both_pasts(
+    tmp_path, source, scores, monkeypatch
+):
+    scores |= {0: 1, 25: 9}
+    config = {"log.eval_every_steps": 5}
+    tune = lambda: voidrl.finetune(source, Walk, steps=40, out=tmp_path / "run", config=config)  # noqa: E731
+    killed(tune, monkeypatch, 27)
+    scores |= {22: 8, 24: 10, 25: 0}
+    voidrl.resume(tmp_path / "run", env=Walk, config={"log.eval_every_steps": 2})
+    assert kept(tmp_path / "run") == [START + 24]  # and not the later one of the lost part
+
+
 def test_an_extended_run_drops_the_evaluation_of_its_former_end(tmp_path, source):
     run = tmp_path / "run"
     voidrl.finetune(source, Walk, steps=20, out=run)

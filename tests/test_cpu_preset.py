@@ -70,15 +70,6 @@ def test_nothing_is_hopeless_on_a_gpu(monkeypatch):
     assert cpu_preset_note("atari/pong", PONG, built(PONG, "atari/pong")) == ""
 
 
-def test_options_of_the_default_learner_are_options_of_the_preset():
-    """Or a command line that was right would be refused where there is no GPU."""
-    for env, default in (("atari/pong", "atari-paper"), ("dmc/walker", "urlb-states")):
-        learners = [
-            layers_for(env, "pretrain", name)[0].values["learner"]["name"] for name in (default, "cpu")
-        ]
-        assert learners[0] == learners[1]
-
-
 @pytest.mark.parametrize("side", [7, 20, 36, 84, 210])
 @pytest.mark.parametrize("discrete", [True, False])
 def test_light_encoders_read_images_of_any_size(side, discrete):

@@ -79,6 +79,11 @@ def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
         require_same_spaces(spec, "dmc/pendulum", spec, "dmc/acrobot_swingup")
 
 
+def test_an_agent_elsewhere_shows_both_sides(pretrained):
+    with pytest.raises(SpaceError, match=r"'dmc/pendulum'.*'CartPole-v1'"):
+        voidrl.evaluate(pretrained, "CartPole-v1")
+
+
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
     from voidrl.config import EnvConfig
     from voidrl.envs.make import probe_env

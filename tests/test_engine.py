@@ -107,14 +107,6 @@ def test_an_update_can_be_undone_without_a_trace(learner):
     assert rows[0] == rows[1]
 
 
-def test_a_long_period_has_few_kinds_of_updates():
-    learner = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=8000).learner
-    kinds = [learner.variant(update) for update in range(16_001)]
-    assert set(kinds) == {0, 1, 2}
-    assert [i for i, kind in enumerate(kinds) if kind == 0] == [0, 8000, 16_000]
-    assert kinds[7999:8003] == [1, 0, 1, 2]
-
-
 @pytest.mark.parametrize("calls", [[1] * 40, [50], [3, 40, 1, 33], [7] * 30])
 def test_every_update_runs_once_and_in_order_however_they_are_bundled(calls):
     agent = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=3)

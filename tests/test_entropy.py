@@ -215,22 +215,6 @@ def test_reward_equals_brute_force_for_every_option(power, c):
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_include_self_is_the_authors_topk():
-    # Their code: all pairwise distances of the batch, the 12 smallest with the zero of the point itself.
-    z = points(64, 15)
-    distances = (z[:, None] - z[None]).norm(dim=-1).topk(12, dim=1, largest=False).values
-    torch.testing.assert_close(particle_reward(z, k=12, include_self=True), (1 + distances.mean(1)).log())
-
-
-def test_random_neighbors_in_the_reward():
-    torch.manual_seed(0)
-    z = points(32, 4)
-    nearest, random = particle_reward(z), particle_reward(z, neighbors="random")
-    assert (random >= nearest - 1e-6).all()
-    assert random.mean() > nearest.mean()
-    torch.testing.assert_close(particle_reward(z, k=31, neighbors="random"), particle_reward(z, k=31))
-
-
 def test_reward_is_finite_for_copies_and_for_wide_features():
     assert torch.equal(particle_reward(torch.ones(9, 3)), torch.zeros(9))
     wide = particle_reward(points(16, 512), distance_power="dim")  # 32 ** 512 overflows even float64

@@ -14,7 +14,7 @@ import voidrl
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.training.evaluation import Evaluation, evaluate_agent, run_seed
+from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
@@ -96,14 +96,6 @@ def test_seeds_are_the_evaluations_own_and_random_numbers_are_left_alone(ladders
     evaluate_agent(agent, envs, episodes=4, seed=123, deterministic=False)
     assert torch.equal(before, torch.get_rng_state())
     assert [env.unwrapped.seeds[:2] for env in envs.vector.envs] == [[123, None], [124, None]]
-
-
-def test_run_seeds_do_not_meet():
-    seeds = {
-        run_seed(seed, stream, step) for seed in range(5) for stream in (0, 1) for step in range(0, 100, 10)
-    }
-    assert len(seeds) == 5 * 2 * 10
-    assert all(0 <= seed < 2**30 for seed in seeds)
 
 
 @pytest.mark.parametrize("method", ["apt", "random", Skilled])

@@ -75,12 +75,6 @@ def test_a_warm_up_by_the_policy_is_by_the_pretrained_one_if_heads_are_new(tmp_p
     assert agent.act(np.zeros(3, np.float32)) == FIRST  # which is all that acts outside the run
 
 
-def test_kept_heads_warm_up_without_an_explorer(tmp_path, source, taken):
-    _, actions = tune(source, tmp_path / "run", taken, steps=12, heads="pretrained")
-    assert actions == [LAST] * 12
-    assert not any(name.startswith("explorer") for name in newest(tmp_path / "run")[0])
-
-
 def test_after_the_warm_up_the_pretrained_policy_acts_in_stretches_that_become_rarer(
     tmp_path, source, taken, monkeypatch
 ):

@@ -194,6 +194,8 @@ def test_compiled_as_one_opaque_operation(device):
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     actual = torch.autograd.grad(compiled(x, *stack[1:]), parameters)
     assert all(map(torch.equal, actual, expected))
+    with torch.no_grad():
+        assert torch.equal(compiled(x, *stack[1:]), loss(x, *stack[1:]))
 
 
 def test_operators_are_registered_as_they_behave(device):

@@ -14,7 +14,6 @@ import pytest
 import voidrl
 from voidrl.envs import guarded
 from voidrl.errors import VoidrlWarning
-from voidrl.system.terminal import foreign
 from voidrl.system.terminal.foreign import is_hidden, log_hidden_warnings, quiet_libraries
 
 SITE = Path(sysconfig.get_path("purelib"))
@@ -83,13 +82,6 @@ def test_hidden_warnings_wait_for_a_log(shown):
     assert shown == ["outside"]
 
 
-def test_with_w_everything_is_shown(shown, monkeypatch):
-    monkeypatch.setattr(sys, "warnoptions", ["default"])
-    with quiet_libraries():
-        warn("torch's")
-    assert shown == ["torch's"]
-
-
 def test_the_users_own_hook_is_called_and_restored(shown):
     mine = warnings.showwarning
     with quiet_libraries():
@@ -97,18 +89,6 @@ def test_the_users_own_hook_is_called_and_restored(shown):
         warn("ours", VoidrlWarning, voidrl.__file__)
     assert shown == ["mine", "ours"]
     assert warnings.showwarning is mine
-
-
-def test_variables_are_set_for_libraries_and_removed(monkeypatch):
-    for name in foreign.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PYGAME_HIDE_SUPPORT_PROMPT", "mine")
-    with quiet_libraries():
-        assert os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] == "mine"
-        if sys.platform == "linux":
-            assert Path(os.environ["XDG_RUNTIME_DIR"]).is_absolute()
-    assert os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] == "mine"
-    assert "XDG_RUNTIME_DIR" not in os.environ
 
 
 def test_a_run_logs_what_torch_says_and_shows_what_the_environment_says(tmp_path, shown):

@@ -274,19 +274,6 @@ def test_twin_heads_are_two_separate_networks():
     assert all(layer.weight.grad[0].any() and not layer.weight.grad[1].any() for layer in layers)
 
 
-def test_dueling_advantages_have_mean_zero():
-    torch.manual_seed(0)
-    head = DuelingQ(6, 4, 16, 1, dueling=True)
-    features, skill = torch.randn(5, 4), torch.randn(5, 2)
-    q = head(features, skill)
-    x = torch.cat([features, skill], -1)
-    assert torch.allclose(q.mean(1, keepdim=True), head.value(x), atol=1e-6)
-    advantage = head.advantage(x)
-    assert torch.allclose(q - q[:, :1], advantage - advantage[:, :1], atol=1e-6)
-    plain = DuelingQ(6, 4, 16, 1, dueling=False)
-    assert torch.equal(plain(features, skill), plain.advantage(x))
-
-
 @pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
 @pytest.mark.parametrize("shared_hidden", [False, True])
 def test_logits_of_atoms_are_dueling_in_each_atom(noisy_sigma, shared_hidden):
@@ -310,19 +297,6 @@ def test_logits_of_atoms_are_dueling_in_each_atom(noisy_sigma, shared_hidden):
     plain = DuelingQ(6, 4, 16, 1, dueling=False, **options)
     x = plain.hidden(torch.cat([features, skill], -1))
     assert torch.equal(plain(features, skill).flatten(1), plain.advantage(x))
-
-
-def test_shared_hidden_layers_serve_both_streams():
-    head = DuelingQ(6, 4, 16, 2, dueling=True, shared_hidden=True)
-    sizes = [tuple(layer.weight.shape) for layer in head.modules() if isinstance(layer, nn.Linear)]
-    assert sizes == [(16, 6), (16, 16), (4, 16), (1, 16)]
-    q = head(torch.randn(3, 6), torch.zeros(3, 0))
-    assert q.shape == (3, 4)
-    assert not head.hidden[0].weight.grad
-    q.sum(1).mean().backward()  # the sum is that of the values alone
-    assert head.hidden[0].weight.grad.any()
-    assert head.advantage[0].weight.grad.abs().max() < 1e-6
-    assert head.first_layers == [head.hidden[0]]
 
 
 @pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])

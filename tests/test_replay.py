@@ -251,11 +251,6 @@ def test_options_end_with_skills_and_lives():
     assert not replay.options(torch.arange(4), longest=3).complete.any()
 
 
-def test_ages_are_steps_since_the_episode_began():
-    replay = line([0.0] * 7, {4: "terminated", 1: "lost"}, stack=2)
-    assert replay.age[:8].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
-
-
 def test_notes_and_endings_are_those_of_the_step_into_the_next_state():
     replay = skilled_line(11, 4)
     slots = torch.arange(11)
