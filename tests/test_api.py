@@ -137,29 +137,23 @@ def test_config_json_makes_the_same_run_again(tmp_path):
     assert_same_run(tmp_path / "first", tmp_path / "from object", steps=20)
 
 
-def test_arguments_win_over_config_over_preset(tmp_path):
+def test_arguments_win_over_config_over_preset_over_what_is_automatic(tmp_path):
+    config = {"env.num_envs": 2, "steps": 5, "device": "cpu", "log.tensorboard": False}
     agent = voidrl.pretrain(
-        MAZE, "random", steps=8, seed=9, preset="maze-demo", out=tmp_path / "run",
-        config={"env.num_envs": 2, "steps": 5, "device": "cpu"},
-    )  # fmt: skip
+        MAZE, "random", steps=8, seed=9, preset="maze-demo", out=tmp_path / "maze", config=config
+    )
     assert (agent.config.method.name, agent.config.steps, agent.config.seed) == ("random", 8, 9)
     assert agent.config.env.num_envs == 2
     assert agent.config.learner.n_step == 5  # the preset's
-
-
-def test_a_method_in_the_config_is_not_overruled_by_the_default_argument(tmp_path):
-    agent = voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny(method="random"))
-    assert agent.config.method.name == "random"
-    agent = voidrl.pretrain(Walk, steps=9, out=tmp_path / "apt", config=tiny())
-    assert agent.config.method.name == "apt"
-
-
-def test_automatic_pieces_are_written_down(tmp_path):
-    agent = voidrl.pretrain(make_continuous, steps=9, out=tmp_path / "run", config=tiny())
-    assert (agent.config.learner.name, agent.config.representation.name) == ("sac", "identity")
-    agent = voidrl.pretrain(MAZE, steps=8, out=tmp_path / "maze", config=tiny())
-    assert (agent.config.learner.name, agent.config.representation.name) == ("dqn", "simclr")
-    assert agent.config.learner.encoder.stack == "nature"
+    for env, more, pieces in (
+        (Walk, {"method": "random"}, ("random", "dqn", "identity")),
+        (make_continuous, {}, ("apt", "sac", "identity")),
+        (MAZE, {}, ("apt", "dqn", "simclr")),
+    ):
+        out = tmp_path / "-".join(pieces)
+        config = voidrl.pretrain(env, steps=8, out=out, config=tiny(**more)).config
+        assert (config.method.name, config.learner.name, config.representation.name) == pieces
+    assert config.learner.encoder.stack == "nature"
 
 
 def test_missing_wandb_is_told_before_anything_is_written(tmp_path, monkeypatch):

@@ -24,7 +24,6 @@ from voidrl.training.evaluation import Evaluation, evaluate_agent, run_seed
 from voidrl.training.metrics.health import ReturnMonitor
 
 START = 16  # steps of pre-training
-EVERY = {"log__eval_every_steps": 5}
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +95,6 @@ def test_evaluations_change_nothing_in_training(tmp_path, source):
     assert steps == [0, 8, 16, 24, 32, 40]  # once at the last step
     assert not (without / "best").exists()
     assert not (without / "evaluation.json").exists()
-
-
-@pytest.mark.parametrize("phase", ["pretrain", "train"])
-def test_other_phases_are_evaluated_only_where_asked_for(tmp_path, phase):
-    getattr(voidrl, phase)(Walk, steps=12, out=tmp_path / "run", config=tiny())
-    assert evaluations(tmp_path / "run") == {}
-    assert not (tmp_path / "run" / "best").exists()
 
 
 def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, source, monkeypatch):

@@ -167,16 +167,6 @@ def test_what_is_no_callback_is_refused_before_anything_is_built(tmp_path, given
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_hook_may_be_set_on_an_instance():
-    callback = voidrl.Callback()
-    callback.on_row = lambda run: voidrl.STOP
-    hooks = callbacks.CallbackList([callback])
-    hooks.call("on_evaluation", view())
-    assert hooks.stopped_by is None
-    hooks.call("on_row", view())
-    assert hooks.stopped_by == "Callback"
-
-
 def test_a_run_whose_last_hook_failed_is_complete_when_it_is_resumed(tmp_path, capsys):
     run = tmp_path / "run"
     with pytest.raises(

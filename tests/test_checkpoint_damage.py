@@ -80,20 +80,6 @@ def test_a_kill_at_any_call_leaves_a_valid_checkpoint(tmp_path, monkeypatch, ste
     assert len(seen) > 15
 
 
-def test_kills_of_one_step_saved_again_and_again_leave_a_valid_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    quick_save(tmp_path, 5, 0)
-    last = 0
-    for i, call in enumerate(range(2, 80, 2), start=1):
-        killed(call, lambda i=i: quick_save(tmp_path, 5, i))
-        found = value_of(latest(tmp_path, fail))
-        assert found in (last, i)
-        last = found
-    assert last == i
-    assert quick_save(tmp_path, 5, 200).name == "step_000000000005"
-    assert [path.name for path in tmp_path.iterdir()] == ["step_000000000005"]
-
-
 def lengthen(path):
     path.write_bytes(path.read_bytes() + b"\0")
 

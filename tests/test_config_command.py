@@ -62,6 +62,11 @@ def test_what_changes_and_what_does_not(capsys, case):
     assert found == expected
 
 
+def test_what_cannot_work_is_refused_here_already(capsys):
+    assert cli.main(["config", *WALKER, "--method", "icm", "--encoder-trainers", "method"]) == 2
+    assert "method 'icm': its losses do not reach the encoder" in capsys.readouterr().err
+
+
 def test_where_values_come_from(capsys):
     pytest.importorskip("dm_control")
     values, sources = resolved(capsys, *WALKER, "--seed", 3, "--env.dmc.action-repeat", 0)

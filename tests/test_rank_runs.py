@@ -294,14 +294,6 @@ def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_more_ranks_than_environments_leaves_no_folder(tmp_path):
-    codes, messages = pretrain(3, tmp_path / "run", env__num_envs=2, learner__batch_size=12)
-    assert codes == [2, 2, 2]
-    assert all("cannot be divided among 3 ranks" in message for message in messages)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
 def test_the_launcher_passes_signals_on_and_leaves_nothing(tmp_path):
     out = tmp_path / "run"
     path = os.pathsep.join(filter(None, sys.path))

@@ -129,18 +129,6 @@ def test_a_reset_cuts_the_running_episode_as_a_truncation():
     assert not empty.ending.any()
 
 
-def test_one_step_is_a_run_of_one():
-    replay = line([1, 2, 4, 64, 8], {1: "truncated", 2: "terminated"}, capacity=4)
-    slots = torch.arange(len(replay.starts))
-    slots = slots[slots != replay.head]  # those in which a step was taken
-    short, general = replay.segment(slots, 1, 0.5), replay.segment(slots, torch.tensor(1), 0.5, longest=2)
-    for name, value in short._asdict().items():
-        wanted = getattr(general, name)
-        wanted = wanted if name == "discount" else wanted[:, : value.shape[1]]
-        assert torch.equal(value, wanted), name
-        assert value.dtype == wanted.dtype
-
-
 # --- frames -----------------------------------------------------------------------------------------------
 
 
