@@ -25,6 +25,7 @@ CPU = torch.device("cpu")
 DISCRETE = EnvSpec((4,), False, 1, num_actions=3, raw_shape=(4,))
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
 CONTINUOUS = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **BOX)
+LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
 PIXELS = EnvSpec(
     (3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3)
 )  # the smallest that `nature` reads
@@ -126,7 +127,7 @@ def packed(images, numbers):
 
 def line_replay(values, rewards=None, terminated_at=(), spec=None, actions=None):
     """One environment whose observation at time t is `values[t]`; the reward of step t is `rewards[t]`."""
-    spec = spec or EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+    spec = spec or LINE
     replay = Replay(spec, 1, len(values) + 5, 0, CPU, CPU)
     frames = [np.full((1, *spec.frame_shape), value, np.float32) for value in values]
     replay.reset(frames[0])
@@ -147,6 +148,14 @@ def watch_losses(agent, look):
         return losses(batch, reward, index)
 
     agent.learner.losses = watched
+
+
+def watched_update(agent, replay):
+    """One update: the batch and the rewards that the learner was given, and the metrics."""
+    seen = []
+    watch_losses(agent, lambda batch, reward: seen.append((batch, reward.clone())))
+    metrics = agent.update(replay)
+    return *seen[0], metrics
 
 
 def points(*shape: int, seed: int = 0) -> torch.Tensor:

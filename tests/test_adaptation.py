@@ -209,6 +209,15 @@ def test_opposed_values_of_a_learner_without_an_actor_become_its_explorer():
     assert float(agent.learner.bounds.high) == pytest.approx(highest.item(), rel=1e-4)
 
 
+def test_returns_fill_half_of_a_support_on_their_side():
+    agent = make_agent(DISCRETE, phase="finetune", learner={"name": "rainbow", "v_min": -10, "v_max": 10})
+    replay = fill_replay()
+    slots = replay.newest(len(replay))
+    replay.ending[slots], replay.reward[slots] = 1, torch.linspace(70, 84, len(slots))
+    adapt(agent, replay)
+    assert float(agent.task_scale) * 84 == pytest.approx(5)
+
+
 def test_named_heads_are_kept_and_rewards_can_be_left_alone():
     agent = tuned_agent("sac", finetune={"heads": "pretrained", "adapt": False})
     replay, before = fill_replay(CONTINUOUS), {k: v.clone() for k, v in agent.tensors().items()}

@@ -5,6 +5,7 @@ import torch
 from helpers import (
     CONTINUOUS,
     DISCRETE,
+    LINE,
     NORMED,
     PIXELS,
     PIXELS_CONTINUOUS,
@@ -17,31 +18,23 @@ from helpers import (
     parameters_of,
     shake,
     snapshot,
-    watch_losses,
+    watched_update,
 )
 
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
 from voidrl.methods.base import Method
-from voidrl.types import EnvSpec, Loss
+from voidrl.types import Loss
 
 # Intrinsic rewards over n steps
-
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
 
 
 def rewards_by_state(method, replay, **options):
     agent = make_agent(LINE, method=method, learner__batch_size=256, learner__discount=0.5, **options)
-    seen = {}
-
-    def look(batch, reward):
-        rows = zip(batch.obs[:, 0].tolist(), reward.tolist(), batch.discount.tolist(), strict=True)
-        seen.update({state: (r, discount) for state, r, discount in rows})
-
-    watch_losses(agent, look)
-    agent.update(replay)
-    return seen
+    batch, reward, _ = watched_update(agent, replay)
+    rows = zip(batch.obs[:, 0].tolist(), reward.tolist(), batch.discount.tolist(), strict=True)
+    return {state: (r, discount) for state, r, discount in rows}
 
 
 # States 0 1 2 3† | 10 11 12 …: the step from 2 to 3 terminates. The intrinsic reward is the value of s'.

@@ -23,6 +23,7 @@ from helpers import (
     snapshot,
     spec_of,
     watch_losses,
+    watched_update,
 )
 
 from voidrl.agent.optimizers import Optimizers, Part
@@ -43,14 +44,6 @@ def silence(monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
 
 
-def watched_step(agent, replay):
-    """One update; what the learner was given, and its metrics."""
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.update(replay)
-    return *seen[0], metrics
-
-
 @pytest.mark.parametrize("learner", ["dqn", "sac"])
 def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
     silence(monkeypatch)
@@ -59,7 +52,7 @@ def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
     shake(agent.learner, 0.1)  # or online and target networks would be the same
     before = make_agent(spec, phase="train", learner=learner, learner__views=2)
     before.load_tensors(agent.tensors())
-    batch, reward, metrics = watched_step(agent, fill_replay(spec))
+    batch, reward, metrics = watched_update(agent, fill_replay(spec))
     size = 16
     assert len(batch.obs) == len(batch.next_obs) == len(reward) == len(batch.weight) == 2 * size
     for given in (batch.action, batch.reward, batch.discount, reward):
@@ -461,7 +454,7 @@ class Bounded(DQN):
 def test_the_intrinsic_reward_is_scaled(options, expected):
     replay = fill_replay()
     agent = make_agent(method=Constant, **options)
-    batch, reward, metrics = watched_step(agent, replay)
+    batch, reward, metrics = watched_update(agent, replay)
     if expected is None:
         assert torch.equal(reward, batch.reward)
     else:

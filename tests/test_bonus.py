@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
+    LINE,
     PIXELS,
     PIXELS_CONTINUOUS,
     Chain,
@@ -19,7 +20,7 @@ from helpers import (
     small_method,
     snapshot,
     spec_of,
-    watch_losses,
+    watched_update,
 )
 from tiny_runs import Skilled, Walk, rows, tiny
 
@@ -38,18 +39,6 @@ from voidrl.training import build
 from voidrl.training.evaluation import Evaluation, evaluation_record
 from voidrl.training.layers import BONUS_COEFFICIENT, layers_for
 from voidrl.training.starting import default_name
-from voidrl.types import EnvSpec
-
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
-
-
-def given_rewards(agent, replay):
-    """The batch and the rewards of the learner in one update, and its metrics."""
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward.clone())))
-    metrics = agent.update(replay)
-    return *seen[0], metrics
-
 
 # What the learner maximizes
 
@@ -62,7 +51,7 @@ def test_the_rewards_are_added_up_with_the_same_weights(n):
         LINE, phase="train", method=Place, bonus__coefficient=0.5, reward_scale=2.0,
         learner__n_step=n, learner__discount=0.9,
     )  # fmt: skip
-    batch, reward, metrics = given_rewards(agent, line_replay(values, rewards, terminated_at=[4]))
+    batch, reward, metrics = watched_update(agent, line_replay(values, rewards, terminated_at=[4]))
     start = batch.obs[:, 0].long()
     for at, found in zip(start.tolist(), reward.tolist(), strict=True):
         steps = range(at, min(at + n, 5))
@@ -79,7 +68,7 @@ def test_a_reward_is_normalized_before_it_is_weighted():
     agent = make_agent(
         LINE, phase="train", method=Place, bonus__coefficient=0.5, intrinsic_normalization="standardize"
     )
-    batch, reward, _ = given_rewards(agent, line_replay(range(9), [7.0] * 8))
+    batch, reward, _ = watched_update(agent, line_replay(range(9), [7.0] * 8))
     place = batch.next_obs[:, 0]
     torch.testing.assert_close(
         reward, 7 + 0.5 * (place - place.mean()) / place.std(correction=0), rtol=1e-3, atol=1e-3
@@ -119,7 +108,7 @@ def test_every_method_can_be_a_bonus(name):
         replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
         before = snapshot(parameters_of(agent))
         torch.manual_seed(1)
-        batch, reward, metrics = given_rewards(agent, replay)
+        batch, reward, metrics = watched_update(agent, replay)
         assert torch.isfinite(reward).all()
         trained[phase] = moved(before, parameters_of(agent))
         assert {"bonus_coefficient", "reward_task"} <= metrics.keys() or phase == "pretrain"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import BOX, make_agent
+from helpers import BOX, LINE, make_agent
 from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
@@ -16,8 +16,6 @@ from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.types import EnvSpec
-
-SPEC = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
 
 
 class Ladder(gym.Env):
@@ -53,7 +51,7 @@ def ladders():
 
 
 def test_every_environment_plays_its_share_of_whole_episodes(ladders):
-    result = evaluate_agent(make_agent(SPEC), ladders(3), episodes=5, seed=1)
+    result = evaluate_agent(make_agent(LINE), ladders(3), episodes=5, seed=1)
     assert result.lengths == [1, 2, 5, 6, 9]  # two, two and one of environments 0, 1, 2
     assert result.returns == [1, 3, 15, 21, 45]  # 1 + 2 + … + length
     assert result.successes == [False, True, False, True, False]
@@ -77,20 +75,20 @@ def test_returns_are_of_unclipped_rewards_and_without_the_reset_step(ladders, mo
         return result._replace(reward=score.clip(-1, 1), score=score)
 
     monkeypatch.setattr(envs, "recv", recv)
-    result = evaluate_agent(make_agent(SPEC), envs, episodes=4, seed=1)
+    result = evaluate_agent(make_agent(LINE), envs, episodes=4, seed=1)
     assert result.lengths == [1, 2, 5, 6]
     assert result.returns == [1, 3, 15, 21]  # 1 + 2 + … + length
 
 
 def test_without_success_in_info_there_is_none(ladders):
-    result = evaluate_agent(make_agent(SPEC), ladders(1, tells=False), episodes=2, seed=1)
+    result = evaluate_agent(make_agent(LINE), ladders(1, tells=False), episodes=2, seed=1)
     assert result.successes is None
     assert result.success_rate is None
     assert "eval/success" not in result.metrics()
 
 
 def test_seeds_are_the_evaluations_own_and_random_numbers_are_left_alone(ladders):
-    envs, agent = ladders(2), make_agent(SPEC)
+    envs, agent = ladders(2), make_agent(LINE)
     torch.manual_seed(7)
     before = torch.get_rng_state()
     evaluate_agent(agent, envs, episodes=4, seed=123, deterministic=False)
@@ -124,7 +122,7 @@ def test_deterministic_episodes_follow_the_greedy_policy(tmp_path, monkeypatch):
     assert asked == [True] * 6 + [False] * 6
 
 
-@pytest.mark.parametrize("spec", [SPEC, EnvSpec((1,), False, 1, num_actions=0, raw_shape=(1,), **BOX)])
+@pytest.mark.parametrize("spec", [LINE, EnvSpec((1,), False, 1, num_actions=0, raw_shape=(1,), **BOX)])
 def test_epsilon_is_the_share_of_random_actions(spec):
     agent, taken = make_agent(spec), []
 
@@ -190,7 +188,7 @@ def test_an_evaluation_prints_as_one_line_with_mean_and_deviation():
 
 
 def test_a_policy_that_is_a_distribution_is_sampled(monkeypatch, ladders):
-    agent, asked = make_agent(SPEC, method={"name": "mepol", "k": 2}, learner="mepol"), []
+    agent, asked = make_agent(LINE, method={"name": "mepol", "k": 2}, learner="mepol"), []
 
     def choose(obs, skill, deterministic):
         asked.append(deterministic)

@@ -4,16 +4,12 @@ import math
 
 import pytest
 import torch
-from helpers import Constant, Place, fill_replay, line_replay, make_agent, watch_losses
+from helpers import LINE, Constant, Place, fill_replay, line_replay, make_agent, watched_update
 
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
-from voidrl.types import EnvSpec
-
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
-
 
 # Moments
 
@@ -80,10 +76,7 @@ def rewards_seen(values, **options):
     agent = make_agent(
         LINE, method=Place, learner={"discount": 0.5, "batch_size": 64} | options.pop("learner"), **options
     )
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.update(line_replay(values, terminated_at=(7,)))
-    return agent, *seen[0], metrics
+    return agent, *watched_update(agent, line_replay(values, terminated_at=(7,)))
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -118,10 +111,8 @@ def test_the_single_reward_of_n_steps_is_standardized_once():
 
 def test_the_horizon_scales_values_to_single_rewards():
     agent = make_agent(method=Constant, intrinsic_scale="horizon", learner__discount=0.9)
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append(reward))
-    agent.update(fill_replay())
-    torch.testing.assert_close(seen[0], torch.full((16,), 0.1))
+    _, reward, _ = watched_update(agent, fill_replay())
+    torch.testing.assert_close(reward, torch.full((16,), 0.1))
     assert make_agent(
         intrinsic_scale="horizon", learner__discount_end=0.997
     ).config.intrinsic_factor == pytest.approx(0.003)
