@@ -1,7 +1,6 @@
 """Adaptation to a task: the scale of values, what is kept of the heads, who waits, and exact resuming."""
 
 import math
-import shutil
 from fractions import Fraction
 from functools import partial
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, moved, snapshot, watch_losses
-from tiny_runs import Walk, assert_same_run, make_continuous, newest, rows, tiny
+from tiny_runs import Walk, assert_same_run, copy_as_of, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl.agent import adapter as adapter_module
@@ -540,11 +539,7 @@ def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources,
 def resume_from_each(straight, env, steps, total):
     """Resume copies of a run from its checkpoints at these steps; each ends as the run did, bit for bit."""
     for step in steps:
-        out = straight.parent / f"from{step}"
-        shutil.copytree(straight, out)
-        for saved in (out / "checkpoints").iterdir():
-            if int(saved.name.removeprefix("step_")) > step:
-                shutil.rmtree(saved)
+        out = copy_as_of(straight, straight.parent / f"from{step}", step)
         voidrl.resume(out, env=env)
         assert_same_run(straight, out, steps=total)
 

@@ -1,19 +1,17 @@
 """Agents by name: each is built, trains, resumes and evaluates; their traps; what they are refused for."""
 
-import shutil
 from fractions import Fraction
 
 import pytest
 import torch
 from helpers import CPU, fill_replay, moved, parameters_of, snapshot
-from tiny_runs import assert_same_run, make_continuous, newest
+from tiny_runs import assert_same_run, copy_as_of, make_continuous, newest
 
 import voidrl
 from voidrl.agent import Agent
 from voidrl.config import merge
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
-from voidrl.runs import checkpoint
 from voidrl.training import build
 from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
@@ -241,8 +239,7 @@ def test_every_agent_trains_resumes_bit_for_bit_and_evaluates(tmp_path, agent, k
     env, config = tiny_run(agent, kind)
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     trained = voidrl.train(env, steps=20, seed=3, out=straight, config=config)
-    shutil.copytree(straight, resumed)
-    checkpoint.discard(resumed / "checkpoints", 20)
+    copy_as_of(straight, resumed, 19)
     factory = None if isinstance(env, str) else env
     voidrl.resume(resumed, env=factory)
     assert_same_run(straight, resumed, steps=20)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, shake
-from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
+from tiny_runs import Walk, assert_same_run, copy_as_of, make_continuous, newest, tiny
 
 import voidrl
 from voidrl.agent.explorer import Explorer
@@ -169,11 +169,7 @@ def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp
     voidrl.finetune(tmp_path / "source", env, steps=24, out=straight, config=config)
     shutil.rmtree(tmp_path / "source")
     for step in (6, 12):  # within the warm-up, and among the stretches
-        out = tmp_path / f"from{step}"
-        shutil.copytree(straight, out)
-        for later in (out / "checkpoints").iterdir():
-            if int(later.name.removeprefix("step_")) > step:
-                shutil.rmtree(later)
+        out = copy_as_of(straight, tmp_path / f"from{step}", step)
         saved = newest(out)[0]
         assert any(name.startswith("explorer.safetensors/") for name in saved)
         agent = voidrl.resume(out, env=env)

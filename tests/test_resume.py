@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import moved, small_method
-from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
+from tiny_runs import MAZE, Skilled, Walk, assert_same_run, copy_as_of, make_continuous, newest, rows, tiny
 from tiny_weights import NARROW, resnet_weights, write_weights
 
 import voidrl
@@ -54,21 +54,14 @@ CASES = {
 }
 
 
-def without_the_last_checkpoint(run, copy):
-    """A copy of a run as it was at its checkpoint before the last."""
-    shutil.copytree(run, copy)
-    middle, end = checkpoint.list_steps(copy / "checkpoints")
-    checkpoint.discard(copy / "checkpoints", end)
-    return middle, end
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_was_stopped_half_way_ends_as_the_straight_one_bit_for_bit(tmp_path, case):
     env, method, config = CASES[case]
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     agent = voidrl.pretrain(env, method, steps=40, seed=3, out=straight, config=config)
-    middle, end = without_the_last_checkpoint(straight, resumed)
+    middle, end = checkpoint.list_steps(straight / "checkpoints")
     assert 20 <= middle < 40 <= end
+    copy_as_of(straight, resumed, middle)
     again = voidrl.resume(resumed, env=None if isinstance(env, str) else env)
     assert_same_run(straight, resumed, steps=40)
     assert agent.steps == again.steps == end
@@ -124,9 +117,9 @@ def test_every_registered_piece_resumes_bit_for_bit(tmp_path, monkeypatch, kind,
         changes[kind] = {"name": name, **WIDTHS[name]}
     config = tiny(**changes)
     straight = voidrl.pretrain(env, steps=16, seed=5, out=tmp_path / "straight", config=config)
-    middle, end = without_the_last_checkpoint(tmp_path / "straight", tmp_path / "resumed")
+    middle, end = checkpoint.list_steps(tmp_path / "straight" / "checkpoints")
     assert 8 <= middle < end
-    voidrl.resume(tmp_path / "resumed")
+    voidrl.resume(copy_as_of(tmp_path / "straight", tmp_path / "resumed", middle))
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
     assert getattr(straight.config, kind).name == name
     tensors, meta = newest(tmp_path / "resumed")
