@@ -5,6 +5,7 @@ import math
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
@@ -22,6 +23,12 @@ from voidrl.training.wiring import make_loop
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")
+HAS_CUDA = torch.cuda.is_available()
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+KERNEL_DEVICES = [  # without a GPU kernels are run by Triton's interpreter
+    pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="compiled, not interpreted")),
+    pytest.param("cuda", marks=[pytest.mark.gpu, needs_cuda]),
+]
 DISCRETE = EnvSpec((4,), False, 1, num_actions=3, raw_shape=(4,))
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
 CONTINUOUS = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **BOX)

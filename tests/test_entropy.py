@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import brute_force, points
+from helpers import brute_force, needs_cuda, points
 
 from voidrl import entropy
 from voidrl.entropy import RunningMean, knn_distances, particle_entropy, particle_reward, random_distances
@@ -313,7 +313,7 @@ def test_running_mean_before_and_without_signal():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("d", [15, 200])
 def test_a_captured_graph_gives_the_same(d):
     z, running = points(64, d).cuda(), RunningMean().cuda()
@@ -342,7 +342,7 @@ def test_a_captured_graph_gives_the_same(d):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("m", "d", "k"), [(300, 5, 7), (5000, 15, 7), (2000, 200, 7), (300, 5, 200)])
 def test_gpu_equals_brute_force(m, d, k, dtype):

@@ -6,25 +6,15 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from helpers import KERNEL_DEVICES, needs_cuda
+
 from voidrl.config import EncoderConfig
 from voidrl.kernels import conv, conv_check
 from voidrl.kernels.conv import Launch, conv_stack, suits
 from voidrl.nets import ConvStack, Encoder, check_convolutions
 from voidrl.types import EnvSpec
 
-DEVICES = [
-    pytest.param(
-        "cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled, not interpreted")
-    ),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = pytest.mark.parametrize("device", KERNEL_DEVICES)
 
 
 def shapes(weights):
@@ -217,7 +207,7 @@ def test_what_the_kernels_take(device):
     assert not suits(x, shapes(weights), [5, *strides[1:]])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("stride", [1, 2])
 def test_many_rounds_do_not_overwrite_what_products_read(stride, device):
     """With few images a program takes a round or two, and its copies of later ones meet no product."""
@@ -245,7 +235,7 @@ def test_many_rounds_do_not_overwrite_what_products_read(stride, device):
         close(actual, gradient, 0.005)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_captured_in_a_graph(device):
     stack = make("pairs", device)
     x = stack[0].bfloat16()

@@ -12,18 +12,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from helpers import brute_force, points
+from helpers import KERNEL_DEVICES, brute_force, needs_cuda, points
 
 from voidrl import entropy
 from voidrl.kernels import knn
 
-HAS_CUDA = torch.cuda.is_available()
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="compiled for the CUDA device instead")),
-    pytest.param(
-        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")]
-    ),
-]
 WAYS = {  # with small tiles
     "rows": (knn.by_rows, {"TILE": 16}),
     "matrix": (knn.by_matrix, {"MATRIX_TILE": 16}),
@@ -34,7 +27,7 @@ WAYS = {  # with small tiles
 }
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=KERNEL_DEVICES)
 def device(request):
     return request.param
 
@@ -233,7 +226,7 @@ def test_the_estimators_use_it(device, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize(
     ("n", "m", "d", "k"),
     [(1024, 1024, 512, 12), (1000, 1000, 15, 12), (100, 3000, 200, 128), (300, 100_003, 15, 10)],
@@ -260,7 +253,7 @@ def test_full_sizes_and_captured(n, m, d, k):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@needs_cuda
 def test_memory_stays_linear_on_the_device():
     pool = torch.randn(1_000_000, 15, device="cuda")
     entropy.knn_distances(pool[:512], pool, 10)

@@ -5,24 +5,14 @@ import torch
 
 pytest.importorskip("triton")
 
+from helpers import KERNEL_DEVICES
+
 from voidrl import kernels
 from voidrl.kernels import priorities as compiled
 from voidrl.replay.priorities import NEW, NONE, Priorities
 
-DEVICES = [
-    pytest.param(
-        "cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled, not interpreted")
-    ),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 pytestmark = [
-    pytest.mark.parametrize("device", DEVICES),
+    pytest.mark.parametrize("device", KERNEL_DEVICES),
     pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning"),  # the interpreter's
 ]
 

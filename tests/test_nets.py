@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import seen_as, shake
+from helpers import needs_cuda, seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -198,7 +198,7 @@ def test_features_are_float32_under_autocast(stack, iterations):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("stack", SMALLEST)
 @torch.no_grad()
 def test_features_on_the_device_are_those_of_the_cpu(stack):

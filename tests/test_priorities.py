@@ -9,6 +9,7 @@ from helpers import (
     fill_replay,
     make_agent,
     moved,
+    needs_cuda,
     run_loop,
     snapshot,
     spec_of,
@@ -230,7 +231,7 @@ def test_a_loaded_replay_draws_as_the_saved_one():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
     cuda, random = torch.device("cuda", 0), torch.rand(40, 64, dtype=torch.float64)
     here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import needs_cuda
 from tiny_replays import Oracle, line, pixel_spec, steps_of, vector_spec
 
 from voidrl.config import ReplayConfig
@@ -164,7 +165,7 @@ def test_memory_that_cannot_be_pinned_is_an_error(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("storage", [CUDA, CPU], ids=["device", "pinned"])
 @pytest.mark.usefixtures("small_chunks")
 def test_a_replay_for_the_gpu_holds_what_one_in_main_memory_does(storage):

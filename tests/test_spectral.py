@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from helpers import needs_cuda
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -181,7 +182,7 @@ def test_it_is_one_graph_for_the_compiler():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("shape", [(32, 9, 3, 3), (300, 200)])
 @torch.no_grad()
 def test_a_captured_pass_goes_on_from_the_last_one(shape):
