@@ -192,6 +192,15 @@ def test_the_other_commands_explain_themselves(capsys, command):
     assert "--device" in capsys.readouterr().out
 
 
+def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path, monkeypatch, capsys):
+    (tmp_path / "beside.py").write_text("from tiny_runs import Walk\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as of a script in bin/
+    assert run("pretrain", "beside:Walk", "--stepz", "3") == 2
+    assert "unknown option '--stepz'" in capsys.readouterr().err  # and not an environment that is not found
+    monkeypatch.delitem(sys.modules, "beside")
+
+
 @pytest.mark.parametrize(
     ("text", "hint", "value"),
     [
