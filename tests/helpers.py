@@ -5,6 +5,7 @@ import math
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
@@ -23,9 +24,16 @@ from voidrl.training.wiring import make_loop
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")
+HAS_CUDA = torch.cuda.is_available()
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+KERNEL_DEVICES = [  # without a GPU kernels are run by Triton's interpreter
+    pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="compiled, not interpreted")),
+    pytest.param("cuda", marks=[pytest.mark.gpu, needs_cuda]),
+]
 DISCRETE = EnvSpec((4,), False, 1, num_actions=3, raw_shape=(4,))
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
 CONTINUOUS = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **BOX)
+LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
 PIXELS = EnvSpec(
     (3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3)
 )  # the smallest that `nature` reads
@@ -127,7 +135,7 @@ def packed(images, numbers):
 
 def line_replay(values, rewards=None, terminated_at=(), spec=None, actions=None):
     """One environment whose observation at time t is `values[t]`; the reward of step t is `rewards[t]`."""
-    spec = spec or EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+    spec = spec or LINE
     replay = Replay(spec, 1, len(values) + 5, 0, CPU, CPU)
     frames = [np.full((1, *spec.frame_shape), value, np.float32) for value in values]
     replay.reset(frames[0])
@@ -148,6 +156,14 @@ def watch_losses(agent, look):
         return losses(batch, reward, index)
 
     agent.learner.losses = watched
+
+
+def watched_update(agent, replay):
+    """One update: the batch and the rewards that the learner was given, and the metrics."""
+    seen = []
+    watch_losses(agent, lambda batch, reward: seen.append((batch, reward.clone())))
+    metrics = agent.update(replay)
+    return *seen[0], metrics
 
 
 def points(*shape: int, seed: int = 0) -> torch.Tensor:

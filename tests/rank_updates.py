@@ -139,12 +139,7 @@ def _engine():
     return {"said": said, **{name: value.detach().cpu() for name, value in agent.tensors().items()}}
 
 
-CHECKS = {
-    "moments": _moments,
-    "priorities": _priorities,
-    "first": _first,
-    "engine": _engine,
-}
+CHECKS = {"moments": _moments, "priorities": _priorities, "first": _first, "engine": _engine}
 
 
 @contextmanager

@@ -23,10 +23,9 @@ from helpers import (
     snapshot,
     spec_of,
     watch_losses,
+    watched_update,
 )
-from tiny_runs import Walk, assert_same_run, newest, tiny
 
-import voidrl
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError
@@ -35,13 +34,8 @@ from voidrl.nets import EnsembleLinear
 from voidrl.representations.spr import SPR
 from voidrl.training import trainer
 
-BBF = {
-    "learner__n_step": 10,
-    "learner__n_step_end": 3,
-    "learner__discount": 0.97,
-    "learner__discount_end": 0.997,
-    "learner__anneal_updates": 20,
-}
+BBF = {"learner__n_step": 10, "learner__n_step_end": 3, "learner__anneal_updates": 20}
+BBF |= {"learner__discount": 0.97, "learner__discount_end": 0.997}
 
 # Several views
 
@@ -49,14 +43,6 @@ BBF = {
 def silence(monkeypatch):
     """No noise in policies, so that rows with the same state have the same target."""
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-
-
-def watched_step(agent, replay):
-    """One update; what the learner was given, and its metrics."""
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.update(replay)
-    return *seen[0], metrics
 
 
 @pytest.mark.parametrize("learner", ["dqn", "sac"])
@@ -67,7 +53,7 @@ def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
     shake(agent.learner, 0.1)  # or online and target networks would be the same
     before = make_agent(spec, phase="train", learner=learner, learner__views=2)
     before.load_tensors(agent.tensors())
-    batch, reward, metrics = watched_step(agent, fill_replay(spec))
+    batch, reward, metrics = watched_update(agent, fill_replay(spec))
     size = 16
     assert len(batch.obs) == len(batch.next_obs) == len(reward) == len(batch.weight) == 2 * size
     for given in (batch.action, batch.reward, batch.discount, reward):
@@ -102,21 +88,14 @@ def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
     torch.testing.assert_close(metrics["critic_loss"], loss, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pretraining", [False, True])
 @pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
-def test_two_views_without_augmentation_are_one(learner, pretraining, monkeypatch):
+def test_two_views_without_augmentation_are_one(learner, monkeypatch):
     silence(monkeypatch)
     spec, after = DISCRETE if learner == "dqn" else CONTINUOUS, []
-    phase = "pretrain" if pretraining else "train"
+    # Steps in proportion to gradients, in which rounding does not grow.
+    options = {"learner__adam_eps": 1.0, "learner__learning_rate": 0.1}
     for views in (1, 2):
-        agent = make_agent(
-            spec,
-            phase=phase,
-            learner=learner,
-            learner__views=views,
-            learner__adam_eps=1.0,  # steps in proportion to gradients, in which rounding does not grow
-            learner__learning_rate=0.1,
-        )
+        agent = make_agent(spec, phase="train", learner=learner, learner__views=views, **options)
         before, replay = snapshot(agent.tensors()), fill_replay(spec)
         torch.manual_seed(3)
         agent.update(replay)
@@ -128,15 +107,11 @@ def test_two_views_without_augmentation_are_one(learner, pretraining, monkeypatc
 
 @pytest.mark.parametrize("learner", ["sac", "ddpg"])
 def test_the_actor_learns_from_the_first_view(learner, monkeypatch):
-    agent, replay = (
-        make_agent(CONTINUOUS, phase="train", learner=learner, learner__views=2),
-        fill_replay(CONTINUOUS),
-    )
-    batch, seen = replay.batch(replay.newest(6), 1, 0.9), []  # as if these were two views of 3 states
-    actor_loss = agent.learner.actor_loss
-    monkeypatch.setattr(
-        agent.learner, "actor_loss", lambda *args: (seen.append(args[:2]), actor_loss(*args))[1]
-    )
+    agent = make_agent(CONTINUOUS, phase="train", learner=learner, learner__views=2)
+    replay, seen, actor_loss = fill_replay(CONTINUOUS), [], agent.learner.actor_loss
+    batch = replay.batch(replay.newest(6), 1, 0.9)  # as if these were two views of 3 states
+    watched = lambda *args: (seen.append(args[:2]), actor_loss(*args))[1]  # noqa: E731
+    monkeypatch.setattr(agent.learner, "actor_loss", watched)
     list(agent.learner.losses(batch, batch.reward, 0))
     ((features, skill),) = seen
     assert torch.equal(features, agent.learner.features(batch.obs)[:3])
@@ -348,19 +323,6 @@ def make_fresh(agent):
     return type(agent)(agent.spec, agent.config, CPU)
 
 
-@pytest.mark.parametrize("keep", [0.0, 1.0])
-def test_a_reset_keeps_all_of_the_encoder_or_nothing(keep):
-    agent = trained_agent(phase="train", learner__encoder__hidden_dim=8)
-    agent.config = voidrl.config.update(agent.config, {"reset.keep": keep})
-    before = snapshot(agent.learner.encoder.state_dict())
-    torch.manual_seed(0)
-    fresh = make_fresh(agent).learner.encoder.state_dict()
-    torch.manual_seed(0)
-    reset(agent)
-    for name, tensor in agent.learner.encoder.state_dict().items():
-        assert torch.equal(tensor, before[name] if keep else fresh[name])
-
-
 def test_a_reset_spares_what_is_frozen_and_schedules_but_not_statistics():
     agent = trained_agent(phase="finetune", finetune__encoder_learning_rate=0, learner__encoder__hidden_dim=8)
     agent.learner.epsilon.fill_(0.25)
@@ -427,21 +389,6 @@ def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_p
     assert agent.horizon.updates == 30
 
 
-def test_runs_with_resets_and_annealing_resume_bit_for_bit(tmp_path):
-    options = {**BBF, "learner__anneal_updates": 9, "reset__every_updates": 12, "reset__last_steps": 0}
-    changes = tiny(**options, representation="spr")
-    straight = voidrl.train(Walk, steps=40, seed=2, out=tmp_path / "straight", config=changes)
-    voidrl.train(Walk, steps=20, seed=2, out=tmp_path / "resumed", config=changes)
-    name = "agent.safetensors/horizon.updates"
-    assert newest(tmp_path / "resumed")[0][name] == 0  # 12 updates: it was reset with the last of them
-    voidrl.resume(tmp_path / "resumed", steps=40)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
-    assert newest(tmp_path / "straight")[0][name] == 32 - 24
-    assert straight.horizon.now()[0] == round(10 * 0.3 ** (8 / 9))
-    tuned = voidrl.finetune(straight, Walk, steps=9, out=tmp_path / "tuned")  # which starts over
-    assert tuned.horizon.updates == 1
-
-
 def test_annealing_may_begin_with_fine_tuning():
     """An agent with a fixed n and γ has no counter to load, and none is asked for."""
     plain = make_agent()
@@ -473,52 +420,18 @@ def test_decay_shrinks_weights_by_its_rate_and_spares_biases_and_normalizations(
         assert name not in kept or torch.equal(tensor, before[name])
 
 
-@pytest.mark.parametrize("learner", ["dqn", "sac"])
-def test_the_agents_weights_decay_except_biases(learner):
-    agent = make_agent(
-        DISCRETE if learner == "dqn" else CONTINUOUS,
-        phase="train",
-        learner=learner,
-        learner__weight_decay=0.1,
-        learner__encoder__hidden_dim=8,
-    )
-    decays = {
-        id(p): group["weight_decay"]
-        for adam in agent.optimizers.values()
-        for group in adam.param_groups
-        for p in group["params"]
-    }
+def test_the_agents_weights_decay_except_biases():
+    options = {"learner": "sac", "learner__weight_decay": 0.1, "learner__encoder__hidden_dim": 8}
+    agent = make_agent(CONTINUOUS, phase="train", **options)
+    groups = [group for adam in agent.optimizers.values() for group in adam.param_groups]
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     found = {name: decays[id(p)] for name, p in agent.learner.named_parameters() if id(p) in decays}
-    spared = {name for name, decay in found.items() if not decay}
-    assert spared == {
-        name
-        for name, p in agent.learner.named_parameters()
-        if name in found and (name.endswith(".bias") or p.ndim < 2)
-    }
-    assert {name.partition(".")[0] for name in found.keys() - spared} >= {"encoder", "critic"}
-    assert set(found.values()) == {0.0, 0.1}
+    spared = {n for n, p in agent.learner.named_parameters() if n.endswith(".bias") or p.ndim < 2}
+    assert found == {name: 0.0 if name in spared else 0.1 for name in found}
+    assert {name.partition(".")[0] for name in found.keys() - spared} >= {"encoder", "critic", "actor"}
     plain = make_agent(phase="train")
     assert all(type(adam) is torch.optim.Adam for adam in plain.optimizers.values())
     assert all(type(adam) is torch.optim.AdamW for adam in agent.optimizers.values())
-
-
-def test_the_settings_of_a_representation_hold_for_f_too_where_the_method_trains_it():
-    agent = make_agent(
-        method=small_method("diayn"),
-        representation="simclr",
-        encoder_trainers=("method",),
-        representation__adam_eps=0.25,
-        representation__max_grad_norm=3.0,
-        learner__weight_decay=0.5,
-    )
-    assert {id(p) for p in agent.optimizers.parameters("encoder")} == {
-        id(p) for p in agent.representation.encoder.parameters()
-    }
-    for name in ("encoder", "representation"):
-        groups = agent.optimizers[name].param_groups
-        assert {group["eps"] for group in groups} == {0.25}
-        assert {group["weight_decay"] for group in groups} == {0.0, 0.5}
-        assert agent.optimizers._plans[name].max_grad_norm == 3.0
 
 
 # Scale of the intrinsic reward
@@ -542,7 +455,7 @@ class Bounded(DQN):
 def test_the_intrinsic_reward_is_scaled(options, expected):
     replay = fill_replay()
     agent = make_agent(method=Constant, **options)
-    batch, reward, metrics = watched_step(agent, replay)
+    batch, reward, metrics = watched_update(agent, replay)
     if expected is None:
         assert torch.equal(reward, batch.reward)
     else:

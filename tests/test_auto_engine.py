@@ -50,10 +50,7 @@ def test_the_reason_names_the_updates():
     enough = build_config(DISCRETE, [exact, {"steps": FEWEST_UPDATES}])
     assert engine_for(enough) == ("compile", "since the run has 200k updates, which pay for compiling")
     short = build_config(DISCRETE, [exact, {"steps": FEWEST_UPDATES // 2}])
-    assert engine_for(short) == (
-        "graph",
-        "since compiling pays from 200k updates on, and the run has 100k",
-    )
+    assert engine_for(short) == ("graph", "since compiling pays from 200k updates on, and the run has 100k")
 
 
 @pytest.mark.parametrize("before", ["graph", "compile"])

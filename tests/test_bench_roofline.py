@@ -11,8 +11,8 @@ from torch import nn
 
 from voidrl import kernels
 from voidrl.cli.benchmarks import update
-from voidrl.cli.benchmarks.op_costs import OWN_OPS, knn_flop, stored_bytes
-from voidrl.cli.benchmarks.roofline import DATA_SHEETS, Floor, Peaks, count_floor, find_peaks, mean_floor
+from voidrl.cli.benchmarks.op_costs import OWN_OPS, knn_flop
+from voidrl.cli.benchmarks.roofline import DATA_SHEETS, Peaks, count_floor, find_peaks
 from voidrl.entropy import knn_distances
 from voidrl.nets.tf32 import tf32_mm
 
@@ -120,22 +120,6 @@ def test_our_operators_are_known():
         found |= set(re.findall(r'"voidrl::(\w+)"', path.read_text()))
     # The floor is counted in plain layouts, which our convolutions leave to PyTorch.
     assert found - {"conv_stack", "conv_stack_backward"} == OWN_OPS.keys()
-
-
-def test_expanded_tensors_are_read_once():
-    assert stored_bytes(torch.zeros(1, 5).expand(7, 5)) == 20
-    assert stored_bytes(torch.zeros(0, 5)) == 0
-    assert stored_bytes(torch.zeros(())) == 4
-
-
-def test_floor_of_kinds_is_their_mean():
-    one, other = (
-        Floor(flop=4, bytes=2, seconds=1, parts={"products": 1}),
-        Floor(flop=8, seconds=3, parts={"images": 3}),
-    )
-    mean = mean_floor([(one, 0.75), (other, 0.25)])
-    assert (mean.flop, mean.bytes, mean.seconds) == (5, 1.5, 1.5)
-    assert mean.parts == {"products": 0.75, "images": 0.75}
 
 
 def test_kinds_of_updates_weigh_as_often_as_they_come():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
+    LINE,
     PIXELS,
     PIXELS_CONTINUOUS,
     Chain,
@@ -19,7 +20,7 @@ from helpers import (
     small_method,
     snapshot,
     spec_of,
-    watch_losses,
+    watched_update,
 )
 from tiny_runs import Skilled, Walk, rows, tiny
 
@@ -38,18 +39,6 @@ from voidrl.training import build
 from voidrl.training.evaluation import Evaluation, evaluation_record
 from voidrl.training.layers import BONUS_COEFFICIENT, layers_for
 from voidrl.training.starting import default_name
-from voidrl.types import EnvSpec
-
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
-
-
-def given_rewards(agent, replay):
-    """The batch and the rewards of the learner in one update, and its metrics."""
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward.clone())))
-    metrics = agent.update(replay)
-    return *seen[0], metrics
-
 
 # What the learner maximizes
 
@@ -62,7 +51,7 @@ def test_the_rewards_are_added_up_with_the_same_weights(n):
         LINE, phase="train", method=Place, bonus__coefficient=0.5, reward_scale=2.0,
         learner__n_step=n, learner__discount=0.9,
     )  # fmt: skip
-    batch, reward, metrics = given_rewards(agent, line_replay(values, rewards, terminated_at=[4]))
+    batch, reward, metrics = watched_update(agent, line_replay(values, rewards, terminated_at=[4]))
     start = batch.obs[:, 0].long()
     for at, found in zip(start.tolist(), reward.tolist(), strict=True):
         steps = range(at, min(at + n, 5))
@@ -75,20 +64,11 @@ def test_the_rewards_are_added_up_with_the_same_weights(n):
     torch.testing.assert_close(metrics["intrinsic_mean"], (start + 1).float().mean())
 
 
-def test_only_the_last_of_n_steps_may_be_scored():
-    options = {"learner__n_step": 3, "learner__discount": 0.9, "learner__intrinsic_n_step": "single"}
-    agent = make_agent(LINE, phase="train", method=Place, bonus__coefficient=0.5, **options)
-    batch, reward, _ = given_rewards(agent, line_replay(range(9), [1.0] * 8))
-    last = batch.next_obs[:, 0]
-    length = last - batch.obs[:, 0]
-    torch.testing.assert_close(reward, (1 - 0.9**length) / 0.1 + 0.5 * last)
-
-
 def test_a_reward_is_normalized_before_it_is_weighted():
     agent = make_agent(
         LINE, phase="train", method=Place, bonus__coefficient=0.5, intrinsic_normalization="standardize"
     )
-    batch, reward, _ = given_rewards(agent, line_replay(range(9), [7.0] * 8))
+    batch, reward, _ = watched_update(agent, line_replay(range(9), [7.0] * 8))
     place = batch.next_obs[:, 0]
     torch.testing.assert_close(
         reward, 7 + 0.5 * (place - place.mean()) / place.std(correction=0), rtol=1e-3, atol=1e-3
@@ -112,16 +92,6 @@ def test_the_coefficient_follows_its_schedule(decay, expected):
         assert float(held) == pytest.approx(value, rel=1e-4, abs=1e-8)
 
 
-def test_the_learner_sees_the_decayed_coefficient():
-    agent = make_agent(
-        LINE, phase="train", method=Place, steps=10, bonus={"coefficient": 1.0, "decay": "linear"}
-    )
-    agent.set_progress(4)
-    batch, reward, metrics = given_rewards(agent, line_replay(range(9), [0.0] * 8))
-    torch.testing.assert_close(reward, 0.6 * batch.next_obs[:, 0])
-    assert float(metrics["bonus_coefficient"]) == pytest.approx(0.6)
-
-
 # What is trained
 
 WITHOUT_REWARD = ("random", "mepol")
@@ -138,7 +108,7 @@ def test_every_method_can_be_a_bonus(name):
         replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
         before = snapshot(parameters_of(agent))
         torch.manual_seed(1)
-        batch, reward, metrics = given_rewards(agent, replay)
+        batch, reward, metrics = watched_update(agent, replay)
         assert torch.isfinite(reward).all()
         trained[phase] = moved(before, parameters_of(agent))
         assert {"bonus_coefficient", "reward_task"} <= metrics.keys() or phase == "pretrain"
@@ -170,25 +140,6 @@ def test_a_frozen_encoder_stays_frozen_while_the_method_learns():
     changed = moved(before, parameters_of(agent))
     assert not any(name.startswith(("learner.encoder", "representation.")) for name in changed)
     assert any(name.startswith("method.") for name in changed)
-
-
-@pytest.mark.parametrize(
-    ("column", "options"),
-    [
-        ("representation", {"representation": "simclr", "encoder_trainers": ("representation",)}),
-        ("learner", {"method": small_method("proto"), "encoder_trainers": ("method", "learner")}),
-    ],
-)
-def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, options):
-    """Who trained f in pre-training is part of the config, and says nothing about an f that is kept."""
-    tuning = {"frozen_column": column, "heads": "random"}
-    agent = make_agent(PIXELS, phase="finetune", finetune=tuning, bonus__coefficient=0.2, **options)
-    before = snapshot(parameters_of(agent))
-    agent.update(fill_replay(PIXELS))
-    changed = moved(before, parameters_of(agent))
-    assert not any(name.startswith(("learner.encoder.frozen", "representation.")) for name in changed)
-    assert any(name.startswith("learner.encoder.") for name in changed)
-    assert any(name.startswith("method.") for name in changed) == (column == "learner")
 
 
 def test_what_has_no_reward_is_no_bonus_and_one_skill_needs_none():

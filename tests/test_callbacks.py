@@ -152,38 +152,20 @@ def test_a_callback_that_raises_is_named_and_a_checkpoint_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (
-            StopAtReturn,
-            r"callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses",
-        ),
-        (print, "expected instances of voidrl.Callback, or dictionaries such as {'on_row': function}"),
-        (
-            {"on_rows": print},
-            "event of a callback = 'on_rows' cannot be used: expected one of on_start",
-        ),
-        ({"on_row": 3}, "callback for on_row = 3 cannot be used: expected a function"),
+        ([StopAtReturn], "callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses"),
+        ([print], "expected instances of voidrl.Callback, or dictionaries such as {'on_row': function}"),
+        ([{"on_rows": print}], "event of a callback = 'on_rows' cannot be used: expected one of on_start"),
+        ([{"on_row": 3}], "callback for on_row = 3 cannot be used: expected a function"),
+        (None, "callbacks = None cannot be used: expected a list of them"),
+        (StopAtReturn(3), "callbacks = .* cannot be used: expected a list of them"),
+        ({"on_row": print}, "callbacks = .* cannot be used: expected a list of them"),
+        ("StopOnPlateau", "callbacks = .* cannot be used: expected a list of them"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_anything_is_built(tmp_path, given, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        voidrl.pretrain(Walk, steps=30, out=tmp_path / "run", callbacks=[given])
+        voidrl.pretrain(Walk, steps=30, out=tmp_path / "run", callbacks=given)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("given", [None, StopAtReturn(3), {"on_row": print}, "StopOnPlateau"])
-def test_callbacks_that_are_no_list_are_refused(given):
-    with pytest.raises(ConfigError, match=r"callbacks = .* cannot be used: expected a list of them"):
-        voidrl.pretrain(Walk, callbacks=given)
-
-
-def test_a_hook_may_be_set_on_an_instance():
-    callback = voidrl.Callback()
-    callback.on_row = lambda run: voidrl.STOP
-    hooks = callbacks.CallbackList([callback])
-    hooks.call("on_evaluation", view())
-    assert hooks.stopped_by is None
-    hooks.call("on_row", view())
-    assert hooks.stopped_by == "Callback"
 
 
 def test_a_run_whose_last_hook_failed_is_complete_when_it_is_resumed(tmp_path, capsys):
@@ -285,28 +267,6 @@ def test_a_run_stops_at_the_return_of_an_evaluation(tmp_path):
     assert newest(tmp_path / "run")[1]["steps"] == 10
 
 
-class Trial:
-    """An Optuna trial that is pruned at the second value."""
-
-    def __init__(self):
-        self.reported = []
-
-    def report(self, value, step):
-        self.reported.append((value, step))
-
-    def should_prune(self):
-        return len(self.reported) == 2
-
-
-def test_a_trial_hears_the_metric_and_stops_the_run(tmp_path):
-    pruning = OptunaPruning(Trial(), "episodes")
-    voidrl.pretrain(Walk, steps=40, out=tmp_path / "run", config=tiny(**QUICK), callbacks=[pruning])
-    assert pruning.trial.reported == [(1.0, 7), (2.0, 14)]
-    assert (pruning.pruned, pruning.value, newest(tmp_path / "run")[1]["steps"]) == (True, 2.0, 14)
-    with pytest.raises(ConfigError, match=r"trial = 3 cannot be used: expected an optuna.Trial"):
-        OptunaPruning(3)
-
-
 def test_a_pruner_of_optuna_ends_a_run(tmp_path):
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -314,7 +274,7 @@ def test_a_pruner_of_optuna_ends_a_run(tmp_path):
     def objective(trial):
         pruning = OptunaPruning(trial, "frames")
         voidrl.pretrain(Walk, steps=40, out=tmp_path / "run", config=tiny(**QUICK), callbacks=[pruning])
-        assert pruning.pruned
+        assert (pruning.pruned, pruning.value) == (True, 14.0)
         raise optuna.TrialPruned
 
     study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=10))
@@ -322,6 +282,8 @@ def test_a_pruner_of_optuna_ends_a_run(tmp_path):
     (trial,) = study.trials
     assert (trial.state.name, trial.intermediate_values) == ("PRUNED", {7: 7.0, 14: 14.0})
     assert read_status(tmp_path / "run").callback == "OptunaPruning"
+    with pytest.raises(ConfigError, match=r"trial = 3 cannot be used: expected an optuna.Trial"):
+        OptunaPruning(3)
 
 
 def test_callbacks_on_the_command_line(tmp_path, capfd):

@@ -47,10 +47,6 @@ def test_the_folder_that_a_user_has_chosen_is_used_and_is_not_ours(monkeypatch, 
     assert not cache_home.exists()
 
 
-def test_the_next_run_finds_the_same_folder():
-    assert open_cache(CPU, say_nothing) == open_cache(CPU, say_nothing)
-
-
 def test_another_version_of_our_operators_has_another_folder(monkeypatch, tmp_path):
     before = open_cache(CPU, say_nothing)
     package = tmp_path / "package"

@@ -34,7 +34,7 @@ from voidrl.learners.ddpg import DDPG
 from voidrl.learners.sac import SACConfig
 from voidrl.methods.apt import APT
 from voidrl.methods.base import Method
-from voidrl.presets.presets import PROTOCOLS, find_preset, preset_values
+from voidrl.presets.presets import PROTOCOLS, preset_values
 from voidrl.training.build import build_config
 from voidrl.types import EnvSpec
 
@@ -80,7 +80,7 @@ def test_every_piece_survives_json(kind, name):
 
 def test_tuples_and_none_survive_json():
     config = update(Config(), {"method": Count, "method.sizes": [3, 4, 5], "log.wandb_project": "p"})
-    assert config.method.sizes == (3, 4, 5)
+    assert config.method == CountConfig(f"{__name__}:Count", sizes=(3, 4, 5))
     assert back_and_forth(config) == config
     assert update(config, {"log.wandb_project": None, "method.power": 2}).log.wandb_project is None
 
@@ -113,11 +113,6 @@ def require_values(config, values):
         assert isinstance(value, dict) or found == given, key
 
 
-def test_an_unknown_preset_is_answered_with_a_near_one():
-    with pytest.raises(UnknownNameError, match="did you mean 'atari-paper'"):
-        find_preset("atari-papr")
-
-
 # --- changes ----------------------------------------------------------------------------------------------
 
 
@@ -134,23 +129,9 @@ def test_changes_may_be_nested_or_dotted():
         assert config.replay == ReplayConfig()
 
 
-def test_the_original_is_left_alone():
-    config = Config()
-    update(config, {"steps": 5, "learner.n_step": 2})
-    assert config == Config()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.steps = 3
-
-
 def test_later_layers_win_and_keep_the_rest():
     merged = merge({"a": {"b": 1, "c": 2}}, {"a.c": 3}, {"a": {"d.e": 4}})
     assert merged == {"a": {"b": 1, "c": 3, "d": {"e": 4}}}
-
-
-def test_merging_changes_no_layer():
-    layer = {"learner": {"name": "sac", "encoder": {"stack": "drq"}}}
-    merge(layer, {"learner.encoder.stack": "paper", "learner.name": "ddpg"})
-    assert layer == {"learner": {"name": "sac", "encoder": {"stack": "drq"}}}
 
 
 @pytest.mark.parametrize("given", ["ddpg", DDPG, {"name": "ddpg"}, {"name": DDPG}, DDPG.Config("ddpg")])
@@ -158,12 +139,6 @@ def test_a_piece_is_given_by_name_class_mapping_or_config(given):
     config = update(Config(), {"learner": given})
     assert config.learner == DDPG.Config("ddpg")
     assert update(config, {"learner": given, "learner.n_step": 7}).learner.n_step == 7
-
-
-def test_a_piece_of_ones_own():
-    config = update(Config(), {"method": Count})
-    assert config.method == CountConfig(f"{__name__}:Count")
-    assert back_and_forth(config) == config
 
 
 def test_naming_the_same_piece_again_keeps_its_values():
@@ -204,39 +179,36 @@ def test_a_whole_config_may_be_handed_over():
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("field", "value", "shown"),
     [
-        ({"steps": "many"}, "steps = 'many' cannot be used: expected a whole number"),
-        ({"steps": 1.5}, "steps = 1.5 cannot be used: expected a whole number"),
-        ({"steps": True}, "steps = True cannot be used: expected a whole number"),
-        ({"steps": float("nan")}, "steps = nan cannot be used: expected a whole number"),
-        ({"steps": float("inf")}, "steps = inf cannot be used: expected a whole number"),
-        ({"steps.more": 3}, "steps = {'more': 3} cannot be used: expected a whole number"),
-        ({"share_encoder": 1}, "share_encoder = 1 cannot be used: expected 'nothing' or 'stack' or 'all'"),
-        ({"learner.discount": "0.9"}, "learner.discount = '0.9' cannot be used: expected a number"),
-        ({"learner.discount": True}, "learner.discount = True cannot be used: expected a number"),
-        ({"log.wandb_project": 3}, "log.wandb_project = 3 cannot be used: expected str or None"),
-        (
-            {"finetune.heads": "new"},
-            "finetune.heads = 'new' cannot be used: expected 'auto' or 'pretrained' or 'actor' or ",
-        ),
-        (
-            {"intrinsic_scale": "d"},
-            "intrinsic_scale = 'd' cannot be used: expected a number or 'horizon' or None",
-        ),
-        ({"env": 5}, "env = 5 cannot be used: expected EnvConfig"),
-        ({"learner": 5}, "learner = 5 cannot be used: expected a name, a class or a mapping of values"),
-        ({"learner": {"name": None}}, "learner = None cannot be used: expected a name, a class or a mapping"),
-        (
-            {"learner.encoder.stack": "vgg"},
-            "learner.encoder.stack = 'vgg' cannot be used: expected auto, ",
-        ),
+        ("steps", "many", "'many' cannot be used: expected a whole number"),
+        ("steps", 1.5, "1.5 cannot be used: expected a whole number"),
+        ("steps", True, "True cannot be used: expected a whole number"),
+        ("steps", float("inf"), "inf cannot be used: expected a whole number"),
+        ("steps", {"more": 3}, "{'more': 3} cannot be used: expected a whole number"),
+        ("share_encoder", 1, "1 cannot be used: expected 'nothing' or 'stack' or 'all'"),
+        ("learner.discount", "0.9", "'0.9' cannot be used: expected a number"),
+        ("learner.discount", True, "True cannot be used: expected a number"),
+        ("log.wandb_project", 3, "3 cannot be used: expected str or None"),
+        ("finetune.heads", "new", "'new' cannot be used: expected 'auto' or 'pretrained' or 'actor' or "),
+        ("intrinsic_scale", "d", "'d' cannot be used: expected a number or 'horizon' or None"),
+        ("env", 5, "5 cannot be used: expected EnvConfig"),
+        ("learner", 5, "5 cannot be used: expected a name, a class or a mapping of values"),
+        ("learner", {"name": None}, "None cannot be used: expected a name, a class or a mapping"),
+        ("learner.encoder.stack", "vgg", "'vgg' cannot be used: expected auto, "),
+        ("learner.hidden_layers", 101, "101 cannot be used: expected "),  # dqn has another default for it
+        ("learner.discount_end", 1.0, "1.0 cannot be used: expected "),
+        ("log.snapshot_steps", [100, 0], "0 cannot be used: expected "),
+        ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit' cannot be used: expected "),
+        ("log", {"eval_episodes": 0, "eval_every_steps": 10}, "0 cannot be used: expected 1 or more"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_with_one_sentence(changes, sentence):
+def test_a_value_that_cannot_be_used_is_refused_with_one_sentence(field, value, shown):
+    config = update(Config(), {"method": "apt", "learner": "dqn", "learner.discount_end": None})
     with pytest.raises(ConfigError) as caught:
-        update(update(Config(), {"method": "apt"}), changes)
-    assert str(caught.value).startswith(sentence)
+        update(config, {field: value})
+    field = "log.eval_episodes" if field == "log" else field
+    assert str(caught.value).startswith(f"{field} = {shown}")
     assert "\n" not in str(caught.value)
 
 
@@ -244,9 +216,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_one_sentence(changes, sentenc
     ("changes", "guess"),
     [
         ({"step": 3}, "unknown config field 'step'; did you mean 'steps'"),
-        ({"learner.nstep": 3}, "unknown config field 'learner.nstep'; did you mean 'learner.n_step'"),
         ({"learner": {"encoder": {"stak": "drq"}}}, "did you mean 'learner.encoder.stack'"),
-        ({"method": "atp"}, "unknown method 'atp'; did you mean 'apt'"),
         ({"method": "auto"}, "unknown method 'auto'"),
     ],
 )
@@ -278,11 +248,16 @@ NOT_NEGATIVE = {
 }
 
 
-@pytest.mark.parametrize(("cls", "name"), [(c, n) for c, ns in POSITIVE.items() for n in ns])
-def test_values_that_must_be_above_zero(cls, name):
-    for value in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match=rf"^{name} = {value} cannot be used: expected "):
-            cls(**{name: value})
+@pytest.mark.parametrize("cls", {**POSITIVE, **NOT_NEGATIVE}, ids=lambda cls: cls.__name__)
+def test_values_that_are_too_small(cls):
+    for name in POSITIVE.get(cls, ()):
+        for value in (0, -1, float("nan")):
+            with pytest.raises(ConfigError, match=rf"^{name} = {value} cannot be used: expected "):
+                cls(**{name: value})
+    for name in NOT_NEGATIVE.get(cls, ()):
+        cls(**{name: 0})
+        with pytest.raises(ConfigError, match=f"^{name} = -1 cannot be used: expected "):
+            cls(**{name: -1})
 
 
 @pytest.mark.parametrize(
@@ -292,87 +267,44 @@ def test_values_that_must_be_above_zero(cls, name):
         ("updates_per_step", 1024, 1024.5),
         ("finetune.updates_per_step", 1024, 1025),
         ("log.eval_episodes", 10_000, 10_001),
-        ("log.snapshot_steps", range(1, 1001), range(1, 1002)),
+        ("log.snapshot_steps", [*range(1, 1001)], [*range(1, 1002)]),
+        ("learner.discount", 0.9999, 1.0),
+        ("learner.target_tau", 1, 1.5),
+        ("log.eval_epsilon", 1, 1.5),
+        ("seed", 2**31 - 1, 2**31),
     ],
 )
-def test_amounts_that_no_run_finishes_with(field, most, too_much):
-    most, too_much = ([*value] if isinstance(value, range) else value for value in (most, too_much))
+def test_values_that_are_too_large(field, most, too_much):
     update(Config(), {field: most})
     with pytest.raises(ConfigError, match=rf"^{field} = .* cannot be used: expected .*\d") as caught:
         update(Config(), {field: too_much})
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "shown"),
-    [
-        ("learner.hidden_layers", 101, "101"),  # dqn has another default for it
-        ("learner.discount_end", 1.0, "1.0"),
-        ("log.snapshot_steps", [100, 0], "0"),
-        ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit'"),
-    ],
-)
-def test_limits_hold_in_learners_unions_and_tuples(field, value, shown):
-    config = update(Config(), {"learner": "dqn", "learner.discount_end": None})
-    with pytest.raises(ConfigError, match=rf"^{field} = {shown} cannot be used: expected "):
-        update(config, {field: value})
-
-
-@pytest.mark.parametrize(("cls", "name"), [(c, n) for c, ns in NOT_NEGATIVE.items() for n in ns])
-def test_values_that_may_be_zero(cls, name):
-    cls(**{name: 0})
-    with pytest.raises(ConfigError, match=f"^{name} = -1 cannot be used: expected "):
-        cls(**{name: -1})
-
-
-@pytest.mark.parametrize(
-    ("cls", "values"),
-    [
-        (LearnerConfig, {"discount": 1.0}),
-        (LearnerConfig, {"target_tau": 1.5}),
-        (LogConfig, {"eval_epsilon": 1.5}),
-        (Config, {"seed": 2**31}),
-        (Config, {"updates_per_step": float("inf")}),
-    ],
-)
-def test_values_that_are_too_large(cls, values):
-    with pytest.raises(ConfigError):
-        cls(**values)
-
-
 # --- what the command line says ---------------------------------------------------------------------------
 
 
-def config_classes():
-    for path in sorted(Path(voidrl.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
-                yield pytest.param(node, id=f"{path.stem}.{node.name}")
+CONFIG_CLASSES = {
+    f"{path.stem}.{node.name}": node
+    for path in sorted(Path(voidrl.__file__).parent.rglob("*.py"))
+    for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    if isinstance(node, ast.ClassDef) and node.name.endswith("Config")
+}
 
 
-@pytest.mark.parametrize("node", list(config_classes()))
-def test_every_field_of_every_config_has_its_docstring(node):
-    assert ast.get_docstring(node)
-    assert any("dataclass" in ast.unparse(d) and "frozen=True" in ast.unparse(d) for d in node.decorator_list)
-    for field, below in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field.annotation):
-            words = below.value if isinstance(below, ast.Expr) else None
-            written = isinstance(words, ast.Constant) and isinstance(words.value, str) and words.value.strip()
-            assert written, f"{node.name}.{field.target.id} has no docstring under it"
-            assert field.value is not None, f"{node.name}.{field.target.id} has no default"
-
-
-def test_the_configs_are_found():
-    names = {case.values[0].name for case in config_classes()}
-    assert {
-        "Config",
-        "EncoderConfig",
-        "APTConfig",
-        "SimCLRConfig",
-        "DQNConfig",
-        "SACConfig",
-        "DDPGConfig",
-    } <= names
+def test_every_field_of_every_config_has_its_docstring():
+    names = {node.name for node in CONFIG_CLASSES.values()}
+    assert {"Config", "EncoderConfig", "APTConfig", "SimCLRConfig", "SACConfig"} <= names
+    for name, node in CONFIG_CLASSES.items():
+        assert ast.get_docstring(node), name
+        decorators = [ast.unparse(d) for d in node.decorator_list]
+        assert any("dataclass" in d and "frozen=True" in d for d in decorators), name
+        for field, below in zip(node.body, [*node.body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field.annotation):
+                words = below.value.value if isinstance(below, ast.Expr) else None
+                assert isinstance(words, str), f"{name}.{field.target.id} has no docstring under it"
+                assert words.strip(), f"{name}.{field.target.id} has an empty docstring under it"
+                assert field.value is not None, f"{name}.{field.target.id} has no default"
 
 
 def test_every_piece_starts_with_its_own_name():

@@ -17,58 +17,21 @@ def resolved(capsys, *words):
 
 
 WALKER = ("pretrain", "dmc/walker", "--preset", "urlb-states")  # the default where there is a GPU
-# A command, the one that it is compared with, and every field outside `representation` that differs.
 COMBINATIONS = {
     "another method": (
         (*WALKER, "--method", "rnd"),
         WALKER,
         {"method.name": ("rnd", "command"), "representation.name": ("learner", "method rnd")},
     ),
-    "a method with skills": (
-        (*WALKER, "--method", "diayn"),
-        WALKER,
-        {
-            "method.name": ("diayn", "command"),
-            "representation.name": ("identity", "method diayn"),
-        },
-    ),
-    "a method that reads its representation": (
-        (*WALKER, "--method", "icm"),
-        WALKER,
-        {
-            "method.name": ("icm", "command"),
-            "representation.encoder.feature_dim": (0, "recipe icm"),
-        },
-    ),
-    "random actions": (
-        (*WALKER, "--method", "random"),
-        WALKER,
-        {"method.name": ("random", "command"), "representation.name": ("identity", "method random")},
-    ),
     "raw states": (  # URLB's APT(Ind)
         (*WALKER, "--representation", "identity"),
         WALKER,
         {"representation.name": ("identity", "command"), "method.particle": ("next", "recipe apt")},
     ),
-    "a fixed encoder": (
-        (*WALKER, "--representation", "fixed"),
-        WALKER,
-        {"representation.name": ("fixed", "command")},
-    ),
-    "another learner": (
-        (*WALKER, "--learner", "sac"),
-        WALKER,
-        {"learner.name": ("sac", "command")},
-    ),
     "a value": (
         (*WALKER, "--method", "rnd", "--learner.n-step", "5"),
         (*WALKER, "--method", "rnd"),
         {"learner.n_step": (5, "command")},
-    ),
-    "a fixed encoder on images": (
-        ("pretrain", MAZE, "--preset", "atari-paper", "--representation", "fixed"),
-        ("pretrain", MAZE, "--preset", "atari-paper"),
-        {"representation.name": ("fixed", "command"), "encoder_trainers": ([], "default")},
     ),
     "from scratch": (
         ("train", MAZE, "--preset", "atari-paper"),
@@ -78,11 +41,6 @@ COMBINATIONS = {
             "steps": (100_000, "protocol atari-paper"),
             "learner.learning_rate": (1e-3, "protocol atari-paper"),
         },
-    ),
-    "another protocol": (
-        ("pretrain", MAZE, "--preset", "maze-demo", "--method", "positive"),
-        ("pretrain", MAZE, "--preset", "maze-demo"),
-        {"method.name": ("positive", "command"), "representation.name": ("learner", "method positive")},
     ),
 }
 

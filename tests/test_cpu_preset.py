@@ -12,8 +12,7 @@ import torch
 import voidrl
 from voidrl.agent.cost import update_gflop
 from voidrl.cli import main as cli
-from voidrl.config import flat
-from voidrl.presets.presets import PRESETS, default_preset
+from voidrl.presets.presets import default_preset
 from voidrl.training import build
 from voidrl.training.build import cpu_preset_note
 from voidrl.training.layers import layers_for
@@ -71,15 +70,6 @@ def test_nothing_is_hopeless_on_a_gpu(monkeypatch):
     assert cpu_preset_note("atari/pong", PONG, built(PONG, "atari/pong")) == ""
 
 
-def test_options_of_the_default_learner_are_options_of_the_preset():
-    """Or a command line that was right would be refused where there is no GPU."""
-    for env, default in (("atari/pong", "atari-paper"), ("dmc/walker", "urlb-states")):
-        learners = [
-            layers_for(env, "pretrain", name)[0].values["learner"]["name"] for name in (default, "cpu")
-        ]
-        assert learners[0] == learners[1]
-
-
 @pytest.mark.parametrize("side", [7, 20, 36, 84, 210])
 @pytest.mark.parametrize("discrete", [True, False])
 def test_light_encoders_read_images_of_any_size(side, discrete):
@@ -128,17 +118,6 @@ def test_the_command_line_chooses_alike_and_names_the_source(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["learner.batch_size"] == {"value": 256, "source": "default"}
     assert err == ""
-
-
-def test_the_list_of_presets_has_it(capsys):
-    assert cli.main(["list", "presets"]) == 0
-    assert PRESETS["cpu"].about.partition(";")[0] in capsys.readouterr().out
-
-
-def test_no_other_preset_changed():
-    """The tables for families of environments are the preset's alone."""
-    assert {name for name, preset in PRESETS.items() if preset.tables and not preset.families} == {"cpu"}
-    assert "env.dmc.observation" not in flat(PRESETS["cpu"].values_for("atari/pong"))
 
 
 # Learning

@@ -50,19 +50,11 @@ def test_a_run_with_one_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "stack", "sentence"),
     [
-        (
-            DISCRETE,
-            "WrongShape",
-            r"maps 2 observations of 4 to \(2,\): expected a tensor",
-        ),
+        (DISCRETE, "WrongShape", r"maps 2 observations of 4 to \(2,\): expected a tensor"),
         (DISCRETE, "WrongBatch", r"maps 2 observations of 4 to \(1, 5\)"),
         (DISCRETE, "Returns", "maps 2 observations of 4 to list: expected a tensor"),
         (DISCRETE, "NeedsMore", r"cannot be built \(TypeError.*whose only required argument is obs_shape"),
-        (
-            DISCRETE,
-            "Broken",
-            r"cannot read observations of 4 \(RuntimeError.*expected a network",
-        ),
+        (DISCRETE, "Broken", r"cannot read observations of 4 \(RuntimeError.*expected a network"),
         (DISCRETE, "NoModule", r"expected a subclass of torch\.nn\.Module"),
         (DISCRETE, "Missing", r"encoder stack 'custom_encoders:Missing' cannot be imported"),
     ],

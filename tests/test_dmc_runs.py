@@ -7,12 +7,10 @@ import pytest
 
 import voidrl
 from voidrl.api import load
-from voidrl.config import Config, merge, update
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
-from voidrl.training.layers import layers_for
 
 pytest.importorskip("dm_control")
 
@@ -54,19 +52,13 @@ def test_frames_are_counted_beside_steps(tmp_path):
     assert [row["frames"] for row in read_metrics(tmp_path / "run")] == [80, 160]
 
 
-@pytest.mark.parametrize(
-    "start", [voidrl.train, lambda env, **options: voidrl.finetune(options.pop("run"), env)]
-)
-def test_a_domain_has_nothing_to_be_trained_on(start, pretrained, tmp_path):
-    options = {"config": TINY, "out": tmp_path / "run"} if start is voidrl.train else {"run": pretrained}
-    with pytest.raises(
-        ConfigError, match=r"'dmc/pendulum' is a domain without a reward.*dmc/pendulum_swingup"
-    ):
-        start("dmc/pendulum", **options)
+def test_a_domain_has_nothing_to_be_trained_on_or_evaluated_on(pretrained, tmp_path):
+    sentence = r"'dmc/pendulum' is a domain without a reward.*dmc/pendulum_swingup"
+    with pytest.raises(ConfigError, match=sentence):
+        voidrl.train("dmc/pendulum", config=TINY, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match=sentence):
+        voidrl.finetune(pretrained, "dmc/pendulum", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_pretrained_agent_needs_a_task_to_be_evaluated(pretrained):
     with pytest.raises(ConfigError, match="expected dmc/pendulum_swingup"):
         voidrl.evaluate(pretrained)
 
@@ -146,19 +138,3 @@ def test_a_run_in_processes_goes_on_as_if_it_had_not_stopped(tmp_path):
     resumed = voidrl.resume(tmp_path / "resumed", steps=80)
     for name, value in straight.tensors().items():
         assert value.equal(resumed.tensors()[name]), name
-
-
-@pytest.mark.parametrize("phase", ["pretrain", "train"])
-def test_from_scratch_an_agent_has_what_one_has_to_be_fine_tuned(phase):
-    def values(env, preset):
-        layers = layers_for(env, phase, preset)
-        return update(Config(), merge({"method": "apt"}, *(layer.values for layer in layers)))
-
-    states = values("dmc/walker_run", None)
-    expected = {"pretrain": (2_000_000, (100_000, 500_000, 1_000_000, 2_000_000)), "train": (100_000, ())}
-    assert (states.steps, states.log.snapshot_steps) == expected[phase]
-    fast = values("atari/pong", "atari-fast")
-    expected = {"pretrain": (10_000_000, 0.0625, 20_000), "train": (100_000, 0.125, 1600)}
-    assert (fast.steps, fast.updates_per_step, fast.warmup_steps) == expected[phase]
-    paper = values("atari/pong", "atari-paper")
-    assert paper.learner.learning_rate == {"pretrain": 1e-4, "train": 1e-3}[phase]

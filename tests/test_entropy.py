@@ -11,21 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import brute_force, points
+from helpers import brute_force, needs_cuda, points
 
 from voidrl import entropy
 from voidrl.entropy import RunningMean, knn_distances, particle_entropy, particle_reward, random_distances
 from voidrl.errors import ConfigError, NeighborError, UnknownNameError
 
 SRC = str(Path(entropy.__file__).parents[1])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine two threads mostly wait for each other
-    yield
-    torch.set_num_threads(threads)
 
 
 # --- k nearest neighbors -----------------------------------------------------------------------------------
@@ -50,8 +42,7 @@ def test_neighbors_equal_brute_force(n, m, d, exclude_self):
     )
 
 
-@pytest.mark.parametrize("elements", [1, 40, 41 * 7, 41 * 39, 10**6])
-@pytest.mark.parametrize("max_queries", [1, 7, 40, 41])
+@pytest.mark.parametrize(("elements", "max_queries"), [(1, 41), (40, 7), (41 * 7, 1), (41 * 39, 40)])
 def test_chunk_borders_change_nothing(monkeypatch, elements, max_queries):
     pool = points(57, 3)
     pool[50] = pool[3]
@@ -59,7 +50,6 @@ def test_chunk_borders_change_nothing(monkeypatch, elements, max_queries):
     monkeypatch.setattr(entropy, "_MAX_QUERIES", max_queries)
     monkeypatch.setattr(entropy, "_MAX_ELEMENTS", {"cpu": elements, "cuda": elements})
     assert torch.equal(knn_distances(pool[:41], pool, 6, exclude_self=True), whole)
-    torch.testing.assert_close(whole.double(), brute_force(pool[:41], pool, 6, True), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("d", [5, 64])
@@ -80,17 +70,14 @@ def test_self_is_left_out_by_index_so_copies_count():
     assert torch.equal(knn_distances(z, z, 3, exclude_self=True), expected)
 
 
-def test_queries_may_be_the_beginning_of_a_larger_pool():
-    pool = torch.tensor([[0.0], [10.0], [0.5], [11.0]])
-    assert torch.equal(knn_distances(pool[:2], pool, 1, exclude_self=True), torch.tensor([[0.5], [1.0]]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_any_float_dtype(dtype):
-    z = points(20, 4).to(dtype)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
+def test_any_dtype_and_no_queries(dtype):
+    z = (3 * points(20, 4)).to(dtype)
     found = knn_distances(z, z, 3, exclude_self=True)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), brute_force(z, z, 3, exclude_self=True), rtol=1e-6, atol=0)
+    assert particle_entropy(z) == particle_entropy(z.double() if dtype == torch.float64 else z.float())
+    assert knn_distances(z[:0], z, 2).shape == (0, 2)
 
 
 def test_float64_keeps_what_float32_cannot_hold():
@@ -115,10 +102,6 @@ def test_no_gradient_and_no_change_of_the_input():
     assert not knn_distances(z, z, 2, exclude_self=True).requires_grad
     assert not particle_reward(z).requires_grad
     assert torch.equal(z.detach(), before)
-
-
-def test_no_queries_give_no_rows():
-    assert knn_distances(points(0, 3), points(9, 3), 2).shape == (0, 2)
 
 
 def test_memory_is_linear_in_the_pool():
@@ -176,23 +159,17 @@ CORRELATED = torch.tensor([[2.0, 0.9, 0.3], [0.9, 1.0, -0.2], [0.3, -0.2, 0.5]])
 
 @pytest.mark.parametrize(
     ("covariance", "tolerance"),
-    [
-        (torch.eye(1), 0.05),
-        (CORRELATED[:2, :2], 0.05),
-        (CORRELATED, 0.05),
-        (torch.eye(5), 0.1),
-    ],
-    ids=["1d", "2d-correlated", "3d-correlated", "5d"],
+    [(torch.eye(1), 0.05), (CORRELATED, 0.05), (torch.eye(5), 0.1)],
+    ids=["1d", "3d-correlated", "5d"],
 )
 def test_entropy_of_gaussians(covariance, tolerance):
     z = points(6000, len(covariance)) @ torch.linalg.cholesky(covariance).T
     assert particle_entropy(z).item() == pytest.approx(gaussian_entropy(covariance), abs=tolerance)
 
 
-@pytest.mark.parametrize(("sides", "k"), [((4.0,), 1), ((2.0, 0.1), 5)])
-def test_entropy_of_uniforms(sides, k):
-    z = torch.rand(6000, len(sides), generator=torch.Generator().manual_seed(1)) * torch.tensor(sides)
-    assert particle_entropy(z, k).item() == pytest.approx(sum(map(math.log, sides)), abs=0.05)
+def test_entropy_of_uniforms():
+    z = torch.rand(6000, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([2.0, 0.1])
+    assert particle_entropy(z, 5).item() == pytest.approx(math.log(2.0 * 0.1), abs=0.05)
 
 
 def test_entropy_by_hand():
@@ -202,11 +179,6 @@ def test_entropy_by_hand():
     assert found.dtype == torch.float64
     assert found.shape == ()
     assert found.item() == pytest.approx(expected, abs=1e-7)
-
-
-def test_entropy_of_a_scaled_distribution_grows_by_d_log_scale():
-    z = points(500, 4)
-    assert (particle_entropy(8 * z) - particle_entropy(z)).item() == pytest.approx(4 * math.log(8), abs=1e-6)
 
 
 def test_copies_lower_the_entropy_but_keep_it_finite():
@@ -226,11 +198,10 @@ def test_copies_lower_the_entropy_but_keep_it_finite():
 # --- reward -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("power", [1.0, 2, 0.5, "dim"])
-@pytest.mark.parametrize("c", [0.0, 0.1, 1.0])
-def test_reward_equals_brute_force_for_every_option(k, power, c):
-    z, others = points(24, 6), points(40, 6, seed=1)
+@pytest.mark.parametrize("c", [0.0, 1.0])
+def test_reward_equals_brute_force_for_every_option(power, c):
+    z, others, k = points(24, 6), points(40, 6, seed=1), 5
     for particles, include_self, average in itertools.product((None, others), (False, True), (False, True)):
         pool = z if particles is None else particles
         distances = brute_force(z, pool, k - include_self, exclude_self=particles is None)
@@ -238,33 +209,10 @@ def test_reward_equals_brute_force_for_every_option(k, power, c):
             distances = torch.cat([torch.zeros(24, 1), distances], dim=1)
         powered = distances ** (6 if power == "dim" else power)
         expected = (c + (powered.mean(dim=1) if average else powered[:, -1])).log()
-        found = particle_reward(
-            z,
-            particles=particles,
-            k=k,
-            c=c,
-            distance_power=power,
-            include_self=include_self,
-            average=average,
-        )
+        options = {"k": k, "c": c, "include_self": include_self, "average": average}
+        found = particle_reward(z, particles=particles, distance_power=power, **options)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_include_self_is_the_authors_topk():
-    # Their code: all pairwise distances of the batch, the 12 smallest with the zero of the point itself.
-    z = points(64, 15)
-    distances = (z[:, None] - z[None]).norm(dim=-1).topk(12, dim=1, largest=False).values
-    torch.testing.assert_close(particle_reward(z, k=12, include_self=True), (1 + distances.mean(1)).log())
-
-
-def test_random_neighbors_in_the_reward():
-    torch.manual_seed(0)
-    z = points(32, 4)
-    nearest, random = particle_reward(z), particle_reward(z, neighbors="random")
-    assert (random >= nearest - 1e-6).all()
-    assert random.mean() > nearest.mean()
-    torch.testing.assert_close(particle_reward(z, k=31, neighbors="random"), particle_reward(z, k=31))
 
 
 def test_reward_is_finite_for_copies_and_for_wide_features():
@@ -282,63 +230,39 @@ def test_rewards_of_points_close_together_are_not_rounded_to_zero(power):
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
 
 
-def test_reward_does_not_depend_on_order_or_place():
-    z, order = points(60, 5), torch.randperm(60)
-    reward = particle_reward(z)
-    torch.testing.assert_close(particle_reward(z[order]), reward[order])
-    torch.testing.assert_close(particle_reward(z + 100), reward, rtol=0, atol=1e-4)  # rounding of z + 100
-    rotation = torch.linalg.qr(points(5, 5, seed=2)).Q
-    torch.testing.assert_close(particle_reward(z @ rotation), reward, rtol=1e-5, atol=1e-5)
-    assert particle_entropy(z[order]).item() == pytest.approx(particle_entropy(z).item(), abs=1e-9)
-
-
-def test_the_lonely_point_earns_most():
-    z = torch.cat([0.1 * points(30, 3), torch.full((1, 3), 4.0)])
-    assert particle_reward(z).argmax() == 30
-
-
 # --- bad input ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("search", [knn_distances, random_distances])
 def test_errors_name_the_value_what_there_is_and_the_remedy(search):
     z = points(8, 3)
-    with pytest.raises(NeighborError, match=r"k = 0 neighbors .* 8 particles.* expected 1 to 8"):
-        search(z, z, 0)
-    with pytest.raises(NeighborError, match=r"k = 9 neighbors .* 8 particles.* larger batch or pool"):
-        search(z, z, 9)
-    with pytest.raises(NeighborError, match=r"k = 8 neighbors .* 7 other particles.* expected 1 to 7"):
-        search(z, z, 8, exclude_self=True)
-    with pytest.raises(ConfigError, match=r"queries \(8, 3\) and particles \(8, 2\)"):
-        search(z, z[:, :2], 1)
-    with pytest.raises(ConfigError, match=r"queries \(3,\) and particles \(8, 3\)"):
-        search(z[0], z, 1)
-    with pytest.raises(ConfigError, match=r"starts with the queries.*\(8, 3\) and particles \(4, 3\)"):
-        search(z, z[:4], 1, exclude_self=True)
-
-
-def test_whole_numbers_are_widened():
-    z = torch.arange(20).reshape(10, 2) ** 2
-    assert particle_entropy(z) == particle_entropy(z.float())
-    assert particle_entropy(torch.ones(9, 2, dtype=torch.int64)) == particle_entropy(torch.ones(9, 2))
+    for error, sentence, queries, particles, k, exclude_self in (
+        (NeighborError, r"k = 0 neighbors .* 8 particles.* expected 1 to 8", z, z, 0, False),
+        (NeighborError, r"k = 9 neighbors .* 8 particles.* larger batch or pool", z, z, 9, False),
+        (NeighborError, r"k = 8 neighbors .* 7 other particles.* expected 1 to 7", z, z, 8, True),
+        (ConfigError, r"queries \(8, 3\) and particles \(8, 2\)", z, z[:, :2], 1, False),
+        (ConfigError, r"queries \(3,\) and particles \(8, 3\)", z[0], z, 1, False),
+        (ConfigError, r"starts with the queries.*\(8, 3\) and particles \(4, 3\)", z, z[:4], 1, True),
+    ):
+        with pytest.raises(error, match=sentence):
+            search(queries, particles, k, exclude_self=exclude_self)
 
 
 def test_errors_of_the_reward():
     z = points(8, 3)
-    with pytest.raises(NeighborError, match=r"k = 9 .* 7 other .* the point itself .*expected 2 to 8"):
-        particle_reward(z, k=9, include_self=True)
-    with pytest.raises(NeighborError, match="expected 2 to 8"):
-        particle_reward(z, k=1, include_self=True)
+    neighbors = r"k = 9 .* 7 other .* the point itself .*expected 2 to 8"
+    for options, error, sentence in (
+        ({"k": 9, "include_self": True}, NeighborError, neighbors),
+        ({"k": 1, "include_self": True}, NeighborError, "expected 2 to 8"),
+        ({"distance_power": -1}, ConfigError, "distance_power = -1"),
+        ({"distance_power": "dims"}, ConfigError, "distance_power = 'dims'"),
+        ({"c": -1.0}, ConfigError, "c = -1"),
+        ({"neighbors": "neerest"}, UnknownNameError, "did you mean 'nearest'"),
+    ):
+        with pytest.raises(error, match=sentence):
+            particle_reward(z, **options)
     with pytest.raises(NeighborError, match="0 other particles"):
         particle_entropy(z[:1])
-    with pytest.raises(ConfigError, match="distance_power = -1"):
-        particle_reward(z, distance_power=-1)
-    with pytest.raises(ConfigError, match="distance_power = 'dims'"):
-        particle_reward(z, distance_power="dims")
-    with pytest.raises(ConfigError, match="c = -1"):
-        particle_reward(z, c=-1.0)
-    with pytest.raises(UnknownNameError, match="did you mean 'nearest'"):
-        particle_reward(z, neighbors="neerest")
 
 
 # --- running mean -------------------------------------------------------------------------------------------
@@ -375,16 +299,6 @@ def test_exponential_mean_is_bias_corrected():
         assert running.mean.item() == pytest.approx(ema / (1 - 0.9**step), rel=1e-6)
 
 
-def test_running_mean_goes_through_a_state_dict():
-    one, other = RunningMean(), RunningMean()
-    one.update(torch.rand(10))
-    other.load_state_dict(one.state_dict())
-    assert set(one.state_dict()) == {"mean", "total", "count"}
-    for running in (one, other):
-        running.update(torch.full((4,), 3.0))
-    assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
-
-
 def test_running_mean_before_and_without_signal():
     running, x = RunningMean(), torch.tensor([1.0, 2.0])
     assert torch.equal(running(x), x)
@@ -399,7 +313,7 @@ def test_running_mean_before_and_without_signal():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("d", [15, 200])
 def test_a_captured_graph_gives_the_same(d):
     z, running = points(64, d).cuda(), RunningMean().cuda()
@@ -428,7 +342,7 @@ def test_a_captured_graph_gives_the_same(d):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("m", "d", "k"), [(300, 5, 7), (5000, 15, 7), (2000, 200, 7), (300, 5, 200)])
 def test_gpu_equals_brute_force(m, d, k, dtype):

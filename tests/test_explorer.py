@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, shake
-from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
+from tiny_runs import Walk, assert_same_run, copy_as_of, make_continuous, newest, tiny
 
 import voidrl
 from voidrl.agent.explorer import Explorer
@@ -73,12 +73,6 @@ def test_a_warm_up_by_the_policy_is_by_the_pretrained_one_if_heads_are_new(tmp_p
     assert actions == [LAST] * 9 + [FIRST] * 11
     assert all(torch.equal(before[name], tensor) for name, tensor in source.tensors().items())
     assert agent.act(np.zeros(3, np.float32)) == FIRST  # which is all that acts outside the run
-
-
-def test_kept_heads_warm_up_without_an_explorer(tmp_path, source, taken):
-    _, actions = tune(source, tmp_path / "run", taken, steps=12, heads="pretrained")
-    assert actions == [LAST] * 12
-    assert not any(name.startswith("explorer") for name in newest(tmp_path / "run")[0])
 
 
 def test_after_the_warm_up_the_pretrained_policy_acts_in_stretches_that_become_rarer(
@@ -175,11 +169,7 @@ def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp
     voidrl.finetune(tmp_path / "source", env, steps=24, out=straight, config=config)
     shutil.rmtree(tmp_path / "source")
     for step in (6, 12):  # within the warm-up, and among the stretches
-        out = tmp_path / f"from{step}"
-        shutil.copytree(straight, out)
-        for later in (out / "checkpoints").iterdir():
-            if int(later.name.removeprefix("step_")) > step:
-                shutil.rmtree(later)
+        out = copy_as_of(straight, tmp_path / f"from{step}", step)
         saved = newest(out)[0]
         assert any(name.startswith("explorer.safetensors/") for name in saved)
         agent = voidrl.resume(out, env=env)

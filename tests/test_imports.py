@@ -28,13 +28,7 @@ def test_the_core_loads_no_environments(core_modules):
 
 
 def test_the_core_loads_no_recipes_and_no_hub(core_modules):
-    unwanted = (
-        "voidrl.presets.",
-        "voidrl.experiments.",
-        "voidrl.report.",
-        "voidrl.sharing.",
-        "voidrl.cli.",
-    )
+    unwanted = ("voidrl.presets.", "voidrl.experiments.", "voidrl.report.", "voidrl.sharing.", "voidrl.cli.")
     assert not [name for name in core_modules if name.startswith(unwanted)]
     assert not core_modules & {"huggingface_hub", "stable_baselines3", "matplotlib"}
 

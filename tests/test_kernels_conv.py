@@ -6,25 +6,15 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from helpers import KERNEL_DEVICES, needs_cuda
+
 from voidrl.config import EncoderConfig
 from voidrl.kernels import conv, conv_check
 from voidrl.kernels.conv import Launch, conv_stack, suits
 from voidrl.nets import ConvStack, Encoder, check_convolutions
 from voidrl.types import EnvSpec
 
-DEVICES = [
-    pytest.param(
-        "cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled, not interpreted")
-    ),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = pytest.mark.parametrize("device", KERNEL_DEVICES)
 
 
 def shapes(weights):
@@ -142,7 +132,7 @@ def test_the_input_has_a_gradient_too(device):
 
 
 def test_any_layout_of_the_gradient_will_do(device):
-    stack = make("padded", device)
+    stack = make("one", device)
     x = stack[0].bfloat16()
     y = conv_stack(x, *stack[1:])
     last = torch.randn_like(y)
@@ -183,7 +173,7 @@ def test_settings_change_nothing_but_speed(device, monkeypatch):
 
 
 def test_compiled_as_one_opaque_operation(device):
-    stack = make("padded", device)
+    stack = make("one", device)
     x = stack[0].bfloat16()
 
     def loss(x, *rest):
@@ -217,7 +207,7 @@ def test_what_the_kernels_take(device):
     assert not suits(x, shapes(weights), [5, *strides[1:]])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("stride", [1, 2])
 def test_many_rounds_do_not_overwrite_what_products_read(stride, device):
     """With few images a program takes a round or two, and its copies of later ones meet no product."""
@@ -245,7 +235,7 @@ def test_many_rounds_do_not_overwrite_what_products_read(stride, device):
         close(actual, gradient, 0.005)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_captured_in_a_graph(device):
     stack = make("pairs", device)
     x = stack[0].bfloat16()
@@ -285,8 +275,7 @@ def small_stack(device, monkeypatch):
     return check
 
 
-@pytest.mark.parametrize(("stack", "frame_shape"), [("drq", (3, 20, 20)), ("nature", (1, 40, 40))])
-def test_convolutions_that_agree_are_used(small_stack, stack, frame_shape, monkeypatch):
+def test_convolutions_that_agree_are_used(small_stack, monkeypatch):
     """ReLU, as `nature` has it, makes other units active in bfloat16 than in float32: no reason to refuse."""
     compared, mismatch = [], conv_check.mismatch
 
@@ -297,7 +286,7 @@ def test_convolutions_that_agree_are_used(small_stack, stack, frame_shape, monke
         return compared[-1]
 
     monkeypatch.setattr(conv_check, "mismatch", compare)
-    assert small_stack(stack, frame_shape) == (True, [])
+    assert small_stack("nature", (1, 40, 40)) == (True, [])
     assert compared == [""]
 
 
@@ -318,7 +307,7 @@ class Scaled(torch.autograd.Function):
     [
         (Scaled.apply, "gradient of weight 0 is off by"),
         (lambda y: y + 1e-3 * torch.randn_like(y), "output differs between equal calls"),
-        (lambda y: y.no_such_thing, "AttributeError"),
+        pytest.param(lambda y: y.no_such_thing, "AttributeError", marks=pytest.mark.slow),
     ],
     ids=["gradient", "race", "error"],
 )

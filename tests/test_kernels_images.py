@@ -124,15 +124,6 @@ def test_what_it_is_given_need_not_be_contiguous():
     check(source, index, None, None, torch.float32, 8)
 
 
-def test_a_shift_by_hand():
-    source = torch.tensor([[0, 51, 102], [153, 204, 255]], dtype=torch.uint8, device=DEVICE).view(1, 1, 2, 3)
-    index = torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)
-    shift = torch.tensor([[1, 0], [0, -1]], device=DEVICE)
-    made = images(source, index, shift, None, 0.0, 1, 8, torch.float32)[:, 0].cpu() + 0.5
-    wanted = torch.tensor([[[0.6, 0.8, 1.0], [0.6, 0.8, 1.0]], [[0.0, 0.0, 0.2], [0.6, 0.6, 0.8]]])
-    assert torch.allclose(made, wanted)
-
-
 def test_a_ring_may_be_larger_than_an_int32():
     if DEVICE.type != "cuda":
         pytest.skip("needs gigabytes: runs on a CUDA device")

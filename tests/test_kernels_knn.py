@@ -12,19 +12,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from helpers import brute_force, points
+from helpers import KERNEL_DEVICES, brute_force, needs_cuda, points
 
 from voidrl import entropy
-from voidrl.kernels import knn, usable
+from voidrl.kernels import knn
 
-HAS_CUDA = torch.cuda.is_available()
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="compiled for the CUDA device instead")),
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")],
-    ),
-]
 WAYS = {  # with small tiles
     "rows": (knn.by_rows, {"TILE": 16}),
     "matrix": (knn.by_matrix, {"MATRIX_TILE": 16}),
@@ -35,7 +27,7 @@ WAYS = {  # with small tiles
 }
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=KERNEL_DEVICES)
 def device(request):
     return request.param
 
@@ -184,13 +176,6 @@ def test_any_strides(device, way):
         assert_exact(way(q, pool, 3, False), brute_force(q.cpu(), pool.cpu(), 3))
 
 
-@pytest.mark.parametrize("name", ["matrix-in-parts", "tiles-in-parts"])
-def test_self_is_left_out_of_every_part(device, name, monkeypatch):
-    z = points(20, 1).to(device)
-    found = way_of(name, monkeypatch)(z, z, 2, True)
-    assert_exact(found, brute_force(z.cpu(), z.cpu(), 2, exclude_self=True))
-
-
 def test_nothing_in_nothing_out(device):
     z = points(9, 3).to(device)
     assert knn.knn_distances(z[:0], z, 2, False).shape == (0, 2)
@@ -237,16 +222,11 @@ def test_the_estimators_use_it(device, monkeypatch):
     assert nats.item() == pytest.approx(entropy.particle_entropy(z).item(), abs=1e-5)
 
 
-def test_usable_only_on_cuda():
-    assert not usable(torch.zeros(1))
-    assert not HAS_CUDA or usable(torch.zeros(1, device="cuda"))
-
-
 # --- at size ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize(
     ("n", "m", "d", "k"),
     [(1024, 1024, 512, 12), (1000, 1000, 15, 12), (100, 3000, 200, 128), (300, 100_003, 15, 10)],
@@ -273,7 +253,7 @@ def test_full_sizes_and_captured(n, m, d, k):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@needs_cuda
 def test_memory_stays_linear_on_the_device():
     pool = torch.randn(1_000_000, 15, device="cuda")
     entropy.knn_distances(pool[:512], pool, 10)

@@ -5,24 +5,14 @@ import torch
 
 pytest.importorskip("triton")
 
+from helpers import KERNEL_DEVICES
+
 from voidrl import kernels
 from voidrl.kernels import priorities as compiled
 from voidrl.replay.priorities import NEW, NONE, Priorities
 
-DEVICES = [
-    pytest.param(
-        "cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled, not interpreted")
-    ),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 pytestmark = [
-    pytest.mark.parametrize("device", DEVICES),
+    pytest.mark.parametrize("device", KERNEL_DEVICES),
     pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning"),  # the interpreter's
 ]
 
@@ -109,19 +99,6 @@ def test_numbers_on_every_boundary_find_the_slot_that_begins_there(device):
     found = values[expected]
     assert found.min() == 1
     torch.testing.assert_close(weight.cpu(), (1 / found).float(), rtol=2e-7, atol=0)
-
-
-def test_weights_are_one_where_priorities_are_equal_and_follow_beta(monkeypatch, device):
-    pair = Pair(monkeypatch, device, 1000)
-    pair.fill(torch.full((1000,), 12345.0))
-    assert pair.draw(5)[1].tolist() == [1.0] * 5
-    pair.fill(skewed(1000), 2.0**32)
-    weights = []
-    for fraction in (0.0, 0.5, 1.0):
-        for priorities in pair.both:
-            priorities.set_progress(fraction)
-        weights.append(pair.draw(5)[1].min().item())
-    assert weights[0] > weights[1] > weights[2]
 
 
 @pytest.mark.parametrize(

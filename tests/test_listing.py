@@ -1,7 +1,6 @@
 """`voidrl list`: whole lines for scripts, tables for people, and no torch."""
 
 import json
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -105,16 +104,21 @@ def test_a_method_of_ones_own_is_listed_with_or_without_a_description(file, tmp_
     assert row["name"] in said(capsys, "methods")
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
-def test_on_a_terminal_methods_stand_under_their_family(columns, monkeypatch):
+def listed_on(monkeypatch, columns, *words):
+    """What `voidrl list` shows on a terminal: its text, and the lines."""
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "COLUMNS", "CI"):
         monkeypatch.delenv(name, raising=False)
     with PseudoTerminal(columns) as terminal:
         monkeypatch.setattr(sys, "stdout", terminal.stream)
-        assert cli.main(["list", "methods"]) == 0
+        assert cli.main(["list", *words]) == 0
         monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-        lines = terminal.lines()
+        return terminal.text(), terminal.lines()
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_on_a_terminal_methods_stand_under_their_family(columns, monkeypatch):
+    _, lines = listed_on(monkeypatch, columns, "methods")
     assert widest(lines) <= columns
     starts = [line.split("-")[0].split(":")[0].split(" ")[0] for line in lines]
     order = ["Knowledge", "rnd", "Data", "apt", "re3", "Baselines", "positive", "random"]
@@ -147,40 +151,19 @@ def test_json_has_numbers_as_they_are(capsys):
     assert overview["games"] == NAMES["games"]
 
 
+@pytest.mark.parametrize("kind", [None, *listing.KINDS])
+def test_on_a_terminal_nothing_is_wider(kind, monkeypatch):
+    for columns in (40, 80) if kind == "methods" else (60,):
+        text, lines = listed_on(monkeypatch, columns, *([kind] if kind else []))
+        assert widest(lines) <= columns
+        assert "\x1b[" in text
+        for name in NAMES.get(kind, ()):
+            assert name in "".join(line.strip() for line in lines)
+
+
 def test_overview_counts_and_names_all_kinds(capsys):
     lines = said(capsys).splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(listing.KINDS)
     games = next(line for line in lines if line.startswith("games"))
     assert games.split()[1] == "57"
     assert "atari/zaxxon" in games
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80])
-def test_on_a_terminal_nothing_is_wider(columns, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "COLUMNS", "CI"):
-        monkeypatch.delenv(name, raising=False)
-    for kind in (None, *listing.KINDS):
-        with PseudoTerminal(columns) as terminal:
-            monkeypatch.setattr(sys, "stdout", terminal.stream)
-            assert cli.main(["list", kind] if kind else ["list"]) == 0
-            monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-            text, lines = terminal.text(), terminal.lines()
-        assert widest(lines) <= columns, kind
-        assert "\x1b[" in text
-        for name in NAMES.get(kind, ()):
-            assert name in "".join(line.strip() for line in lines)
-
-
-def test_an_unknown_kind_is_answered_with_the_nearest(capsys):
-    assert cli.main(["list", "preset"]) == 2
-    assert "did you mean 'presets'" in capsys.readouterr().err
-
-
-def test_no_list_imports_torch():
-    code = (
-        "import sys; from voidrl.cli.main import main; from voidrl.cli.listing import KINDS; main(['list']); "
-    )
-    code += "[main(['list', kind]) for kind in KINDS]; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"

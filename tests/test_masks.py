@@ -7,7 +7,6 @@ from helpers import CPU, fill_replay, make_agent, packed, shake, small_method
 
 from voidrl.agent.explorer import Explorer
 from voidrl.config import EncoderConfig
-from voidrl.engine.engine import Engine
 from voidrl.nets import Encoder
 from voidrl.nets.observations import action_mask, random_allowed, visible, visible_numbers
 from voidrl.probing.play import _Driver
@@ -126,12 +125,6 @@ def test_the_goals_of_sgi_ignore_forbidden_actions():
     assert targets.tolist() == pytest.approx([GOAL_DISCOUNT * v for v in (0.1, 0.2, 0.2, 0.2)])
 
 
-def test_masked_logits_of_rainbow_choose_among_the_allowed():
-    agent = make_agent(SPEC, learner={"name": "rainbow", "atoms": 2, "v_min": 0.0, "v_max": 1.0})
-    logits = torch.tensor([[[0.0, 0.0], [0.0, 9.0], [0.0, 2.0]]]).expand(4, -1, -1)  # Q of 1 > of 2 > of 0
-    assert agent.learner.greedy(logits, ALLOWED).tolist() == [2, 1, 1, 1]
-
-
 @pytest.mark.parametrize("policy", ["random", "sticky"])
 def test_random_play_keeps_to_the_allowed_actions(policy):
     driver = _Driver(policy, np.arange(4), SPEC, np.random.default_rng(0))
@@ -141,15 +134,6 @@ def test_random_play_keeps_to_the_allowed_actions(policy):
         action = driver.act(observations(masks), np.zeros(4, bool), False, 0.0)
         allowed = action_mask(observations(masks), SPEC).numpy()
         assert allowed[np.arange(4), action].all()
-
-
-@pytest.mark.parametrize("representation", ["identity", "sgi"])
-def test_updates_run_without_host_reads(representation):
-    agent = make_agent(SPEC, representation=representation)
-    replay = fill_replay(SPEC)
-    engine = Engine(agent, replay, print)
-    engine.update(0, 2)
-    assert set(engine.choose(torch.zeros(2, 0)).numpy()) <= {0, 1, 2}
 
 
 def test_a_corridor_with_masks_is_learned():

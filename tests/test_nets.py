@@ -2,26 +2,14 @@
 
 import pytest
 import torch
-from helpers import seen_as, shake
+from helpers import needs_cuda, seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import (
-    Conv,
-    DuelingQ,
-    Encoder,
-    FullPrecisionLinear,
-    TwinQ,
-    join,
-    mlp,
-    redraw_noise,
-    rescale,
-    target_copy,
-)
+from voidrl.nets import Conv, DuelingQ, Encoder, TwinQ, mlp, redraw_noise, rescale, target_copy
 from voidrl.nets import encoder as encoder_module
 from voidrl.nets.augment import images, to_layout
-from voidrl.nets.layers import activation
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 
@@ -70,30 +58,23 @@ def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
     assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
 
 
-def test_a_hidden_layer_alone_is_the_output():
+def test_a_hidden_layer_alone_is_the_output_and_without_layers_a_vector_is_itself():
     encoder = Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, hidden_dim=11, activation="relu"))
-    z = encoder(torch.randn(50, 6))
-    assert z.shape == (50, 11)
+    x = torch.randn(50, 6)
+    z = encoder(x)
+    assert z.shape == (50, encoder.feature_dim) == (50, 11)
     assert (z >= 0).all()
     assert (z > 0).any()
-    assert encoder.feature_dim == 11
+    for more in ({}, {"rescale": True}):
+        assert torch.equal(Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, **more))(x), x)
 
 
-def test_a_vector_without_layers_is_itself():
-    x = torch.randn(4, 6)
-    assert torch.equal(Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0))(x), x)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "at_minus_one"), [("elu", nn.ELU, -0.6321206), ("relu", nn.ReLU, 0.0)]
-)
 @pytest.mark.parametrize("stack", SMALLEST)
-def test_activations(name, kind, at_minus_one, stack):
-    assert activation(name)(torch.tensor(-1.0)).item() == pytest.approx(at_minus_one)
-    encoder = Encoder(seen_as((1, 40, 40)), EncoderConfig(stack, activation=name, hidden_dim=8))
-    other = nn.ReLU if kind is nn.ELU else nn.ELU
-    assert any(isinstance(m, kind) for m in encoder.modules())
-    assert not any(isinstance(m, other) for m in encoder.modules())
+def test_activations(stack):
+    for name, kind, other in (("elu", nn.ELU, nn.ReLU), ("relu", nn.ReLU, nn.ELU)):
+        encoder = Encoder(seen_as((1, 40, 40)), EncoderConfig(stack, activation=name, hidden_dim=8))
+        assert any(isinstance(m, kind) for m in encoder.modules())
+        assert not any(isinstance(m, other) for m in encoder.modules())
 
 
 @pytest.mark.parametrize("stack", SMALLEST)
@@ -186,34 +167,12 @@ def test_width_multiplies_channels(stack, channels):
         assert [c.out_channels for c in convolutions] == [max(1, int(c * width)) for c in channels]
 
 
-def test_impala_has_fifteen_convolutions():
-    encoder = Encoder(seen_as((3, 84, 84)), EncoderConfig("impala", width=2.0))
-    out = [m.out_channels for m in encoder.modules() if isinstance(m, nn.Conv2d)]
-    assert out == [32] * 5 + [64] * 10
-
-
-def test_strides_are_the_ones_written_down():
-    strides = {
-        stack: [
-            m.stride[0]
-            for m in Encoder(seen_as((3, 84, 84)), EncoderConfig(stack)).stack
-            if isinstance(m, nn.Conv2d)
-        ]
-        for stack in ("nature", "drq", "paper")
-    }
-    assert strides == {"nature": [4, 2, 1], "drq": [2, 1, 1, 1], "paper": [2, 2, 2, 1]}
-
-
-@pytest.mark.parametrize("stack", ["nature", "impala", "drq", "paper", "auto"])
-def test_vectors_need_the_mlp(stack):
-    with pytest.raises(ConfigError, match=f"'{stack}' cannot read vectors of 7: expected mlp"):
-        Encoder(seen_as((7,)), EncoderConfig(stack))
-
-
-@pytest.mark.parametrize("stack", ["mlp", "auto"])
-def test_images_need_convolutions(stack):
-    with pytest.raises(ConfigError, match=f"'{stack}' cannot read images of 3×84×84: expected nature or drq"):
-        Encoder(seen_as((3, 84, 84)), EncoderConfig(stack))
+@pytest.mark.parametrize("shape", [(7,), (3, 84, 84)])
+def test_vectors_need_the_mlp_and_images_need_convolutions(shape):
+    seen, expected = ("vectors of 7", "mlp") if len(shape) == 1 else ("images of 3×84×84", "nature or drq")
+    for stack in ("nature", "impala", "auto") if len(shape) == 1 else ("mlp", "auto"):
+        with pytest.raises(ConfigError, match=f"'{stack}' cannot read {seen}: expected {expected}"):
+            Encoder(seen_as(shape), EncoderConfig(stack))
 
 
 # --- precision --------------------------------------------------------------------------------------------
@@ -239,7 +198,7 @@ def test_features_are_float32_under_autocast(stack, iterations):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("stack", SMALLEST)
 @torch.no_grad()
 def test_features_on_the_device_are_those_of_the_cpu(stack):
@@ -275,15 +234,6 @@ def test_values_and_actions_are_float32_under_autocast(dueling):
         assert not torch.equal(y, y.bfloat16().float())
         y.sum().backward()
         assert all(p.grad.dtype == torch.float32 for p in network.parameters())
-
-
-def test_the_last_layer_is_exact():
-    layer, x = FullPrecisionLinear(64, 3), torch.randn(5, 64)
-    expected = layer(x)
-    assert torch.equal(expected, nn.functional.linear(x, layer.weight, layer.bias))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(layer(x), expected)
-        assert torch.equal(layer(x.bfloat16()), layer(x.bfloat16().float()))
 
 
 # --- heads ------------------------------------------------------------------------------------------------
@@ -324,25 +274,6 @@ def test_twin_heads_are_two_separate_networks():
     assert all(layer.weight.grad[0].any() and not layer.weight.grad[1].any() for layer in layers)
 
 
-def test_twin_heads_may_be_vectors():
-    q = TwinQ(5, 8, 1, outputs=3)(torch.randn(1, 2), torch.randn(1, 1), torch.randn(1, 2))
-    assert q.shape == (2, 1, 3)
-    assert TwinQ(5, 8, 1)(torch.randn(1, 2), torch.randn(1, 1), torch.randn(1, 2)).shape == (2, 1)
-
-
-def test_dueling_advantages_have_mean_zero():
-    torch.manual_seed(0)
-    head = DuelingQ(6, 4, 16, 1, dueling=True)
-    features, skill = torch.randn(5, 4), torch.randn(5, 2)
-    q = head(features, skill)
-    x = torch.cat([features, skill], -1)
-    assert torch.allclose(q.mean(1, keepdim=True), head.value(x), atol=1e-6)
-    advantage = head.advantage(x)
-    assert torch.allclose(q - q[:, :1], advantage - advantage[:, :1], atol=1e-6)
-    plain = DuelingQ(6, 4, 16, 1, dueling=False)
-    assert torch.equal(plain(features, skill), plain.advantage(x))
-
-
 @pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
 @pytest.mark.parametrize("shared_hidden", [False, True])
 def test_logits_of_atoms_are_dueling_in_each_atom(noisy_sigma, shared_hidden):
@@ -366,19 +297,6 @@ def test_logits_of_atoms_are_dueling_in_each_atom(noisy_sigma, shared_hidden):
     plain = DuelingQ(6, 4, 16, 1, dueling=False, **options)
     x = plain.hidden(torch.cat([features, skill], -1))
     assert torch.equal(plain(features, skill).flatten(1), plain.advantage(x))
-
-
-def test_shared_hidden_layers_serve_both_streams():
-    head = DuelingQ(6, 4, 16, 2, dueling=True, shared_hidden=True)
-    sizes = [tuple(layer.weight.shape) for layer in head.modules() if isinstance(layer, nn.Linear)]
-    assert sizes == [(16, 6), (16, 16), (4, 16), (1, 16)]
-    q = head(torch.randn(3, 6), torch.zeros(3, 0))
-    assert q.shape == (3, 4)
-    assert not head.hidden[0].weight.grad
-    q.sum(1).mean().backward()  # the sum is that of the values alone
-    assert head.hidden[0].weight.grad.any()
-    assert head.advantage[0].weight.grad.abs().max() < 1e-6
-    assert head.first_layers == [head.hidden[0]]
 
 
 @pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
@@ -430,11 +348,6 @@ def test_rescaled_latents_reach_from_zero_to_one_in_each_sample(stack, shape):
     torch.testing.assert_close(latent[:1], encoder.latent(obs[:1]))  # each sample by itself
 
 
-def test_a_vector_without_layers_is_not_rescaled():
-    x = torch.randn(4, 6)
-    assert torch.equal(Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, rescale=True))(x), x)
-
-
 def test_rescaling_by_hand_and_of_a_constant():
     x = torch.tensor([[1.0, 3.0, 5.0], [-4.0, -4.0, -4.0]])
     expected = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
@@ -452,24 +365,6 @@ def test_wide_impala_is_that_of_bbf(share):
     latent = encoder.latent(torch.zeros(1, 4, 84, 84, dtype=torch.uint8))
     assert latent.shape == (1, 128, 11, 11)
     assert (latent >= 0).all()
-
-
-def test_join_takes_what_has_width():
-    a, b, none = torch.randn(3, 2), torch.randn(3, 4), torch.zeros(3, 0)
-    assert torch.equal(join(a, b), torch.cat([a, b], -1))
-    assert torch.equal(join(a, none, b), torch.cat([a, b], -1))
-    assert join(a, none) is a
-    assert join(none, b) is b
-    assert join(none, none).shape == (3, 0)
-
-
-@pytest.mark.parametrize("skill_dim", [0, 3])
-def test_heads_with_and_without_skills(skill_dim):
-    features, skill, action = torch.randn(5, 4), torch.randn(5, skill_dim), torch.randn(5, 2)
-    twin, head = TwinQ(6 + skill_dim, 8, 1), DuelingQ(4 + skill_dim, 3, 8, 1, dueling=True)
-    x = torch.cat([features, skill, action], -1)
-    assert torch.equal(twin(features, skill, action), twin.layers(x.expand(2, *x.shape)).squeeze(-1))
-    assert head(features, skill).shape == (5, 3)
 
 
 def test_a_stack_that_does_not_suit_the_kernels_is_normalized_once(monkeypatch):

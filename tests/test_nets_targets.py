@@ -24,41 +24,6 @@ def norms(encoder):
     return [torch.linalg.matrix_norm(w.flatten(1), 2).item() for w in weights(encoder)]
 
 
-@pytest.mark.parametrize("stack", ["nature", "impala", "mlp"])
-def test_spectral_norm_holds_the_largest_singular_value_at_one(stack):
-    torch.manual_seed(0)
-    shape = (20,) if stack == "mlp" else (4, 40, 40)
-    config = EncoderConfig(stack, hidden_dim=32, spectral_norm_iterations=5)
-    encoder = Encoder(seen_as(shape), config)
-    shake(encoder)
-    for _ in range(20):
-        encoder(torch.rand(2, *shape))
-    assert norms(encoder) == pytest.approx([1.0] * len(weights(encoder)), abs=0.03)
-    free = Encoder(seen_as(shape), EncoderConfig(stack, hidden_dim=32))
-    with torch.no_grad():
-        for weight in weights(free):
-            weight.mul_(5)
-    assert min(norms(free)) > 4
-
-
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations):
-    torch.manual_seed(0)
-    encoder = Encoder(seen_as((8,)), EncoderConfig("mlp", feature_dim=6, spectral_norm_iterations=iterations))
-    linear = shake(encoder).trunk[0]
-    norm, matrix = linear.spectral, linear.weight.detach()
-    u, v = norm.u.clone(), norm.v[0].clone()
-    encoder(torch.randn(2, 8))
-    for _ in range(iterations):
-        u = nn.functional.normalize(matrix @ v, dim=0)
-        v = nn.functional.normalize(matrix.T @ u, dim=0)
-    assert torch.allclose(norm.u, u, atol=1e-6)
-    assert torch.allclose(norm.v[0], v, atol=1e-6)
-    encoder.eval()
-    encoder(torch.randn(2, 8))
-    assert torch.allclose(norm.u, u, atol=1e-6)
-
-
 def test_every_layer_of_an_encoder_is_normalized_and_keeps_its_name():
     config = {"stack": "impala", "hidden_dim": 8, "feature_dim": 4}
     normed = Encoder(seen_as((3, 20, 20)), EncoderConfig(**config, spectral_norm_iterations=1))
@@ -102,22 +67,6 @@ def test_follow_is_an_exponential_average_of_weights_and_buffers():
     assert online.weight.tolist() == [3.0] * 2
     polyak_update(target, online, 1.0)
     assert torch.equal(target.weight, online.weight)
-
-
-def test_a_target_is_a_frozen_copy_of_its_own():
-    encoder = Encoder(seen_as((4,)), EncoderConfig("mlp", spectral_norm_iterations=2))
-    target = target_copy(encoder)
-    x = torch.randn(3, 4)
-    assert torch.equal(target.eval()(x), encoder.eval()(x))
-    assert not any(p.requires_grad for p in target.parameters())
-    assert all(p.requires_grad for p in encoder.parameters())
-    shake(encoder)
-    before = target(x)
-    assert torch.equal(target(x), before)
-    encoder.train()(x)
-    polyak_update(target, encoder, 1.0)
-    assert torch.equal(target(x), encoder.eval()(x))
-    assert not torch.allclose(target(x), before)
 
 
 def normed_encoder(stack):

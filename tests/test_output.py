@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -89,36 +88,6 @@ def test_a_guarded_stream_is_otherwise_the_stream_itself(monkeypatch):
         assert terminal.lines() == ["one", "two"]
 
 
-def test_runs_in_two_threads_leave_the_streams_as_they_were(monkeypatch):
-    """The first to begin may be the first to end."""
-    stream = Broken(errno.EPIPE)
-    monkeypatch.setattr(sys, "stderr", stream)
-    notes: list[str] = []
-    first, second = durable_output(notes.append), durable_output(notes.append)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    print("x", file=sys.stderr)
-    assert len(notes) == 1
-    second.__exit__(None, None, None)
-    assert sys.stderr is stream
-
-
-def test_a_stream_without_flush_is_enough(monkeypatch):
-    class Lines:
-        def __init__(self):
-            self.text = ""
-
-        def write(self, text):
-            self.text += text
-
-    stream = Lines()
-    monkeypatch.setattr(sys, "stdout", stream)
-    with durable_output():
-        print("hello")
-    assert stream.text == "hello\n"
-
-
 def test_an_error_of_the_text_is_not_hidden(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     with durable_output(), pytest.raises(UnicodeEncodeError):
@@ -201,13 +170,6 @@ def test_a_list_whose_reader_has_enough_ends_quietly_as_if_by_sigpipe():
     done = command("list", "methods", stdout=pipe, stderr=subprocess.PIPE)
     os.close(pipe)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_a_list_without_stdout_fails_too():
-    line = shlex.join([sys.executable, "-m", "voidrl.cli.main", "list", "methods"])
-    done = subprocess.run(["sh", "-c", f"exec {line} >&-"], timeout=60, text=True, stderr=subprocess.PIPE)
-    assert done.returncode == 2
-    assert "(Bad file descriptor)" in done.stderr
 
 
 def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path):

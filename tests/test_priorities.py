@@ -1,7 +1,5 @@
 """Prioritized sampling: what is drawn, how often, with which weight, and what is never drawn."""
 
-import shutil
-
 import pytest
 import torch
 from helpers import (
@@ -11,15 +9,14 @@ from helpers import (
     fill_replay,
     make_agent,
     moved,
+    needs_cuda,
     run_loop,
     snapshot,
     spec_of,
     watch_losses,
 )
 from tiny_replays import Oracle
-from tiny_runs import Walk, assert_same_run, newest, tiny
 
-import voidrl
 from voidrl.config import ReplayConfig
 from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError
@@ -148,29 +145,6 @@ def test_weights_are_relative_to_the_rarest_of_the_batch():
         assert weight.tolist() == pytest.approx([(1 / 4) ** beta] * 4 + [1])
 
 
-def test_a_weighted_mean_is_an_unbiased_estimate_of_the_uniform_mean():
-    priorities = long_tailed(40, spread=1.0)
-    p, x = priorities.values[:40] / priorities.values.sum(), torch.randn(40, dtype=torch.float64)
-    slots, weight = priorities.draw(5000)
-    assert len(slots.unique()) == 40
-    w = torch.zeros(40, dtype=torch.float64).index_put((slots,), weight.double())
-    # In expectation over P; the division by the maximum is one factor for all.
-    assert ((p * w * x).sum() / (p * w).sum() - x.mean()).abs() < 1e-6
-    assert ((p * x).sum() - x.mean()).abs() > 0.01
-
-
-def test_draws_do_not_depend_on_the_precision_of_the_networks():
-    found = []
-    for enabled in (False, True):
-        priorities = long_tailed(5000)
-        torch.manual_seed(0)
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            slots, _ = priorities.draw(300)
-            priorities.update(slots, torch.rand(300))
-            found.append([*priorities.draw(300), priorities.values])
-    assert all(map(torch.equal, *found))
-
-
 # In a replay
 
 
@@ -257,7 +231,7 @@ def test_a_loaded_replay_draws_as_the_saved_one():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
     cuda, random = torch.device("cuda", 0), torch.rand(40, 64, dtype=torch.float64)
     here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))
@@ -335,18 +309,6 @@ def test_beta_follows_the_run_and_errors_the_transitions(tmp_path):
     assert priorities.importance == pytest.approx(1.0)
     stored = priorities.values[priorities.values > 0]
     assert len(stored) == len(loop.replay)
-    assert len(stored.unique()) > 10
-
-
-def test_a_run_with_priorities_resumes_bit_for_bit(tmp_path):
-    config = tiny(env__num_envs=2, replay__priority_exponent=0.5, log__keep_last=3)
-    voidrl.train(Walk, steps=40, seed=3, out=tmp_path / "straight", config=config)
-    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
-    shutil.rmtree(max((tmp_path / "resumed" / "checkpoints").iterdir()))
-    assert newest(tmp_path / "resumed")[1]["steps"] < 40
-    voidrl.resume(tmp_path / "resumed")
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
-    stored = newest(tmp_path / "resumed")[0]["replay.safetensors/priority"]
     assert len(stored.unique()) > 10
 
 

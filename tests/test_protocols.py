@@ -60,10 +60,7 @@ def test_from_scratch_only_the_learning_rate_and_the_warm_up_of_the_maze_are_new
     recorded = {**RECORDED[preset]["pretrain"], **RECORDED[preset]["train"]}
     config = flat(to_json(resolve(preset, "train")[0]))
     new = {name for name in recorded if config[name] != recorded[name]}
-    assert new == {
-        "atari-paper": {"learner.learning_rate"},
-        "maze-demo": {"warmup_steps"},
-    }.get(preset, set())
+    assert new == {"atari-paper": {"learner.learning_rate"}, "maze-demo": {"warmup_steps"}}.get(preset, set())
     tuned = task_config(resolve(preset)[0])
     assert config["updates_per_step"] == tuned.updates_per_step
     assert config["warmup_steps"] == tuned.finetune.warmup_steps
@@ -187,25 +184,6 @@ def test_what_sharing_excludes_is_one_sentence():
         dry_build(spec_of("atari-fast"), config)
 
 
-def test_contrast_in_atari_fast_is_that_of_the_paper_with_its_own_f():
-    paper, fast = (resolve(preset, representation="simclr")[0] for preset in ("atari-paper", "atari-fast"))
-    assert resolve("atari-paper")[0] == paper
-    encoder = {f"representation.encoder.{n}" for n in ("activation", "feature_dim", "hidden_dim")}
-    encoder |= {"representation.encoder.spectral_norm_iterations", "representation.batch_size"}
-    changes = {name for name in changed(paper, fast) if name.partition(".")[0] == "representation"}
-    assert changes == encoder
-    assert (fast.share_encoder, fast.encoder_trainers) == ("nothing", ("representation",))
-    assert (fast.representation.batch_size, fast.representation.learning_rate) == (256, 1e-3)
-    demo, _ = resolve("atari-demo", representation="simclr")
-    assert (demo.representation.batch_size, demo.share_encoder) == (32, "nothing")
-
-
-@pytest.mark.parametrize("preset", ["atari-fast", "atari-demo", "atari-authors"])
-def test_densities_keep_the_space_of_few_dimensions(preset):
-    encoder = resolve(preset, method="smm")[0].representation.encoder
-    assert (encoder.feature_dim, encoder.activation, encoder.spectral_norm_iterations) == (5, "elu", 5)
-
-
 def test_the_recipes_of_urlb():
     rnd = resolve("urlb-states", method="rnd")[0].method
     assert (rnd.learning_rate, rnd.rep_dim, rnd.hidden_dim) == (1e-4, 512, 1024)
@@ -234,19 +212,6 @@ def test_another_representation_keeps_the_shape_of_f(preset):
     assert shared == ({"share_encoder"} if preset == "atari-fast" else set())
     assert fixed.encoder_trainers == ()
     assert fixed.method == apt.method
-
-
-def test_naming_the_representation_of_the_recipe_changes_nothing():
-    assert resolve("atari-fast", representation="icm")[0] == resolve("atari-fast")[0]
-    assert resolve("atari-paper", representation="simclr")[0] == resolve("atari-paper")[0]
-    assert (
-        resolve("urlb-states", representation={"name": "icm", "batch_size": 7})[
-            0
-        ].representation.learning_rate
-        == 1e-4
-    )
-    own = resolve("urlb-states", representation="auto")[0]
-    assert own.representation.name == "identity"  # of APT where nothing else is said
 
 
 def test_another_learner_keeps_what_all_learners_have():

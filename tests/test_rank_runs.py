@@ -12,7 +12,7 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, words
 
-from voidrl import api, dist
+from voidrl import dist
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
@@ -145,14 +145,6 @@ def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monke
     assert started == []
     assert main(["resume", out, "--ranks", "2", "--steps", "200"]) == 0
     assert started == [(2, "resume", [out, "--steps", "200"])]
-
-
-def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
-    monkeypatch.setattr(api, "train", lambda *args, **options: None)
-    for rank in range(2):
-        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 2))
-        assert main(["train", ENV, *words()]) == 0
-    assert capsys.readouterr().err.count("method rnd is not used") == 1
 
 
 def test_ranks_within_torchrun_are_refused(monkeypatch):
@@ -299,14 +291,6 @@ def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
     assert codes == [0, 0], messages
     assert any("probe/rarity_correlation" in row for row in read_metrics(out))
-
-
-@pytest.mark.slow
-def test_more_ranks_than_environments_leaves_no_folder(tmp_path):
-    codes, messages = pretrain(3, tmp_path / "run", env__num_envs=2, learner__batch_size=12)
-    assert codes == [2, 2, 2]
-    assert all("cannot be divided among 3 ranks" in message for message in messages)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -25,14 +25,6 @@ class Mine(Method):
 NOT_A_CLASS = 3
 
 
-def test_names_are_the_files():
-    assert {"apt", "positive", "random"} <= set(registry.names("method"))
-    assert {"simclr", "fixed", "identity", "learner"} <= set(registry.names("representation"))
-    assert {"dqn", "sac", "ddpg"} <= set(registry.names("learner"))
-    assert all("base" not in registry.names(kind) for kind in BASES)
-    assert registry.names("method") == sorted(registry.names("method"))
-
-
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k in BASES for n in registry.names(k)])
 def test_every_name_leads_to_its_class_and_back(kind, name):
     cls = registry.find(kind, name)
@@ -113,22 +105,7 @@ def test_a_class_of_one_kind_does_not_hide_a_name_of_another():
 
 
 def test_what_a_file_says_about_its_method_is_read_without_importing_it():
-    source = """
-from voidrl.methods.base import About, Method
-
-class Other(Method):
-    about = About("data", 2020, "other", "Others")
-
-class Mine(Method):
-    about: About = About("competence", None, reward="a" "b", paper="P", skills="both")
-
-class Helper:
-    pass
-"""
-    found = registry.parse_about(source)
-    assert found == {"family": "competence", "year": None, "reward": "ab", "paper": "P", "skills": "both"}
     assert About._fields == registry.ABOUT_FIELDS
-    assert registry.parse_about(source.replace('"a" "b"', "text()")) == {}
     assert registry.read_about("my_module:Class") == registry.read_about("../config") == {}
     for name in registry.names("method"):
         about = registry.find("method", name).about

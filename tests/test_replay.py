@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from tiny_replays import Oracle, line, numbers, steps_of, vector_spec
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from voidrl.engine.host_reads import HostReads
 from voidrl.replay import Replay
 
 CPU = torch.device("cpu")
@@ -121,67 +121,15 @@ def test_a_reset_cuts_the_running_episode_as_a_truncation():
     assert batch.next_obs.flatten().tolist() == [2, 2]
     assert replay.latest().tolist() == [[60]]
     assert len(replay) == 2
-
-
-def test_a_reset_leaves_a_termination_one():
-    replay = line([1, 2], {1: "terminated"})
-    replay.reset(np.full((1, 1), 50, np.float32))
-    assert replay.batch(torch.tensor([0, 1]), 5, 0.5).discount.tolist() == [0, 0]
-
-
-def test_a_reset_before_any_step_writes_only_its_own_frames():
-    replay = line([], {})
-    replay.reset(np.full((1, 1), 5, np.float32))
-    assert not replay.ending.any()
-    assert replay.latest().tolist() == [[5]]
-
-
-def test_one_step_is_a_run_of_one():
-    replay = line([1, 2, 4, 64, 8], {1: "truncated", 2: "terminated"}, capacity=4)
-    slots = torch.arange(len(replay.starts))
-    slots = slots[slots != replay.head]  # those in which a step was taken
-    short, general = replay.segment(slots, 1, 0.5), replay.segment(slots, torch.tensor(1), 0.5, longest=2)
-    for name, value in short._asdict().items():
-        wanted = getattr(general, name)
-        wanted = wanted if name == "discount" else wanted[:, : value.shape[1]]
-        assert torch.equal(value, wanted), name
-        assert value.dtype == wanted.dtype
+    ended, empty = line([1, 2], {1: "terminated"}), line([], {})
+    for each in (ended, empty):
+        each.reset(np.full((1, 1), 5, np.float32))
+        assert each.latest().tolist() == [[5]]
+    assert ended.batch(torch.tensor([0, 1]), 5, 0.5).discount.tolist() == [0, 0]
+    assert not empty.ending.any()
 
 
 # --- frames -----------------------------------------------------------------------------------------------
-
-
-def test_frames_are_named_where_they_lie():
-    oracle = Oracle(2, 10, 3)
-    oracle.reset()
-    for _ in range(30):
-        oracle.step()
-    replay, slots = oracle.replay, oracle.replay.sample(8)
-    source, index = frames = replay.frames_of(slots)
-    assert source is replay.frames
-    assert index.shape == (8, 3)
-    assert torch.equal(index[:, -1], slots)
-    assert torch.equal(frames.stacked(), replay.frames[index].flatten(1, 2))
-    assert torch.equal(frames.stacked(), replay.observations(slots))
-
-
-def test_without_a_stack_a_slot_is_its_frame():
-    replay = line([1, 2, 4], {})
-    slots = torch.tensor([2, 0])
-    index = replay.frames_of(slots).index
-    assert index.tolist() == [[2], [0]]
-    assert index.data_ptr() == slots.data_ptr()
-
-
-def test_observations_that_are_given_are_not_gathered(monkeypatch):
-    replay = line([1, 2, 4, 64, 8], {2: "terminated"})
-    segment = replay.segment(torch.tensor([0, 1, 4]), 3, 0.5)
-    want = replay.n_step_batch(segment)
-    monkeypatch.setattr(replay, "observations", None)
-    given = replay.n_step_batch(segment, want.obs + 100, want.next_obs + 200)
-    assert torch.equal(given.obs, want.obs + 100)
-    assert torch.equal(given.next_obs, want.next_obs + 200)
-    assert all(map(torch.equal, given[1:4], want[1:4]))
 
 
 # --- what a CUDA graph needs ------------------------------------------------------------------------------
@@ -195,43 +143,14 @@ def read(replay):
     return [*replay.batch(slots, 3, 0.9), replay.observations(slots), replay.latest(), *sum(steps, ())]
 
 
-class NoHostReads(TorchDispatchMode):
-    """Refuses what capture forbids: reads, shapes that depend on data, tensors made from Python numbers."""
-
-    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "is_nonzero", "unique")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.__name__.split(".")[0]
-        assert not name.startswith(self.FORBIDDEN), name
-        if name in ("index", "index_put", "index_put_"):
-            assert all(i is None or i.dtype != torch.bool for i in args[1]), "boolean-mask indexing"
-        return func(*args, **(kwargs or {}))
-
-
 def test_reading_never_waits_for_the_host():
     oracle = Oracle(2, 10, 2)
     oracle.reset()
     for _ in range(5):
         oracle.step()
-    with NoHostReads():
+    with HostReads() as reads:
         read(oracle.replay)
-    with pytest.raises(AssertionError, match="_local_scalar_dense"), NoHostReads():
-        oracle.replay.head.item()
-
-
-def test_what_is_sampled_is_decided_on_the_device():
-    oracle = Oracle(1, 50, 1, end=0.0)
-    oracle.reset()
-    for _ in range(20):
-        oracle.step()
-    replay = oracle.replay
-    replay.starts_count.fill_(3)
-    assert set(replay.sample(200).tolist()) == {17, 18, 19}
-    replay.starts_head.fill_(10)
-    assert set(replay.sample(200).tolist()) == {7, 8, 9}
-    replay.head.fill_(9)
-    assert numbers(replay.latest()).tolist() == [[9]]
-    assert replay.segment(torch.tensor([7]), 5, 1.0).weights.tolist() == [[1, 1, 0, 0, 0]]
+    assert reads.first is None, reads.what
 
 
 def test_compiled_methods_follow_the_data():
@@ -318,21 +237,6 @@ def test_options_end_with_skills_and_lives():
     assert replay.frames[found.first, 0][:8].tolist() == [0] * 4 + [4, 4, 6, 6]
     assert replay.frames[found.last, 0][:8].tolist() == [4] * 4 + [6, 6, 8, 8]
     assert not replay.options(torch.arange(4), longest=3).complete.any()
-
-
-def test_an_option_whose_beginning_is_overwritten_is_not_complete():
-    replay = skilled_line(24, 6, capacity=9)  # 10 rows: states 15 to 24 are stored
-    slots = replay.newest(len(replay)).flip(0)
-    found = replay.options(slots, longest=6)
-    states = replay.frames[slots, 0]
-    assert states.tolist() == list(range(15, 24))
-    assert torch.equal(found.complete, states >= 18)
-    assert (replay.frames[found.first, 0][states >= 18] == 18).all()
-
-
-def test_ages_are_steps_since_the_episode_began():
-    replay = line([0.0] * 7, {4: "terminated", 1: "lost"}, stack=2)
-    assert replay.age[:8].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
 
 
 def test_notes_and_endings_are_those_of_the_step_into_the_next_state():

@@ -7,15 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import needs_cuda
 from tiny_replays import Oracle, line, pixel_spec, steps_of, vector_spec
 
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay import Replay, make_replay
 from voidrl.replay.checksum import checksum
-from voidrl.replay.make import free_bytes
 from voidrl.replay.pinned import pinned_zeros
-from voidrl.replay.replay import as_words
 from voidrl.replay.sizes import slot_bytes
 from voidrl.replay.writing import Upload, write_directly
 from voidrl.types import EnvSpec
@@ -154,16 +153,6 @@ def test_frames_in_pinned_memory_are_what_others_are(num_envs, capacity, stack, 
     assert all(map(torch.equal, stored(again), stored(replay)))
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((1, 84, 84), torch.int64), ((3, 2, 2), torch.int32)])
-def test_frames_are_gathered_in_the_longest_words_that_fit(shape, dtype):
-    frames = torch.randint(256, (5, *shape), dtype=torch.uint8)
-    words = as_words(frames)
-    assert words.dtype == dtype
-    assert torch.equal(words[[3, 1]].view(torch.uint8).view(2, *shape), frames[[3, 1]])
-    assert as_words(torch.zeros(5, 7, dtype=torch.uint8)).dtype == torch.uint8
-    assert as_words(torch.zeros(5, 7)).dtype == torch.int32
-
-
 def test_memory_that_cannot_be_pinned_is_an_error(monkeypatch):
     refusing = SimpleNamespace(cudaHostRegister=lambda *_: 2)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: refusing)
@@ -176,7 +165,7 @@ def test_memory_that_cannot_be_pinned_is_an_error(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("storage", [CUDA, CPU], ids=["device", "pinned"])
 @pytest.mark.usefixtures("small_chunks")
 def test_a_replay_for_the_gpu_holds_what_one_in_main_memory_does(storage):
@@ -322,18 +311,11 @@ def make(config, device, said):
 
 
 def test_auto_keeps_the_replay_beside_the_networks(monkeypatch):
-    said = []
-    memory(monkeypatch, cuda=2**40, cpu=2**40)
-    assert make(ReplayConfig(), CUDA, said)[-2:] == (CUDA, CUDA)
-    assert make(ReplayConfig(device="cuda"), CUDA, said)[-2:] == (CUDA, CUDA)
-    assert make(ReplayConfig(), CPU, said)[-2:] == (CPU, CPU)
-    assert said == []
-
-
-def test_a_replay_on_cuda_follows_the_networks_index(monkeypatch):
     said, second = [], torch.device("cuda", 1)
     memory(monkeypatch, cuda=2**40, cpu=2**40)
+    assert make(ReplayConfig(), CUDA, said)[-2:] == (CUDA, CUDA)
     assert make(ReplayConfig(device="cuda"), second, said)[-2:] == (second, second)
+    assert make(ReplayConfig(), CPU, said)[-2:] == (CPU, CPU)
     assert said == []
 
 
@@ -389,7 +371,3 @@ def test_the_memory_asked_for_is_the_memory_taken(spec, exponent):
     taken = sum(t.nbytes for t in stored if isinstance(t, torch.Tensor) and t.ndim and len(t) >= replay.rows)
     padding = 8 * 1023 if exponent else 0  # to whole blocks
     assert 0 <= taken - replay.rows * 3 * slot_bytes(spec, 5, prioritized=exponent > 0) <= padding
-
-
-def test_free_bytes_is_positive():
-    assert free_bytes(CPU) > 2**20

@@ -4,28 +4,12 @@ import math
 
 import pytest
 import torch
-from helpers import (
-    DISCRETE,
-    Constant,
-    Place,
-    fill_replay,
-    line_replay,
-    make_agent,
-    small_method,
-    watch_losses,
-)
-from tiny_runs import MAZE, newest, rows, tiny
+from helpers import LINE, Constant, Place, fill_replay, line_replay, make_agent, watched_update
 
-import voidrl
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
-from voidrl.engine.host_reads import HostReads
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
-from voidrl.types import EnvSpec
-
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
-
 
 # Moments
 
@@ -40,22 +24,6 @@ def test_moments_that_forget_are_weighted_ones():
     variance = (weight * (x - mean).square()).sum() / weight.sum()
     torch.testing.assert_close(moments.mean, mean[None])
     torch.testing.assert_close(moments.std, variance.sqrt()[None])
-
-
-def test_the_start_is_not_biased_and_a_drift_is_followed():
-    moments, forgetful = RunningMoments(), RunningMoments(momentum=0.9)
-    draw = torch.Generator().manual_seed(0)
-    for each in (moments, forgetful):
-        each.update(5 + 2 * torch.randn(1000, generator=draw))
-        assert each.mean.item() == pytest.approx(5, abs=0.3)
-        assert each.std.item() == pytest.approx(2, abs=0.2)
-    for _ in range(150):
-        batch = 50 + 0.1 * torch.randn(64, generator=draw)
-        moments.update(batch)
-        forgetful.update(batch)
-    assert forgetful.mean.item() == pytest.approx(50, abs=0.1)
-    assert forgetful.std.item() == pytest.approx(0.1, abs=0.02)
-    assert moments.std.item() > 10  # the drift itself
 
 
 def test_a_batch_of_another_shape_is_refused():
@@ -108,10 +76,7 @@ def rewards_seen(values, **options):
     agent = make_agent(
         LINE, method=Place, learner={"discount": 0.5, "batch_size": 64} | options.pop("learner"), **options
     )
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.update(line_replay(values, terminated_at=(7,)))
-    return agent, *seen[0], metrics
+    return agent, *watched_update(agent, line_replay(values, terminated_at=(7,)))
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -146,10 +111,8 @@ def test_the_single_reward_of_n_steps_is_standardized_once():
 
 def test_the_horizon_scales_values_to_single_rewards():
     agent = make_agent(method=Constant, intrinsic_scale="horizon", learner__discount=0.9)
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append(reward))
-    agent.update(fill_replay())
-    torch.testing.assert_close(seen[0], torch.full((16,), 0.1))
+    _, reward, _ = watched_update(agent, fill_replay())
+    torch.testing.assert_close(reward, torch.full((16,), 0.1))
     assert make_agent(
         intrinsic_scale="horizon", learner__discount_end=0.997
     ).config.intrinsic_factor == pytest.approx(0.003)
@@ -159,43 +122,3 @@ def test_the_horizon_scales_values_to_single_rewards():
         make_agent(intrinsic_scale="gamma")
     with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):
         make_agent(intrinsic_momentum=1.0)
-
-
-@pytest.mark.parametrize("method", ["diayn", "metra", "smm", "rnd"])
-def test_signed_rewards_and_those_of_skills_are_standardized_too(method):
-    options = {"intrinsic_normalization": "standardize", "learner__n_step": 2}
-    agent = make_agent(method=small_method(method), **options)
-    replay = fill_replay(skill_dim=agent.method.skill_dim)
-    agent.update(replay)
-    with HostReads() as reads:
-        metrics = agent.update(replay)
-    assert reads.first is None, reads.what
-    assert all(value.isfinite().all() for value in metrics.values())
-    assert metrics["reward_std"] < 4
-    assert abs(metrics["reward_mean"]) < 4
-    assert agent.normalizer.moments.count > 16
-
-
-def test_a_resumed_run_has_the_moments_and_values_of_an_uninterrupted_one(tmp_path):
-    changes = {"intrinsic_normalization": "standardize", "learner.popart": True}
-    config = {**tiny(env__num_envs=2, learner="dqn", updates_per_step=0.5), **changes}
-
-    def run(name, steps):
-        return voidrl.pretrain(MAZE, steps=steps, seed=3, out=tmp_path / name, config=config)
-
-    run("straight", 40)
-    run("resumed", 20)
-    agent = voidrl.resume(tmp_path / "resumed", steps=40)
-    assert agent.normalizer.moments.count > 8
-    tensors, others = newest(tmp_path / "straight")[0], newest(tmp_path / "resumed")[0]
-    assert all(torch.equal(value, others[name]) for name, value in tensors.items())
-    assert any("normalizer.moments" in name for name in tensors)
-    last = rows(tmp_path / "straight")[-1]
-    assert last == rows(tmp_path / "resumed")[-1]
-    assert {"train/intrinsic_mean", "train/intrinsic_std", "train/popart_std"} <= last.keys()
-    tuned = voidrl.finetune(agent, steps=12, out=tmp_path / "task")
-    assert not list(tuned.normalizer.buffers())
-
-
-def test_a_long_horizon_is_no_error():
-    assert make_agent(DISCRETE, learner__discount=0.997, learner__n_step=10).config.learner.discount == 0.997

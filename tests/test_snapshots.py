@@ -1,7 +1,6 @@
 """Agents kept permanently at given steps: which, under what names, and without a trace in the run."""
 
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ from tiny_runs import Walk, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
-from voidrl.config import LogConfig
-from voidrl.errors import ConfigError, RunFolderError
+from voidrl.errors import RunFolderError
 from voidrl.runs import checkpoint
 
 
@@ -85,37 +83,10 @@ def test_a_kill_between_snapshot_and_checkpoint_loses_neither(tmp_path, monkeypa
     assert kept(run) == [20]
 
 
-def test_a_stopped_run_has_those_it_came_by(tmp_path, monkeypatch):
-    from voidrl.training.acting import Actors
-
-    run, record = tmp_path / "run", Actors.record
-
-    def interrupted(self, *args):
-        record(self, *args)
-        if self.run.state.steps == 10:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Actors, "record", interrupted)
-    with pytest.raises(voidrl.RunInterrupted):
-        voidrl.pretrain(Walk, steps=40, out=run, config=tiny(log__snapshot_steps=[9, 10, 11]))
-    assert kept(run) == [9, 10]
-    voidrl.resume(run, steps=15)
-    assert kept(run) == [9, 10, 11]
-
-
 def test_an_agent_is_fine_tuned_from_a_snapshot_and_an_overwrite_removes_them(tmp_path, capsys):
     run, task = tmp_path / "run", tmp_path / "task"
-    words = [
-        "pretrain",
-        "tiny_runs:make_continuous",
-        "--steps",
-        "30",
-        "--out",
-        str(run),
-        "--warmup-steps",
-        "8",
-    ]
-    words += ["--learner.batch-size", "8", "--learner.hidden-dim", "8", "--device", "cpu"]
+    words = ["pretrain", "tiny_runs:make_continuous", "--steps", "30", "--out", str(run), "--device", "cpu"]
+    words += ["--learner.batch-size", "8", "--learner.hidden-dim", "8", "--warmup-steps", "8"]
     assert cli.main([*words, "--log.snapshot-steps", "10,0.02k"]) == 0
     assert kept(run) == [10, 20]
     source = str(run / "snapshots" / "step_000000000010")
@@ -133,43 +104,3 @@ def test_an_agent_is_fine_tuned_from_a_snapshot_and_an_overwrite_removes_them(tm
     assert cli.main([*words, "--overwrite"]) == 0
     assert not (run / "snapshots").exists()
     capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        ("100k,500k", (100_000, 500_000)),
-        ("100k, 1M", (100_000, 1_000_000)),
-        ("[100000, 5e5]", (100_000, 500_000)),
-        ("100k", (100_000,)),
-        ("[2M]", (2_000_000,)),
-        ("[]", ()),
-    ],
-)
-def test_lists_on_the_command_line(monkeypatch, text, steps):
-    from voidrl import api
-
-    seen = []
-    monkeypatch.setattr(api, "pretrain", lambda env, *, config, **rest: seen.append(config))
-    assert cli.main(["pretrain", "tiny_runs:Walk", "--log.snapshot-steps", text]) == 0
-    assert seen[0].log.snapshot_steps == steps
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("soon", "log.snapshot_steps = 'soon' cannot be used: expected a whole number"),
-        ("0", "log.snapshot_steps = 0 cannot be used: expected a finite number above 0"),
-        ("100k,soon", "log.snapshot_steps = 'soon' cannot be used: expected a whole number"),
-        ("100k,1.5", "log.snapshot_steps = '1.5' cannot be used: expected a whole number"),
-        ("0,5", "log.snapshot_steps = 0 cannot be used: expected a finite number above 0"),
-    ],
-)
-def test_lists_that_cannot_be_used(capsys, text, says):
-    assert cli.main(["pretrain", "tiny_runs:Walk", "--log.snapshot-steps", text]) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_steps_are_above_zero():
-    with pytest.raises(ConfigError, match="snapshot_steps = -1 cannot be used"):
-        LogConfig(snapshot_steps=(5, -1))

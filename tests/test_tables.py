@@ -78,21 +78,6 @@ def test_where_a_sentence_has_no_room_rows_become_blocks():
     assert lines[-1] == "new"
 
 
-def test_a_short_last_column_keeps_its_name_in_blocks():
-    with PseudoTerminal(20) as terminal:
-        print_table(("game", "random", "human"), [("montezuma", 0.0, 4753.3)], file=terminal.stream)
-        assert "".join(terminal.lines()).split() == ["montezuma", "random", "0,", "human", "4753.3"]
-
-
-@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_without_color_tables_are_wrapped_all_the_same(monkeypatch, variable):
-    monkeypatch.setenv(variable, {"NO_COLOR": "1", "TERM": "dumb"}[variable])
-    text, lines = shown(60, title="Results")
-    assert "\x1b" not in text
-    assert widest(lines) <= 60
-    assert len(lines) > 5
-
-
 def test_one_line_stays_one_line_whatever_is_in_a_cell():
     stream = io.StringIO()
     print_table(("name", "title"), [("a", "two\nlines and \x1b[31mred")], file=stream)
@@ -105,15 +90,6 @@ def test_a_stream_without_unicode_gets_plainer_signs():
     print_table(("name", "about"), [("pixels", "3×84×84 → z, γ …")], file=stream)
     stream.flush()
     assert file.getvalue().decode().splitlines()[1] == "pixels  3x84x84 -> z, ? ..."
-
-
-def test_no_rows():
-    stream = io.StringIO()
-    print_table(("name", "about"), [], title="Nothing", file=stream)
-    assert stream.getvalue() == "Nothing\nname  about\n"
-    with PseudoTerminal(40) as terminal:
-        print_table(("name", "about"), [], file=terminal.stream)
-        assert [line.split() for line in terminal.lines()] == [["name", "about"]]
 
 
 def test_sentences_are_broken_between_words_on_terminals_alone():

@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from helpers import (
-    CONTINUOUS,
-    DISCRETE,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    parameters_of,
-    snapshot,
-)
+from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
 
 from voidrl.errors import ConfigError
 
@@ -133,104 +124,56 @@ def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
     assert seen[frozenset({"method", "encoder"})] >= f
 
 
-@pytest.mark.parametrize(
-    ("spec", "options", "sentence"),
-    [
-        (
-            DISCRETE,
-            {"representation": "identity", "share_encoder": "all"},
-            "share_encoder = 'all' cannot be used with representation 'identity'.*use simclr or fixed",
-        ),
-        (
-            DISCRETE,
-            {"representation": "simclr", "share_encoder": "stack"},
-            "share_encoder = 'stack' cannot be used with vector 4.*use 'nothing' or 'all'",
-        ),
-        (
-            PIXELS,
-            {"representation": "simclr", "share_encoder": "stack"},
-            r"representation\.encoder\.activation = 'elu' and learner\.encoder\.activation = 'relu'",
-        ),
-        (
-            PIXELS,
-            {"representation": "spr", "share_encoder": "stack"},
-            "'spr': it uses the learner's encoder as a whole; use 'nothing'",
-        ),
-        (
-            PIXELS,
-            {"representation": "fixed", "encoder_trainers": ("representation",)},
-            r"encoder_trainers = \('representation',\).*'fixed': it has no loss",
-        ),
-        (
-            PIXELS,
-            {"representation": "simclr", "encoder_trainers": ("learner",)},
-            "cannot train an encoder that it does not use; leave out 'learner', or use share_encoder = 'all'",
-        ),
-        (
-            PIXELS,
-            {"representation": "fixed", "share_encoder": "all", "encoder_trainers": ("learner",)},
-            "'fixed', whose encoder never learns: leave it out, or use simclr or icm",
-        ),
-        (
-            DISCRETE,
-            {"method": "diayn", "representation": "identity", "encoder_trainers": ("method",)},
-            "'identity', which has no encoder: leave it out",
-        ),
-        (
-            PIXELS,
-            {"method": "rnd", "representation": "simclr", "encoder_trainers": ("representation",)},
-            "method 'rnd' and share_encoder = 'nothing'.*would serve nothing",
-        ),
-        (
-            PIXELS,
-            {"method": "apt", "encoder_trainers": ("method",)},
-            "method 'apt': its losses do not reach the encoder; leave out 'method', or use diayn",
-        ),
-        (
-            PIXELS,
-            {"representation": "simclr", "representation__auxiliary": True, "phase": "train"},
-            "would train an encoder that nothing reads; use share_encoder = 'stack' or 'all'",
-        ),
-        (
-            DISCRETE,
-            {"method": "icm", "representation": "identity"},
-            "method 'icm' cannot be used with representation 'identity'.*use representation icm",
-        ),
-        (
-            DISCRETE,
-            {"representation": "curl"},
-            "'curl' cannot be used on vector 4.*it contrasts augmented images; use spr, icm or identity",
-        ),
-        (
-            DISCRETE,
-            {
-                "representation": "spr",
-                "learner__encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0},
-            },
-            r"there is no encoder to train; set one, such as feature_dim = 50",
-        ),
-        (
-            DISCRETE,
-            {"method": "diayn", "method__skill_every_steps": 2, "learner__n_step": 3},
-            r"method\.skill_every_steps = 2 cannot be used with learner\.n_step = 3.*use 3 or more",
-        ),
-        (
-            DISCRETE,
-            {"method": "diayn", "finetune__warmup_actions": "random"},
-            r"finetune\.warmup_actions = 'random' cannot be used with method 'diayn'.*use 'policy'",
-        ),
-        (
-            CONTINUOUS,
-            {
-                "learner": "ddpg",
-                "finetune__encoder_learning_rate": 1e-4,
-                "learner__encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0},
-            },
-            r"finetune\.encoder_learning_rate = 0\.0001 cannot be used with learner 'ddpg'.*lacks an encoder",
-        ),
+BARE = {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0}
+REFUSED = {  # by the observations: what is asked for, and what the sentence holds
+    "vectors": [
+        ({"representation": "identity", "share_encoder": "all"},
+         "share_encoder = 'all' cannot be used with representation 'identity'.*use simclr or fixed"),
+        ({"representation": "simclr", "share_encoder": "stack"},
+         "share_encoder = 'stack' cannot be used with vector 4.*use 'nothing' or 'all'"),
+        ({"method": "diayn", "representation": "identity", "encoder_trainers": ("method",)},
+         "'identity', which has no encoder: leave it out"),
+        ({"method": "icm", "representation": "identity"},
+         "method 'icm' cannot be used with representation 'identity'.*use representation icm"),
+        ({"representation": "curl"},
+         "'curl' cannot be used on vector 4.*it contrasts augmented images; use spr, icm or identity"),
+        ({"representation": "spr", "learner__encoder": BARE},
+         "there is no encoder to train; set one, such as feature_dim = 50"),
+        ({"method": "diayn", "method__skill_every_steps": 2, "learner__n_step": 3},
+         r"method\.skill_every_steps = 2 cannot be used with learner\.n_step = 3.*use 3 or more"),
+        ({"method": "diayn", "finetune__warmup_actions": "random"},
+         r"finetune\.warmup_actions = 'random' cannot be used with method 'diayn'.*use 'policy'"),
     ],
+    "pixels": [
+        ({"representation": "simclr", "share_encoder": "stack"},
+         r"representation\.encoder\.activation = 'elu' and learner\.encoder\.activation = 'relu'"),
+        ({"representation": "spr", "share_encoder": "stack"},
+         "'spr': it uses the learner's encoder as a whole; use 'nothing'"),
+        ({"representation": "fixed", "encoder_trainers": ("representation",)},
+         r"encoder_trainers = \('representation',\).*'fixed': it has no loss"),
+        ({"representation": "simclr", "encoder_trainers": ("learner",)},
+         "cannot train an encoder that it does not use; leave out 'learner', or use share_encoder = 'all'"),
+        ({"representation": "fixed", "share_encoder": "all", "encoder_trainers": ("learner",)},
+         "'fixed', whose encoder never learns: leave it out, or use simclr or icm"),
+        ({"method": "rnd", "representation": "simclr", "encoder_trainers": ("representation",)},
+         "method 'rnd' and share_encoder = 'nothing'.*would serve nothing"),
+        ({"method": "apt", "encoder_trainers": ("method",)},
+         "method 'apt': its losses do not reach the encoder; leave out 'method', or use diayn"),
+        ({"representation": "simclr", "representation__auxiliary": True, "phase": "train"},
+         "would train an encoder that nothing reads; use share_encoder = 'stack' or 'all'"),
+    ],
+    "continuous": [
+        ({"learner": "ddpg", "finetune__encoder_learning_rate": 1e-4, "learner__encoder": BARE},
+         r"finetune\.encoder_learning_rate = 0\.0001 cannot be used with learner 'ddpg'.*lacks an encoder"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "options", "sentence"), [(seen, *case) for seen, cases in REFUSED.items() for case in cases]
 )
-def test_what_cannot_work_is_refused_with_something_that_does(spec, options, sentence):
+def test_what_cannot_work_is_refused_with_something_that_does(seen, options, sentence):
+    spec = {"vectors": DISCRETE, "pixels": PIXELS, "continuous": CONTINUOUS}[seen]
     with pytest.raises(ConfigError, match=sentence):
         make_agent(spec, **options)
 
@@ -239,8 +182,7 @@ def test_what_cannot_work_is_refused_with_something_that_does(spec, options, sen
 
 
 @pytest.mark.parametrize(
-    ("spec", "learner"),
-    [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")],
+    ("spec", "learner"), [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")]
 )
 def test_parts_have_their_own_learning_rates(spec, learner):
     """Adam's first step is as large as its learning rate."""

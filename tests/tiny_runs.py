@@ -1,5 +1,7 @@
 """Whole runs that take a fraction of a second, and what they leave behind."""
 
+import shutil
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -97,6 +99,15 @@ def newest(run):
     saved = checkpoint.latest(run / "checkpoints", lambda text: None)
     tensors = {f"{file}/{k}": v for file in saved.files for k, v in saved.tensors(file).items()}
     return tensors, {k: v for k, v in saved.meta.items() if k != "metrics_bytes"}
+
+
+def copy_as_of(run, copy, step):
+    """A copy of a run without its checkpoints after this step."""
+    shutil.copytree(run, copy)
+    for saved in checkpoint.list_steps(copy / "checkpoints"):
+        if saved > step:
+            checkpoint.discard(copy / "checkpoints", saved)
+    return copy
 
 
 def rows(run):
