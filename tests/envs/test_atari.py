@@ -11,7 +11,7 @@ import pytest
 
 import voidrl
 from voidrl.cli.main import main
-from voidrl.config import AtariConfig, Config, EnvConfig
+from voidrl.config import AtariConfig, Config, EnvConfig, update
 from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.envs.suites.atari import GAMES
@@ -156,7 +156,8 @@ def test_the_loop_and_evaluations_know_the_phase(monkeypatch):
 
     monkeypatch.setattr(build, "make_envs", make)
     for phase in ("pretrain", "finetune", "train"):
-        config = Config(phase=phase, env=EnvConfig(id="atari/pong"))
+        pieces = {"representation": "simclr", "learner": "dqn"}
+        config = update(Config(), {"phase": phase, "env.id": "atari/pong", **pieces})
         with pytest.raises(MadeError, match=str(phase == "pretrain")), build.assemble(config, None, print):
             pass
 
