@@ -105,7 +105,7 @@ class RepresentationAgent(Agent):
         with self.precision():
             segment = replay.segment(replay.sample(self.config.representation.batch_size), 1, 1.0)
             metrics = self.train_representation(replay, segment, JointLoss())
-            self.representation.after_step()
+            self.representation.after_update()
             return metrics
 
 

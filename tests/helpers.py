@@ -216,9 +216,9 @@ def run_loop(folder, factory, agent, num_envs=1):
     replay = Replay(envs.spec, *size, CPU, CPU, agent.config.replay, agent.note_dim)
     with RunFolder.create(folder) as home:
         loop = make_loop(Run(Engine(agent, replay, print), envs, home, LoopState()))
-    loop.run()
+    loop.train()
     envs.close()
-    return loop.training
+    return loop.run
 
 
 def config(**changes):

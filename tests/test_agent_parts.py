@@ -178,7 +178,7 @@ def test_n_and_gamma_are_annealed_log_linearly_and_again_after_a_reset():
         for update in range(23):
             n, discount = agent.horizon.now()
             seen[start, update] = (int(n), float(discount))
-            agent.horizon.after_step()
+            agent.horizon.after_update()
     for start in ("first", "reset"):
         assert seen[start, 0] == (10, pytest.approx(0.97, abs=1e-6))
         assert seen[start, 5] == (7, pytest.approx(1 - 0.03 * 0.1**0.25, abs=1e-6))  # 10 · 0.3^¼ = 7.4

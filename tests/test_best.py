@@ -19,7 +19,7 @@ from voidrl.envs.make import make_envs
 from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation, zero_shot
-from voidrl.training import acting, best, evaluating
+from voidrl.training import best, collecting, evaluating
 from voidrl.training.evaluation import Evaluation, evaluate_agent, run_seed
 from voidrl.training.metrics.health import ReturnMonitor
 
@@ -249,7 +249,7 @@ def killed(call, monkeypatch, at):
     if child == 0:
         with suppress(BaseException):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            record = acting.Actors.record
+            record = collecting.Collector.record
 
             def dies(self, *args):
                 stops = record(self, *args)
@@ -257,7 +257,7 @@ def killed(call, monkeypatch, at):
                     os.kill(os.getpid(), signal.SIGKILL)
                 return stops
 
-            monkeypatch.setattr(acting.Actors, "record", dies)
+            monkeypatch.setattr(collecting.Collector, "record", dies)
             call()
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

@@ -13,7 +13,7 @@ from pathlib import Path
 from doc_pages import ROOT
 
 from voidrl.cli import main as cli
-from voidrl.training import acting
+from voidrl.training import collecting
 
 INTERRUPT = "^C"
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -93,7 +93,7 @@ class Shell:
 
     def _voidrl(self, words, patch, interrupted):
         if interrupted:
-            record, calls = acting.Actors.record, []
+            record, calls = collecting.Collector.record, []
 
             def and_press_ctrl_c(*args):
                 record(*args)
@@ -101,7 +101,7 @@ class Shell:
                 if len(calls) == 30:
                     signal.raise_signal(signal.SIGINT)
 
-            patch.setattr(acting.Actors, "record", and_press_ctrl_c)
+            patch.setattr(collecting.Collector, "record", and_press_ctrl_c)
         try:
             code = cli.main(words)
         except SystemExit as stop:  # --help

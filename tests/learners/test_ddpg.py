@@ -125,7 +125,7 @@ def test_each_trunk_learns_from_its_own_loss_and_the_target_follows_as_a_whole()
     for part in ("critic", "actor"):
         assert changed[part] == {f"{part}.{name}" for name in parameters_of(getattr(learner, part))}
     before = snapshot(parameters_of(learner.target_critic))
-    learner.after_step(0)
+    learner.after_update(0)
     for name, target in learner.target_critic.named_parameters():
         online = learner.critic.get_parameter(name)
         torch.testing.assert_close(target, before[name] + 0.25 * (online - before[name]))

@@ -158,7 +158,7 @@ def test_each_loss_moves_its_own_optimizers_parameters_and_targets_only_follow(l
             owned = {names[p] for p in agent.optimizers.parameters(loss.optimizer)}
             assert moved(before, agent.tensors()) == owned
         before = snapshot(agent.tensors())
-        agent.learner.after_step(index)
+        agent.learner.after_update(index)
         assert all(".target_" in name for name in moved(before, agent.tensors()))
 
 

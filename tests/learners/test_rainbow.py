@@ -189,7 +189,7 @@ def test_a_known_distribution_of_returns_is_learned():
         adam.zero_grad()
         loss.value.backward()
         adam.step()
-        learner.after_step(i)
+        learner.after_update(i)
     assert learner.act(SEEN, NO_SKILL, deterministic=True)[0] == 1  # ¼ is more than the mean of ±½, −¼
     p = learner.critic(SEEN, NO_SKILL).softmax(-1)  # without noise after that
     torch.testing.assert_close(p[1, 0], torch.tensor([0.75, 0, 0, 0, 0.25]), atol=0.06, rtol=0)

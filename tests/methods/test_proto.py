@@ -183,7 +183,7 @@ def test_clusters_get_prototypes_of_their_own():
         transitions = sample()
         metrics = minimize(agent, method.losses(transitions, batch_latents(agent, transitions, None)))
         losses.append(metrics["proto_loss"].item())
-        method.after_step(agent.representation)
+        method.after_update(agent.representation)
     assert losses[-1] < 0.7 * losses[0]
     assert overlap() < 0.5 * before
     assert metrics["proto_perplexity"] > 6  # of 8: none is left out

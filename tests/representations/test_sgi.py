@@ -61,7 +61,7 @@ def test_each_loss_falls(monkeypatch):
     for _ in range(90):
         loss, metrics = f.loss(views_of(replay, replay.sample(32)))
         agent.optimizers.minimize(["representation"], loss.mean())
-        f.after_step()
+        f.after_update()
         seen.append(metrics)
     for name, share in {"spr_loss": 0.6, "inverse_loss": 0.6, "goal_loss": 0.7}.items():
         first, last = (torch.stack([m[name] for m in part]).mean() for part in (seen[:10], seen[-10:]))

@@ -168,7 +168,7 @@ class Agent(nn.Module):
                 metrics |= trained | rewarded
             reward, logged = rewards.learner_reward(self, batch, intrinsic)
             batch, reward = self._for_learner(batch, reward)
-            self.horizon.after_step()
+            self.horizon.after_update()
             if "learner" not in self.encoder_trainers:
                 self._after_encoder_losses()
         return Scored(batch, reward, slots, joint, metrics | logged)
@@ -200,7 +200,7 @@ class Agent(nn.Module):
             assert not joint, "a loss of the encoder waits for a critic's loss that never came"
             if replay.priorities is not None:
                 replay.priorities.update(slots, self._priority(joint))
-            self.learner.after_step(index)
+            self.learner.after_update(index)
             self.learner.eval()
             if "learner" in self.encoder_trainers:
                 self._after_encoder_losses()
@@ -251,9 +251,9 @@ class Agent(nn.Module):
     def _after_encoder_losses(self) -> None:
         """Let representation and method follow their new weights, once their losses are minimized."""
         if self.trains_representation:
-            self.representation.after_step()
+            self.representation.after_update()
         if self.uses_method:
-            self.method.after_step(self.representation)
+            self.method.after_update(self.representation)
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
         """Each segment as one n-step transition, for each view of its observations, augmented or plain."""

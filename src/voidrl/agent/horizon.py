@@ -36,7 +36,7 @@ class Horizon(nn.Module):
         n = _log_linear(c.n_step, c.n_step_end or c.n_step, progress).round().long()
         return n, 1 - _log_linear(1 - c.discount, 1 - (c.discount_end or c.discount), progress)
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Count an update."""
         if self.is_annealed:
             self.updates.add_(1)

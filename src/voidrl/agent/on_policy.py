@@ -32,7 +32,7 @@ def representation_step(agent: Agent, replay: Replay, index: int) -> Metrics:
     with agent.precision():
         segment = replay.segment(replay.sample(size), 1, 1.0)
         metrics = agent.train_representation(replay, segment, JointLoss(InOrder()))
-        agent.representation.after_step()
+        agent.representation.after_update()
     return metrics
 
 

@@ -160,10 +160,10 @@ def own_metrics(agent: Agent, metrics: Metrics) -> Metrics:
 
 
 def _follows_learner(agent: Agent) -> bool:
-    """Whether the representation or the method changes after the learner has trained f, in `after_step`."""
+    """Whether the representation or the method changes after the learner has trained f, in `after_update`."""
     changes = (
-        type(agent.representation).after_step is not Representation.after_step,
-        type(agent.method).after_step is not Method.after_step,
+        type(agent.representation).after_update is not Representation.after_update,
+        type(agent.method).after_update is not Method.after_update,
     )
     return "learner" in agent.encoder_trainers and any(changes)
 

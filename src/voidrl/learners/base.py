@@ -112,7 +112,7 @@ class Learner(nn.Module):
         """
         raise NotImplementedError
 
-    def after_step(self, index: int) -> None:
+    def after_update(self, index: int) -> None:
         """Update the targets, if they are due."""
         if index % self.config.target_every_updates == 0:
             self.move_targets()

@@ -182,7 +182,7 @@ class Method(nn.Module):
         """The learning rate of a group; a buffer of one number where it changes."""
         return self.config.learning_rate
 
-    def after_step(self, representation: Representation) -> None:
+    def after_update(self, representation: Representation) -> None:
         """Change state in place after an update (queues, moving averages); captured in CUDA graphs."""
 
     def begin(self, obs: Tensor, env: Tensor, representation: Representation) -> None:

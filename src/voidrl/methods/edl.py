@@ -243,7 +243,7 @@ class EDL(DiscreteSkillMethod):
             self.space.eval()
         return self
 
-    def after_step(self, representation: Representation) -> None:
+    def after_update(self, representation: Representation) -> None:
         """Let the copy follow f in the first stage."""
         if self.space is not None and representation.encoder is not None:
             polyak_update(self.space, representation.encoder, (self.stage == EXPLORE).float())

@@ -151,7 +151,7 @@ class NGU(Method):
         """(B,): α of states with these errors."""
         return (1 + self.errors.standardize(error)).clamp(1, MAX_SCALE)
 
-    def after_step(self, representation: Representation) -> None:
+    def after_update(self, representation: Representation) -> None:
         """Move the slow copy of f."""
         if self.slow_encoder is not None and representation.encoder is not None:
             polyak_update(self.slow_encoder, representation.encoder, self.config.embedding_tau)

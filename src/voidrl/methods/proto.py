@@ -147,7 +147,7 @@ class Proto(Method):
         return u, distance.nan_to_num(nan=torch.nan, posinf=0.0)
 
     @torch.no_grad()
-    def after_step(self, representation: Representation) -> None:
+    def after_update(self, representation: Representation) -> None:
         """Move the target, put the prototypes back onto the sphere, and let each draw a state."""
         polyak_update(self.target_projector, self.projector, TARGET_TAU)
         if self.target_encoder is not None and representation.encoder is not None:

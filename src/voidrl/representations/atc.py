@@ -82,7 +82,7 @@ class ATC(Representation):
         metrics = {"atc_loss": loss.detach().mean(), "atc_accuracy": (hits * share).mean()}
         return loss, {**metrics, "atc_valid": mask.mean(), "z_std": code.detach().std(0).mean()}
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Move the momentum encoder."""
         assert self.encoder is not None
         polyak_update(self.target_encoder, self.encoder, 1 - MOMENTUM)

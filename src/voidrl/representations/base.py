@@ -203,5 +203,5 @@ class Representation(nn.Module):
         """
         raise TypeError(f"{type(self).__name__} has no loss")
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Change state in place after an update (momentum encoders); captured in CUDA graphs."""

@@ -108,7 +108,7 @@ class Combined(Representation):
         assert total is not None
         return total, metrics
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Move the parts' momentum encoders."""
         for name in self.parts:
-            self.part(name).after_step()
+            self.part(name).after_update()

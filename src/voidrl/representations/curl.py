@@ -120,7 +120,7 @@ class CURL(Representation):
         # A copy: next to `detach` of the same memory, torch.compile (2.11 to 2.13) gives a view no gradient.
         return loss.repeat(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Move the copies."""
         tau = 1 - MOMENTUM
         if self.config.target == "own":

@@ -212,8 +212,8 @@ class SGI(Representation):
         # values from growing; the public code has the support of its distributions.
         return torch.minimum(torch.maximum(target, -scale * near), scale * (1 - near))
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Move the target networks."""
-        self.spr.after_step()
+        self.spr.after_update()
         if "goal" in self.config.losses:
             polyak_update(self.target_head, self.head, 1 - MOMENTUM)

@@ -201,7 +201,7 @@ class SPR(Representation):
         critic = learner.target_critic if from_target else learner.critic
         return critic.project(features.flatten(1))  # type: ignore[union-attr, operator, no-any-return]
 
-    def after_step(self) -> None:
+    def after_update(self) -> None:
         """Move the copies, if there are any."""
         if self.config.momentum:
             tau = 1 - self.config.momentum

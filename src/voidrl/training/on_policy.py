@@ -6,7 +6,7 @@ from functools import partial
 
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.on_policy import representation_step, rollout_step
-from voidrl.training.acting import Actors
+from voidrl.training.collecting import Collector
 from voidrl.training.run import Run
 from voidrl.training.trainer import Trainer
 
@@ -16,10 +16,10 @@ ROLLOUT = -1  # in place of a variant of the update, for the metrics of a rollou
 class OnPolicyTrainer(Trainer):
     """Updates the policy once a rollout is full, then the representation as often as has become due."""
 
-    def __init__(self, run: Run, adapter: Adapter, actors: Actors) -> None:
-        super().__init__(run, adapter, actors)
+    def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
+        super().__init__(run, adapter, collector)
         self.warmup_steps = 0  # the policy acts from the first step on
-        actors.random_warmup = False
+        collector.random_warmup = False
         run.engine.replace_update(partial(representation_step, run.agent))
         self._logged_rollouts = run.state.rollouts
 

@@ -105,7 +105,7 @@ def train(
     run = Run(parts.engine, parts.envs, folder, state, callbacks)
     began, before = time.monotonic(), state.steps
     try:
-        make_loop(run, parts.eval_envs, probe, pretrained).run()
+        make_loop(run, parts.eval_envs, probe, pretrained).train()
     except Exception as error:
         if needs_traceback(error):
             folder.log_traceback(error)

@@ -8,7 +8,7 @@ from voidrl.agent import diagnosis
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.reset import reset
 from voidrl.training import failures
-from voidrl.training.acting import Actors
+from voidrl.training.collecting import Collector
 from voidrl.training.run import Run
 
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
@@ -17,8 +17,8 @@ SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 class Trainer:
     """Runs the updates of an off-policy agent: exactly `updates_per_step` for each step after the warm-up."""
 
-    def __init__(self, run: Run, adapter: Adapter, actors: Actors) -> None:
-        self.run, self.adapter, self.actors = run, adapter, actors
+    def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
+        self.run, self.adapter, self.collector = run, adapter, collector
         self.warmup_steps = adapter.warmup_steps if run.agent.learns else 0
         """Steps before the first update, for the status."""
 
@@ -85,7 +85,7 @@ class Trainer:
             say(f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}")
         if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
             raise failures.not_finite(self.run, diagnosis.diagnose_skill(agent, "select_skill"))
-        self.actors.change_all_skills()
+        self.collector.change_all_skills()
 
 
 def _skill_name(skill: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""The loop of a run with its actors, its trainer and its hooks."""
+"""The loop of a run with its collector, its trainer and its hooks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from voidrl.agent import Agent
 from voidrl.agent.adapter import Adapter
-from voidrl.training.acting import Actors
 from voidrl.training.best import BestAgent
 from voidrl.training.checkpoints import Checkpoints, Snapshots
+from voidrl.training.collecting import Collector
 from voidrl.training.evaluating import Evaluating, OpenEnvs, Probing
 from voidrl.training.hooks import UserCallbacks
 from voidrl.training.logging import Logging, Output
@@ -26,8 +26,8 @@ def make_loop(
 ) -> Loop:
     """`probe` measures the agent, for `log.probe_every_steps`; a new run fine-tunes `pretrained`."""
     adapter = Adapter(run.agent, run.replay, run.state, run.engine.say)
-    actors = Actors(run, adapter)
-    trainer = (OnPolicyTrainer if run.config.learner.on_policy else Trainer)(run, adapter, actors)
+    collector = Collector(run, adapter)
+    trainer = (OnPolicyTrainer if run.config.learner.on_policy else Trainer)(run, adapter, collector)
     if run.agent.effective.adapts and run.is_main:
         run.best = BestAgent(run.folder, run.config)
     hooks = [
@@ -39,4 +39,4 @@ def make_loop(
         Snapshots(),
         Checkpoints(),
     ]
-    return Loop(run, actors, trainer, hooks)
+    return Loop(run, collector, trainer, hooks)

@@ -37,7 +37,7 @@ class PendingStep(NamedTuple):
         return isinstance(self.actions, Tensor) or self.actions.on_host
 
 
-class Actors:
+class Collector:
     """Skills, exploration and episode statistics of all environments of a rank."""
 
     score: np.ndarray  # (N,) return of the episode so far
