@@ -83,7 +83,7 @@ def _run(
             replay = make_replay(config.replay, *size, device, say, agent.note_dim)
             engine = Engine(agent, replay, say)
             try:
-                make_loop(Run(engine, envs, home, LoopState())).run()
+                make_loop(Run(engine, envs, home, LoopState())).train()
             except RunInterrupted:
                 raise KeyboardInterrupt from None  # there is nothing to resume
         return {
