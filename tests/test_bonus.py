@@ -142,6 +142,25 @@ def test_a_frozen_encoder_stays_frozen_while_the_method_learns():
     assert any(name.startswith("method.") for name in changed)
 
 
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [
+        ("representation", {"representation": "simclr", "encoder_trainers": ("representation",)}),
+        ("learner", {"method": small_method("proto"), "encoder_trainers": ("method", "learner")}),
+    ],
+)
+def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, options):
+    """Who trained f in pre-training is part of the config, and says nothing about an f that is kept."""
+    tuning = {"frozen_column": column, "heads": "random"}
+    agent = make_agent(PIXELS, phase="finetune", finetune=tuning, bonus__coefficient=0.2, **options)
+    before = snapshot(parameters_of(agent))
+    agent.update(fill_replay(PIXELS))
+    changed = moved(before, parameters_of(agent))
+    assert not any(name.startswith(("learner.encoder.frozen", "representation.")) for name in changed)
+    assert any(name.startswith("learner.encoder.") for name in changed)
+    assert any(name.startswith("method.") for name in changed) == (column == "learner")
+
+
 def test_what_has_no_reward_is_no_bonus_and_one_skill_needs_none():
     for name in WITHOUT_REWARD:
         with pytest.raises(ConfigError, match=f"method '{name}' cannot be used with bonus"):
