@@ -370,7 +370,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(slow, monkeypatch)
     delay(slow, monkeypatch)
     beside, engine = trained("graph", 40, **options)
     assert engine._overlap._aside is not None
-    monkeypatch.setattr(overlap, "runs_beside", lambda agent: False)
+    monkeypatch.setattr(overlap, "can_be_concurrent", lambda agent: False)
     alone, engine = trained("graph", 40, **options)
     assert engine._overlap._aside is None
     assert not moved(snapshot(alone.tensors()), beside.tensors())

@@ -14,7 +14,7 @@ from helpers import (
 )
 
 from voidrl.config import registry
-from voidrl.engine.overlap import runs_beside, scoring_needs
+from voidrl.engine.overlap import can_be_concurrent, scoring_needs
 from voidrl.representations.base import Representation
 
 METHODS = [name for name in registry.names("method") if not registry.find("method", name).learner]
@@ -123,7 +123,7 @@ def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch)
     """Else results would depend on which of the two streams is ahead."""
     options, expected = BESIDE[case]
     agent = make_agent(PIXELS, **options)
-    assert runs_beside(agent) == expected
+    assert can_be_concurrent(agent) == expected
     if not expected:
         return
     replay, steps = replay_for(agent, PIXELS), []

@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from voidrl.errors import ConfigError, RankLostError
+from voidrl.system.terminal.ending import skip_destructors
 
 START_TIMEOUT = timedelta(minutes=5)  # until all processes have started
 # The others wait while one evaluates or writes a checkpoint, or between two runs of a script. A process that
@@ -128,6 +129,7 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
         yield _current
         all_gather_object(None)  # nobody leaves while another rank still exchanges something
         is_complete = True
+        skip_destructors()  # gloo's threads now and then abort a process that has done everything
     finally:
         # NCCL would wait here for a rank that is lost: its connections are closed by the end of the process.
         if is_complete or _current.backend != "nccl":
@@ -137,7 +139,7 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Exchange nothing inside, for what one rank does by itself, such as an evaluation."""
+    """Disable communication inside, for what one rank does by itself, such as an evaluation."""
     global _current
     group = _current
     _current = ProcessGroup()
@@ -300,5 +302,5 @@ def _exchanging() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RankLostError(
-            f"rank {_current.rank} of {_current.size} has lost another rank, whose own message says why"
+            f"rank {_current.rank} of {_current.size} has lost another rank: see that rank's message"
         ) from error

@@ -2,7 +2,7 @@
 
 Pre-training leaves values, and SAC's temperature, on the scale of intrinsic rewards. To a critic that expects
 20 more of those, a reward of 1 that ends the episode is a loss, and the policy unlearns what it could do. The
-task's returns in the warm-up, in which the pre-trained policy acts, tell what the task pays:
+task's returns in the warm-up, in which the pre-trained policy acts, show the scale of its rewards:
 
 1. Rewards are multiplied so that these returns differ by 1. Whatever a task pays,
    learning rates and initializations then suit it.
@@ -42,7 +42,7 @@ MAX_SIZE = 100.0
 OUTGROWN = 10.0
 """Factor by which the range of returns must grow before everything is scaled again."""
 NEW_VALUE_SCALE = 0.1
-"""Factor for the outputs of a new critic: its random values must not pass for knowledge."""
+"""Factor for the outputs of a new critic: its random values must not be mistaken for learned ones."""
 MAX_STEPS = 100_000  # of the warm-up, the newest, whose returns are computed
 SAME = 1e-6  # relative difference below which numbers are equal
 

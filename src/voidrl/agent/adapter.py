@@ -54,8 +54,8 @@ class Adapter:
         """End the warm-up when it is over.
 
         With constant rewards an actor would forget what it can do, so it waits until they vary. Values
-        without an actor do not wait. They are high and fall where the policy goes, so that it goes elsewhere,
-        which is how it finds the first reward.
+        without an actor do not wait: optimistic values fall along visited paths, which drives exploration
+        until the first reward is found.
         """
         state = self.state
         if not self.in_warmup or state.steps < self.warmup_steps:
@@ -107,7 +107,7 @@ class Adapter:
 
     @property
     def may_rescale(self) -> bool:
-        """Whether an episode has returned so much more than before that all may be on too large a scale."""
+        """Whether an episode's return exceeds the scale that was set at adaptation."""
         state = self.state
         is_large = state.adapted_from is not None and state.largest_return > state.look_above > 0
         return self.rescales and is_large and not dist.current().is_distributed
@@ -180,7 +180,7 @@ class Adapter:
 
     @property
     def detour_steps(self) -> float:
-        """Mean length of detours, which grows while a policy waits unlearned: what is near has been seen."""
+        """Mean length of detours, which grows while learning waits, to reach states farther away."""
         waited = self.state.steps / max(self.warmup_steps, 1) if self.in_warmup else 1.0
         return MEAN_STEPS * max(1.0, waited)
 

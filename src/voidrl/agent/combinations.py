@@ -19,7 +19,7 @@ from voidrl.types import EnvSpec
 
 STACK_FIELDS = ("stack", "activation", "width", "spectral_norm_iterations")
 Row = tuple[Any, str, str, str]
-"""When it is refused, what is refused, together with what, and why and what to do instead."""
+"""Condition, offending piece or field, what it conflicts with, and the reason with a remedy."""
 
 
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:

@@ -16,7 +16,7 @@ MEAN_STEPS = 10.0
 
 
 class Detours:
-    """Which environments are on a detour, for how long, and the action that each of them holds."""
+    """Detours of each environment: the steps left and the action that is held."""
 
     def __init__(self, agent: Agent, num_envs: int) -> None:
         self.agent, self.num_envs = agent, num_envs
@@ -27,9 +27,7 @@ class Detours:
         self.remaining = torch.zeros(self.num_envs, dtype=torch.int64, device=self.agent.device)
         self.held: Tensor | None = None
 
-    def replace(
-        self, actions: Tensor, obs: Tensor, probability: float, mean_steps: float = MEAN_STEPS
-    ) -> Tensor:
+    def replace(self, actions: Tensor, obs: Tensor, probability: float, mean_steps: float) -> Tensor:
         """The (N,) or (N, A) actions, with the held ones where a detour is under way or begins.
 
         Lengths are geometric. An action that is no longer allowed is replaced by one that is.

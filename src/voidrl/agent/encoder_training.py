@@ -1,4 +1,4 @@
-"""Who trains the encoder: the one decision about whose losses reach it in a run."""
+"""Decides which losses train the encoder."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from voidrl.types import Metrics
 
 CONSTANT_SPREAD = 1e-5
 """Largest standard deviation of a constant reward, relative to its mean: above the rounding of float32, 1e-7,
-and far below that of any reward that says something."""
+and far below that of any informative reward."""
 
 
 class RewardNormalizer(nn.Module):

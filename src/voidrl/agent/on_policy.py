@@ -2,7 +2,7 @@
 
 `Agent.update` samples the replay for everything. Here the policy learns from the rollout that has just ended,
 each step of it once, and only a representation with a loss of its own samples the replay. Both happen between
-rollouts: had f moved while a policy acts on it, the policy that acted would be none that is still known.
+rollouts: if f changed during a rollout, the policy that acted would be lost.
 """
 
 from __future__ import annotations

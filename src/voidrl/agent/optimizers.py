@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The settings of an Adam that is not made yet."""
+    """The settings of an Adam that is created later."""
 
     groups: list[dict[str, Any]]
     eps: float

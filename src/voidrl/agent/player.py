@@ -70,7 +70,7 @@ class Player:
         return skills if self.num_envs else skills[0]
 
     def reset(self, ended: np.ndarray | None = None) -> None:
-        """Tell that the next observation begins an episode, everywhere or where (N,) `ended` is true."""
+        """Mark the next observation as the start of an episode, everywhere or where (N,) `ended` is true."""
         n = self._count
         if ended is None or not self._begun:
             self._begun = True

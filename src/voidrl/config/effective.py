@@ -37,7 +37,7 @@ class Effective:
     first_layer_learning_rate: float | None
     """Learning rate of the heads' first layer, if it has one of its own; 0 freezes it."""
     frozen_column: Literal["none", "learner", "representation"]
-    """The pre-trained encoder that stays as it is, next to a new one."""
+    """The frozen pre-trained encoder alongside a new one."""
 
     @property
     def uses_method(self) -> bool:
@@ -68,6 +68,7 @@ class Effective:
 def resolve(config: Config) -> Effective:
     """Decide for a config what its phase means."""
     adapts, learns_task, tuning = config.phase == "finetune", config.phase != "pretrain", config.finetune
+    by_chance = not adapts or tuning.warmup_actions == "random"
     per_step = (adapts and tuning.updates_per_step) or config.updates_per_step
     return Effective(
         learns_task=learns_task,
@@ -76,7 +77,7 @@ def resolve(config: Config) -> Effective:
         has_bonus=learns_task and config.bonus.coefficient > 0,
         steps=config.steps,
         warmup_steps=tuning.warmup_steps if adapts else config.warmup_steps,
-        warmup_is_random=not adapts or tuning.warmup_actions == "random",
+        warmup_is_random=by_chance and not config.learner.on_policy,
         updates_per_step=Fraction(str(per_step)),  # 100 · 0.29 is 29, not 28.99…
         learning_rate=(adapts and tuning.learning_rate) or config.learner.learning_rate,
         learning_rate_field=f"{'finetune' if adapts else 'learner'}.learning_rate",

@@ -136,7 +136,7 @@ class FinetuneConfig(Checked):
     the new policy is evaluated."""
     noise: Literal["auto", "end", "restart"] = "auto"
     """Exploration noise (ε, or the standard deviation): stay at the `end` of its schedule, or `restart` it;
-    `auto` restarts it for a policy that is new, which is that of a learner without an actor with new heads.
+    `auto` restarts it for a new policy: that of a learner without an actor whose heads are new.
     The schedule of ε starts when the warm-up is over."""
     adapt: bool = True
     """Adapt to the task: scale rewards and SAC's temperature by the task's returns in the warm-up, let a new

@@ -1,4 +1,4 @@
-"""Which engine `engine = "auto"` takes on CUDA, and why. Does not import torch."""
+"""Chooses the engine for `engine = "auto"` on CUDA. Does not import torch."""
 
 from __future__ import annotations
 

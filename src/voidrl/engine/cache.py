@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).parents[1]
 def open_cache(device: torch.device, say: Callable[[str], None]) -> Path | None:
     """Let torch compile into the cache folder of this version and processor, which is returned.
 
-    None if the user has chosen another folder by `TORCHINDUCTOR_CACHE_DIR`, which is not ours to delete, or
+    None if the user has chosen another folder by `TORCHINDUCTOR_CACHE_DIR`, or
     if ours cannot be written: then torch takes its temporary one, and `say` is given the reason.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir

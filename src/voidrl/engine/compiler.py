@@ -26,8 +26,8 @@ class Compiler:
     """
 
     resets = 0
-    """How often the compiled code of the process was dropped: no engine may compile again within a capture,
-    so that all of them warm up again."""
+    """How often the compiled code of the process was dropped. All engines warm up again afterwards, since
+    nothing may compile during a capture."""
 
     def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None], *, active: bool) -> None:
         self._methods = _fusable_methods(agent, replay) if active else []
@@ -66,16 +66,18 @@ class Compiler:
     def can_recover(self, error: Exception) -> bool:
         """Whether to run without compiling, which is said: if the engine was our choice.
 
-        Otherwise the error says where the code of earlier runs is, which may be damaged.
+        Either way the user learns where the code of earlier runs is, which may be damaged.
         """
+        advice = f"if code compiled earlier is damaged, delete {self.cache}"
         if not self._may_give_up:
             if self.cache is not None:
-                error.add_note(f"if code that was compiled before is damaged, delete {self.cache}")
+                error.add_note(advice)
             return False
         cause = getattr(error, "inner_exception", error)  # torch names only itself in the first line
         first_line = str(cause).strip().partition("\n")[0]
         reason = f"{type(cause).__name__}: {first_line}"
-        self._say(f"engine: graph, since the update could not be compiled ({reason})")
+        where = "" if self.cache is None else f"; {advice}"
+        self._say(f"engine: graph, since the update could not be compiled ({reason}){where}")
         self.give_up()
         torch.compiler.reset()
         Compiler.resets += 1

@@ -192,18 +192,17 @@ class Engine:
                 run()
             return
         restore = self._remember()
-        while True:
-            try:
-                with compiler.applied():
-                    run()
-                break
-            except Exception as error:
-                # Of several ranks, one that repeats an update would exchange gradients with nobody.
-                final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or not compiler
-                if final or dist.current().is_distributed or not compiler.can_recover(error):
-                    raise
-                self.mode = "compile" if compiler else "graph"
-                restore()
+        try:
+            with compiler.applied():
+                run()
+        except Exception as error:
+            # Of several ranks, one that repeats an update would exchange gradients with nobody.
+            final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or dist.current().is_distributed
+            if final or not compiler.can_recover(error):
+                raise
+            self.mode = "graph"
+            restore()
+            run()
 
     @contextmanager
     def _undone(self) -> Iterator[None]:

@@ -60,7 +60,7 @@ def _has_mask(name: str, args: tuple) -> bool:
 
 
 def diagnose_host_read(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
-    """Which piece cannot be captured, at which line, and what to do about it."""
+    """A sentence with the piece and the line that cannot be captured, and a remedy."""
     pieces = {"method": agent.method, "representation": agent.representation, "learner": agent.learner}
     homes = {
         (function.__code__.co_filename, function.__name__): kind

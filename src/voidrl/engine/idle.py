@@ -1,4 +1,4 @@
-"""How long the learner waits for the environments."""
+"""Measures how long the learner waits for the environments."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ class IdleTimer:
         self._device, self._on_cuda = device, device.type == "cuda"
         self._stream: torch.cuda.Stream | None = None
         self._spans: list[tuple[Any, Any]] = []
-        self.total_seconds: float | None = None if self._on_cuda else 0.0
-        """Idle seconds so far; None on CUDA, where they are known only when the host waits for them."""
 
     def __enter__(self) -> Self:
         self._began = self._now()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        ended = self._now()
-        self._spans.append((self._began, ended))
-        if self.total_seconds is not None:
-            self.total_seconds += ended - self._began
+        self._spans.append((self._began, self._now()))
 
     def _now(self) -> Any:
         if not self._on_cuda:

@@ -62,7 +62,7 @@ class Overlap:
         self._needs_encoder = needs == "encoder"
         self._side = torch.cuda.Stream(agent.device) if needs != "everything" else None
         self._aside: SideStream | None = None
-        if self._side is None and runs_beside(agent):
+        if self._side is None and can_be_concurrent(agent):
             self._aside = SideStream(agent.device)
 
     def run(self, variants: Sequence[int], add: Callable[[Metrics, int], None]) -> None:
@@ -133,7 +133,7 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
     return "encoder" if by_critic and keeps and shared <= _tensors(agent.learner.encoder) else "everything"
 
 
-def runs_beside(agent: Agent) -> bool:
+def can_be_concurrent(agent: Agent) -> bool:
     """Whether the representation's loss may be computed while the rest of the same update is.
 
     It then reads the same weights as the rest and must change nothing. In training mode, networks with

@@ -100,7 +100,7 @@ class Learner(nn.Module):
         return True
 
     def restart_exploration(self, return_scale: float) -> None:
-        """Begin a task whose returns differ by about `return_scale`: set what is measured against them."""
+        """Begin a task whose returns differ by about `return_scale`: rescale exploration to that range."""
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller minimizes it before it asks for the next.

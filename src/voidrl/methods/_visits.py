@@ -59,6 +59,7 @@ class VisitMethod(Method):
 
     config: VisitConfig
     reads_latents = False
+    counts_visits = True
 
     def __init__(self, spec: EnvSpec, config: VisitConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

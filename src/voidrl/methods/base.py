@@ -113,14 +113,16 @@ class Method(nn.Module):
     """Whether the gradient of `losses` may reach f, where `encoder_trainers` names `method`."""
     constant_reward: ClassVar[bool] = False
     """True: the reward may be the same for all transitions by design, so that nobody is warned of it."""
+    counts_visits: ClassVar[bool] = False
+    """True: `observe` counts what the environments of one process reach, so that a run takes one rank."""
     loss_batches: int = 1
     """Batches on which an update minimizes `losses`, one after another; the learner's own is the last."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
     reward_dim: int = 0
     """Width of vector rewards; 0 for scalars. Vectors are as wide as skills, and a reward's scalar product
-    with the skill is what the policy maximizes (`scalar_reward`). They take a critic with `successor`, such
-    as `voidrl.nets.successor_critic`, and a learner that takes vector rewards (`dqn`)."""
+    with the skill is what the policy maximizes (`scalar_reward`). They take a `voidrl.nets.SuccessorCritic`,
+    such as that of `successor_critic`, and a learner that takes vector rewards (`dqn`)."""
     note_dim: int = 0
     """Width of what `observe` notes on each state, to be stored with the step that led there."""
     regresses_skill: ClassVar[bool] = False

@@ -30,7 +30,7 @@ class RE3Config(MethodConfig):
     """r = log(1 + d_k / σ), d_k being the distance to the k-th nearest of a sample of the replay."""
 
     k: PositiveCount = 3
-    """Which neighbor's distance is rewarded."""
+    """The neighbor whose distance is rewarded."""
     pool: Count = 1024
     """States drawn from the replay to search; 0: the minibatch itself."""
 

@@ -85,7 +85,7 @@ class Priorities:
 
             slots, weight = draw(self.values, self.highest, self.importance, uniform, stratum, BLOCK)
             return slots, weight
-        # What is new since the last draw gets the highest priority so far.
+        # New transitions get the highest priority so far.
         blocks = self.values.clamp_(max=self.highest).view(-1, BLOCK)
         sums = blocks.sum(1)
         ends = sums.cumsum(0)

@@ -141,11 +141,11 @@ class Replay(Ring):
         n, size, age = len(time) - 1, len(self.starts), self.age[slots]
         recorded = self._recorded(slots)
         path = torch.add(slots[:, None], time[:-1], alpha=self.num_envs) % size  # (B, n) from here on
-        goes_on = (self.ending[path] == 0) & (time[:-1] < recorded[:, None])
-        ahead = goes_on.int().cumprod(1).sum(1)  # (B,) steps from here to the last one of the option
+        continues = (self.ending[path] == 0) & (time[:-1] < recorded[:, None])
+        ahead = continues.int().cumprod(1).sum(1)  # (B,) steps from here to the last one of the option
         path = torch.sub(slots[:, None], time[1:], alpha=self.num_envs) % size  # (B, n) from here back
-        goes_on = (self.ending[path] == 0) & (time[1:] <= age[:, None])
-        back = goes_on.int().cumprod(1).sum(1)  # (B,) steps from the first one of the option to here
+        continues = (self.ending[path] == 0) & (time[1:] <= age[:, None])
+        back = continues.int().cumprod(1).sum(1)  # (B,) steps from the first one of the option to here
         # What precedes an option is the beginning of its episode, or an ending that is still stored.
         oldest, steps = recorded + back, back + ahead + 1
         found = (back == age) | (oldest + 1 < self.rows)

@@ -52,7 +52,6 @@ class Collector:
         agent, method = run.agent, run.agent.method
         self.first_column = run.group.part(run.config.env.num_envs).start
         self.detours = Detours(agent, run.envs.num_envs)
-        self.random_warmup = agent.effective.warmup_is_random
         self.observes = agent.uses_method and type(method).observe is not Method.observe
         self.begins = agent.uses_method and type(method).begin is not Method.begin
         self.env_numbers = torch.arange(run.envs.num_envs, device=agent.device)
@@ -95,7 +94,7 @@ class Collector:
         agent = self.agent
         agent.set_progress(self.run.state.steps)
         self.adapter.advance()
-        if self.adapter.in_warmup and self.random_warmup:
+        if self.adapter.in_warmup and agent.effective.warmup_is_random:
             actions = agent.random_actions(self.replay.latest())
         else:
             agent.learner.set_progress(self.adapter.noise_steps)

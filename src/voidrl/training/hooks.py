@@ -13,7 +13,7 @@ class Hook:
         """Before the first step, also of a resumed run; open files in `run.resources`."""
 
     def after_step(self, run: Run, before: int) -> bool:
-        """After a step of the environments, of which there were `before`; whether it may stop the run."""
+        """Called after a step, with the steps `before` it; returns whether the run may stop."""
         return False
 
     def report(self, run: Run, before: int) -> bool:

@@ -15,6 +15,7 @@ from voidrl.training.hooks import Hook
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.metrics.health import HealthMonitor, ReturnMonitor
 from voidrl.training.run import Run
+from voidrl.training.saved_run import require_same_agent
 from voidrl.training.split import RankMetrics
 from voidrl.training.trainer import Trainer
 from voidrl.types import CHECK
@@ -51,6 +52,7 @@ class Logging(Hook):
         self.trainer = trainer
         self.health = HealthMonitor(run.config, constant_reward=run.agent.method.constant_reward)
         self.returns = ReturnMonitor(run.config)
+        self._are_compared = run.group.size == 1  # the agents of all ranks, once in this process
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, run.config.env.num_envs))  # returns
 
     def start(self, run: Run) -> None:
@@ -86,6 +88,9 @@ class Logging(Hook):
         run.unlogged.trained = run.engine.metrics.flush()
         if culprit := failures.first_culprit(run):
             raise failures.not_finite(run, culprit)
+        if state.updates and not self._are_compared:  # before much is lost; later at each checkpoint
+            require_same_agent(run.agent)
+            self._are_compared = True
         run.unlogged.visits = state.visits
         if counter is not None and not run.is_main:  # the first rank counts those of all
             run.unlogged.states = [counter.state()]

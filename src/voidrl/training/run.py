@@ -79,7 +79,7 @@ class Run:
             self.callbacks.call(event, RunView(*seen, self.checkpoint))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
-        """Write a row of its own, which callbacks do not see."""
+        """Write a row that callbacks do not see."""
         self.writer.write(self.state.steps, {"phase": self.config.phase, **metrics})
 
     def write_row(self, row: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
     here, agent, log = dist.current(), engine.agent, engine.agent.config.log
     meta = {name: getattr(state, name) for name in COUNTS} | {RANKS: here.size}
     if here.size > 1:
-        meta[AGENT_SUM] = _require_same_agent(agent)
+        meta[AGENT_SUM] = require_same_agent(agent)
     keeps = log.keep_replay or state.steps < agent.config.steps
     files = _part_files(agent.device, engine.replay if keeps else None, state)
     if not here.is_main:
@@ -137,7 +137,7 @@ def _part_files(device: torch.device, replay: Replay | None, state: LoopState) -
     return files
 
 
-def _require_same_agent(agent: Agent) -> str:
+def require_same_agent(agent: Agent) -> str:
     """Compare the agents of all ranks, tensor by tensor; returns a checksum."""
     tensors = {**agent.tensors(), **{f"optimizer {k}": v for k, v in agent.optimizers.tensors().items()}}
     # Sorted, since optimizers are in the order of their first use.
@@ -198,8 +198,8 @@ def require_as_many_ranks(path: Path, before: int, now: int) -> None:
     """Refuse to resume a run on another number of ranks."""
     if before != now:
         raise CheckpointError(
-            f"{path} is of {before} rank{'s' * (before > 1)} and cannot be resumed on {now}: each has "
-            f"saved its part of the replay; resume with --ranks {before}, or as many under torchrun"
+            f"{path} was saved by {before} rank{'s' * (before > 1)}, each with its part of the replay, and "
+            f"cannot be resumed on {now}: resume with --ranks {before}, or as many under torchrun"
         )
 
 

@@ -24,8 +24,11 @@ def require_ranks(config: Config, factory: Any, size: int) -> None:
     """Refuse a run that `size` ranks cannot divide."""
     num_envs, learner, method = config.env.num_envs, config.learner, config.method
     batches = {"learner": learner.batch_size}
-    if decide(config, Pieces.of(config)).trains_representation:
+    pieces = Pieces.of(config)
+    if decide(config, pieces).trains_representation:
         batches["representation"] = config.representation.batch_size
+    counts = config.effective.uses_method and pieces.method.counts_visits
+    counts = counts and not pieces.method.uses_latents(config)  # whose sample is that of all ranks
     chooses = config.effective.adapts and isinstance(method, SkillConfig)
     rows = [
         (n % size > 0, f"{kind}.batch_size = {n}", f"use {max(1, n // size) * size}, a multiple of {size}")
@@ -35,6 +38,7 @@ def require_ranks(config: Config, factory: Any, size: int) -> None:
         (num_envs < size, f"env.num_envs = {num_envs}", f"use {size} or more in a new run, or fewer ranks"),
         (is_tensor_env(factory), "an environment object", "pass a function that takes num_envs and device"),
         (learner.on_policy, f"rollouts of learner {learner.name!r}", "use 1 rank, or a learner such as dqn"),
+        (counts, f"the visits of method {method.name!r}", "use 1 rank, or a representation with a loss"),
         (chooses, f"fine-tuning of method {method.name!r}", "one chooses a skill for the task; use 1 rank"),
     ]
     for is_refused, what, remedy in rows:

@@ -1,4 +1,4 @@
-"""Watches the rows of metrics of a run for training that is finite and yet useless.
+"""Watches the metrics of a run that trains on finite numbers and learns nothing.
 
 A collapsed representation, a constant reward and exploding values do not stop a run: their losses are finite.
 """
@@ -100,11 +100,10 @@ class HealthMonitor:
         """The metrics of a contrastive loss, if they are as by chance."""
         config = self.config.representation
         candidates = views * ((config.batch_size or self.config.learner.batch_size) - 1) + 1
-        negatives = candidates - 1 if getattr(config, "decoupled", False) else candidates
         loss, accuracy = train.get(f"{prefix}_loss"), train.get(f"{prefix}_accuracy")
-        if negatives < 2 or loss is None or accuracy is None:  # a custom loss may log one of them
+        if candidates < 2 or loss is None or accuracy is None:  # a custom loss may log one of them
             return ""
-        chance_loss, chance = math.log(negatives), 1 / candidates
+        chance_loss, chance = math.log(candidates), 1 / candidates
         loss_at_chance = abs(loss - chance_loss) <= CHANCE_MARGIN * chance_loss
         if not loss_at_chance or accuracy > 2 * chance + CHANCE_MARGIN:
             return ""
