@@ -119,6 +119,7 @@ BEFORE_THE_START = {
         {"method": "mepol", "replay__capacity_steps": 4000},
         "rollouts of learner 'mepol' cannot be divided among 2 ranks",
     ),
+    "counts": (["--ranks", "2"], {"method": "cbb"}, "the visits of method 'cbb' cannot be divided among 2"),
     "a value": (["--ranks", "2"], {"steps": "many"}, "steps = 'many' cannot be used"),
 }
 
@@ -198,7 +199,7 @@ def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tm
     assert codes == [-signal.SIGKILL if other == rank else 2 for other in range(2)]
     step = latest_run(RunFolder(out), pytest.fail).step
     assert (
-        f"voidrl: rank {1 - rank} of 2 has lost another rank, whose own message says why; the checkpoint of "
+        f"voidrl: rank {1 - rank} of 2 has lost another rank: see that rank's message; the checkpoint of "
         f"step {step} is kept, resume with `voidrl resume {out} --ranks 2`"
     ) in messages[1 - rank]
     assert read_status(out).state == state
@@ -225,8 +226,8 @@ def test_an_environment_that_raises_in_one_rank_ends_the_others(tmp_path, rank):
 def test_another_number_of_ranks_is_refused(on_two, words, capsys):
     assert main(["resume", str(on_two[0]), "--steps", "200", *words]) == 2
     assert capsys.readouterr().err.endswith(
-        f"voidrl: {on_two[0]} is of 2 ranks and cannot be resumed on {words[1] if words else 1}: each has "
-        f"saved its part of the replay; resume with --ranks 2, or as many under torchrun\n"
+        f"voidrl: {on_two[0]} was saved by 2 ranks, each with its part of the replay, and cannot be resumed "
+        f"on {words[1] if words else 1}: resume with --ranks 2, or as many under torchrun\n"
     )
 
 
@@ -253,6 +254,7 @@ def test_agents_that_differ_between_ranks_are_noticed_before_they_are_saved(tmp_
     codes, messages = pretrain(2, tmp_path / "run", method="rank_runs:Drifting")
     assert codes == [2, 2]
     assert "method.seen of the agent differs between rank 0 and rank 1" in messages[0]
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1  # before the first update
 
 
 @pytest.mark.slow
