@@ -14,7 +14,7 @@ from voidrl import dist
 from voidrl.agent import assembly, rewards, transfer
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.combinations import check_combination, check_vector_rewards
-from voidrl.agent.encoder_training import Pieces, decide
+from voidrl.agent.encoder_training import Pieces, assign_gradients, decide
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.joint_loss import Aside, InOrder, JointLoss
 from voidrl.agent.normalizer import RewardNormalizer
@@ -91,7 +91,7 @@ class Agent(nn.Module):
         self.metric_owners: dict[str, MetricOwner] = {}
         """The piece that computes each metric."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
-        assembly.assign_gradients(self)
+        assign_gradients(self)
         self.optimizers = Optimizers(device)
         self.to(device)
         self.eval()

@@ -78,58 +78,6 @@ def check_heads(agent: Agent) -> None:
         )
 
 
-def assign_gradients(agent: Agent) -> None:
-    """Give gradients only to what this phase trains."""
-    config, learner, encoder = agent.config, agent.learner, agent.representation.encoder
-    phase = config.effective
-    weights, own = _trainable(learner.encoder), _trainable(encoder)
-    if own is False and "representation" in agent.encoder_trainers:
-        raise ConfigError(
-            f"the loss of representation {config.representation.name!r} cannot train its encoder, all of "
-            f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers behind "
-            f"it with representation.encoder.feature_dim"
-        )
-    # Next to a frozen column, the encoder does not learn any more, whoever trained it in pre-training.
-    if (
-        phase.uses_method
-        and config.encoder_trainers
-        and phase.frozen_column == "none"
-        and (encoder is None or own is False)
-    ):
-        why = "which has no encoder" if encoder is None else "whose encoder never learns"
-        raise ConfigError(
-            f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
-            f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
-        )
-    whole = encoder is learner.encoder
-    if whole and weights is False:
-        agent.encoder_trainers -= {"learner"}
-    is_frozen = phase.encoder_is_frozen
-    learner.trains_encoder = (
-        weights is not False and not is_frozen and ("learner" in agent.encoder_trainers or not whole)
-    )
-    shares_stack = isinstance(encoder, Encoder) and not whole and encoder.stack is learner.encoder.stack
-    if shares_stack and agent.spec.pixels and "learner" not in agent.encoder_trainers:
-        learner.frozen_parts = (learner.encoder.stack,)
-    if is_frozen:
-        learner.encoder.requires_grad_(False)
-    if agent.uses_method:
-        return
-    used = set(learner.parameters())  # what only pre-training used is kept as it is
-    kept = [*agent.method.parameters()]
-    if not agent.trains_representation:
-        kept += agent.representation.parameters()
-    for parameter in kept:
-        if parameter not in used:
-            parameter.requires_grad_(False)
-
-
-def _trainable(encoder: nn.Module | None) -> bool | None:
-    """Whether any of its weights can learn; None for an encoder without weights."""
-    weights = [] if encoder is None else list(encoder.parameters())
-    return any(p.requires_grad for p in weights) if weights else None
-
-
 def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
     """One Adam for each group of weights that a loss names."""
     biases = (p for name, p in agent.named_parameters() if name.endswith(".bias"))

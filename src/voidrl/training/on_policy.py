@@ -18,7 +18,6 @@ class OnPolicyTrainer(Trainer):
 
     def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
         super().__init__(run, adapter, collector)
-        self.warmup_steps = 0  # the policy acts from the first step on
         run.engine.replace_update(partial(representation_step, run.agent))
         self._logged_rollouts = run.state.rollouts
 

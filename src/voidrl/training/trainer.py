@@ -15,15 +15,32 @@ SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 
 
 class Trainer:
-    """Runs the updates of an off-policy agent: exactly `updates_per_step` for each step after the warm-up."""
+    """Updates the agent of a run, when that is due."""
+
+    warmup_steps = 0
+    """Steps before the first update, for the status."""
 
     def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
         self.run, self.adapter, self.collector = run, adapter, collector
-        self.warmup_steps = adapter.warmup_steps if run.agent.learns else 0
-        """Steps before the first update, for the status."""
 
     def before_acting(self) -> None:
-        """Run what must not overlap with the environments (on-policy)."""
+        """Run updates that must not overlap with the environments."""
+
+    def update(self) -> None:
+        """Run the updates that are due."""
+        raise NotImplementedError
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """More metrics for a row, which covers this many seconds."""
+        return {}
+
+
+class OffPolicyTrainer(Trainer):
+    """Runs exactly `updates_per_step` updates for each step after the warm-up."""
+
+    def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
+        super().__init__(run, adapter, collector)
+        self.warmup_steps = adapter.warmup_steps if run.agent.learns else 0
 
     def update(self) -> None:
         """Run the updates that are due."""
@@ -54,10 +71,6 @@ class Trainer:
             if every and state.updates % every == 0 and early:
                 reset(run.agent)
                 adapter.restart_exploration()
-
-    def metrics(self, seconds: float) -> dict[str, float]:
-        """More metrics for a row, which covers this many seconds."""
-        return {}
 
     def _adapt(self) -> None:
         """Adapt the agent to the task, and say how."""

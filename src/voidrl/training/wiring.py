@@ -15,7 +15,7 @@ from voidrl.training.logging import Logging, Output
 from voidrl.training.loop import Loop
 from voidrl.training.on_policy import OnPolicyTrainer
 from voidrl.training.run import Run
-from voidrl.training.trainer import Trainer
+from voidrl.training.trainer import OffPolicyTrainer
 
 
 def make_loop(
@@ -27,7 +27,7 @@ def make_loop(
     """`probe` measures the agent, for `log.probe_every_steps`; a new run fine-tunes `pretrained`."""
     adapter = Adapter(run.agent, run.replay, run.state, run.engine.say)
     collector = Collector(run, adapter)
-    trainer = (OnPolicyTrainer if run.config.learner.on_policy else Trainer)(run, adapter, collector)
+    trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
     if run.agent.effective.adapts and run.is_main:
         run.best = BestAgent(run.folder, run.config)
     hooks = [
