@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import moved
 
 import voidrl
 from voidrl.cli.main import main
@@ -171,6 +173,37 @@ def test_rules_of_atari_are_refused_elsewhere(name):
     assert build.env_for("atari/breakout", atari_run)[0].atari.sticky == 0.5
 
 
+@pytest.mark.slow
+def test_the_authors_preset_trains_f_by_contrast_and_tunes_only_the_heads(tmp_path):
+    small = {
+        "env.num_envs": 2,
+        "warmup_steps": 30,
+        "steps": 32,
+        "updates_per_step": 0.5,
+        "replay.capacity_steps": 200,
+        "learner": {"batch_size": 16, "hidden_dim": 8},
+        "representation": {"encoder": {"width": 0.125}, "projection_dim": 8},
+        "finetune": {"warmup_steps": 30},
+        "log.tensorboard": False,
+    }
+    shared = {"preset": "atari-authors", "device": "cpu"}
+    run = tmp_path / "pretrained"
+    source = voidrl.pretrain("atari/breakout", config=small, out=run, **shared)
+    assert source.encoder_trainers == {"representation"}
+    assert source.learner.encoder is source.representation.encoder
+    assert source.representation.dim == source.learner.encoder.feature_dim == 8 * 7 * 7
+    assert [*source.optimizers] == ["critic", "representation"]
+    f = {id(p) for p in source.representation.encoder.parameters()}
+    assert not f & {id(p) for p in source.optimizers.parameters("critic")}
+    assert source.config.learner.discount**20 == pytest.approx(0.99, rel=1e-4)
+    tuned = voidrl.finetune(source, steps=32, out=tmp_path / "tuned")
+    changed = moved(source.tensors(), tuned.tensors())
+    assert any(name.startswith("learner.critic.") for name in changed)
+    assert not any("encoder" in name.replace("target_encoder", "") for name in changed)
+    updates = [row["updates"] for row in read_metrics(tmp_path / "tuned") if "updates" in row]
+    assert updates[-1] == 2  # one in each step after the warm-up
+
+
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
     """A lost life ends no episode, and 10 points are not clipped to 1."""
     config = {**TINY, "env.num_envs": 4, "log.log_every_steps": 800}
@@ -317,3 +350,36 @@ def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):
     make_envs(config, None, 2).close()
     make_envs(config, None, 8, evaluation=True, render_height=84).close()
     assert made == [(8, 7), (2, 2), (1, 1), (8, 7)]
+
+
+# ALE itself: the seeds that we rely on, and what must never be done
+
+
+def frames_after(envs, seed, steps=40):
+    envs.reset(seed)
+    return [envs.step(np.full(envs.num_envs, 2 + t // 5 % 2)).frames for t in range(steps)][-1]
+
+
+def test_seeds_are_below_2_to_the_31_and_game_i_has_seed_plus_i():
+    seed, query = 2**30 - 1, "pong?sticky=0.5"  # the greatest seed that a run draws
+    with closing(atari(query)) as both, closing(atari(query, n=1)) as one:
+        together = frames_after(both, seed)
+        for i in range(2):
+            assert np.array_equal(together[i], frames_after(one, seed + i)[0])
+        assert not np.array_equal(*together)
+        with pytest.raises(TypeError):
+            both.vector.reset(seed=2**31 - 1)  # too large for the second game
+
+
+def test_a_reset_between_send_and_recv_answers_with_the_step():
+    with closing(atari("pong", n=1)) as envs:
+        noops = envs.reset(0)[1]["episode_frame_number"][0]
+        envs.send(np.array([0]))
+        assert envs.vector.reset(seed=1)[1]["episode_frame_number"][0] == noops + 4
+
+
+def test_an_unsupported_rom_ends_the_process_without_an_error():
+    code = "from ale_py.vector_env import AtariVectorEnv; AtariVectorEnv('combat', 1); print('alive')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr

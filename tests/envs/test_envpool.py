@@ -7,7 +7,9 @@ import types
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tiny_runs import assert_same_run, tiny
 
+import voidrl
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError
@@ -127,3 +129,39 @@ def test_a_missing_envpool_is_one_sentence(monkeypatch):
         ConfigError, match=r"'envpool/Pong-v5' needs the package envpool.* pip install envpool$"
     ):
         make_envs(EnvConfig("envpool/Pong-v5"))
+
+
+REAL = {
+    "CartPole-v1": (4,),
+    "Pendulum-v1": (3,),
+    "HalfCheetah-v4": (17,),
+    "WalkerWalk-v1": (24,),
+    "MiniGrid-DoorKey-8x8-v0": (3, 7, 7),
+    "Pong-v5?stack_num=1&noop_max=1": (1, 84, 84),
+}
+
+
+@pytest.mark.parametrize("task", REAL)
+def test_the_real_one_repeats_itself_with_a_seed(task):
+    pytest.importorskip("envpool")
+    envs = make_envs(EnvConfig(f"envpool/{task}", num_envs=2))
+    assert envs.spec.frame_shape == REAL[task]
+
+    def played():
+        frames, rng = [envs.reset(3)[0]], np.random.default_rng(0)
+        for _ in range(210):
+            discrete = rng.integers(envs.spec.num_actions or 2, size=2)
+            continuous = rng.uniform(-1, 1, (2, envs.spec.action_dim)).astype(np.float32)
+            frames.append(envs.step(discrete if envs.spec.discrete else continuous).frames)
+        return np.stack(frames)
+
+    assert np.array_equal(played(), played())
+
+
+def test_a_run_in_the_real_one_resumes_exactly(tmp_path):
+    pytest.importorskip("envpool")
+    config = tiny(env__num_envs=2)
+    voidrl.pretrain("envpool/CartPole-v1", steps=40, out=tmp_path / "straight", config=config)
+    voidrl.pretrain("envpool/CartPole-v1", steps=20, out=tmp_path / "resumed", config=config)
+    voidrl.resume(tmp_path / "resumed", steps=40)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)

@@ -97,3 +97,21 @@ def test_the_loss_is_the_squared_error():
     gradient = method.models[0].weight.grad
     assert gradient[2].abs().max() == 0
     assert gradient[0].abs().max() > 0
+
+
+def test_the_disagreement_falls_where_the_agent_has_been_and_not_elsewhere():
+    agent, replay = small_agent(), fill_replay()
+    replay.frames.mul_(0.5).add_(1)
+    visited = replay.batch(replay.newest(100), 1, 1.0)
+    elsewhere = visited.obs - 4
+
+    def variances():
+        with torch.no_grad():
+            return [agent.method.variance(z, visited.action).mean() for z in (visited.obs, elsewhere)]
+
+    before = variances()
+    for _ in range(150):
+        agent.update(replay)
+    after = variances()
+    assert after[0] < 0.1 * before[0]
+    assert after[1] > 20 * after[0]

@@ -1,8 +1,13 @@
 """MaxEnt: visits become even, by a reward that is frozen for an epoch."""
 
+import math
+
+import pytest
 import torch
 from hand_batches import batch_of
 from helpers import DISCRETE, fill_replay, make_agent
+
+from voidrl.types import EnvSpec
 
 NO_SKILL = torch.zeros(0)
 
@@ -46,3 +51,34 @@ def test_before_the_first_epoch_is_over_all_states_earn_the_same():
     batch = fill_replay().batch(torch.tensor([3, 20, 40]), 1, 1.0)
     agent.method.observe(batch.next_obs, NO_SKILL, None, None)
     assert agent.method.reward(batch, None).tolist() == [1, 1, 1]
+
+
+def test_on_a_ring_visits_become_even():
+    """A ring of 16 states: back to state 0, or one step on. Random actions rarely leave the first four.
+
+    In every epoch value iteration finds the best policy for the frozen reward.
+    """
+    n, epoch = 16, 128
+    spec = EnvSpec((n,), False, 1, num_actions=2, raw_shape=(n,))
+    options = {"method__epoch_steps": epoch, "method__table_size": 2**12}
+    method = make_agent(spec, method="maxent", **options).method
+    states, generator = torch.eye(n), torch.Generator().manual_seed(0)
+    after = torch.stack([torch.zeros(n, dtype=torch.int64), (torch.arange(n) + 1) % n], 1)  # (n, 2)
+    policy, at, entropy = None, 0, []
+    for number in range(30):
+        path = []
+        for _ in range(epoch):
+            action = torch.randint(2, (), generator=generator) if policy is None else policy[at]
+            path.append(at := int(after[at, action]))
+        method.set_progress(number * epoch, 10**6)
+        method.observe(states[path], NO_SKILL, None, None)
+        earned, value = method.reward(batch_of(obs=states), None), torch.zeros(n)
+        for _ in range(50):
+            q = (earned + 0.9 * value)[after]
+            value = q.max(1).values
+        policy = q.argmax(1)
+        entropy.append(method.table.entropy.item())
+    assert method.table.distinct == n
+    assert entropy[0] < 0.6 * math.log(n)
+    assert entropy[-1] == pytest.approx(math.log(n), rel=0.02)
+    assert entropy[-1] > entropy[5] > entropy[0]

@@ -146,3 +146,20 @@ def test_a_dataset_has_no_novelty_within_episodes():
     replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
     with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
         data_into(replay, "x.npz", EnvConfig(), ngu())
+
+
+def test_familiar_states_lose_their_scale():
+    options = {"hidden_dim": 64, "rep_dim": 32, "learning_rate": 1e-3}
+    agent = make_agent(method=small_method("ngu", **options), learner__batch_size=64)
+    replay = fill_replay(note_dim=1)
+    replay.frames.copy_(0.5 * replay.frames + 1)
+    known = replay.batch(replay.newest(60), 1, 1.0).next_obs
+    method = agent.method
+    method.rnd.observe(torch.cat([known, known - 2]), None, None, None)
+    for _ in range(60):
+        agent.update(replay)
+    with torch.no_grad():
+        errors = [method.rnd.error(x) for x in (known, known - 2)]
+        familiar, new = (method.scale(error).mean().item() for error in errors)
+    assert familiar < 1.6
+    assert new > 3
