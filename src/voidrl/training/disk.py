@@ -48,7 +48,7 @@ def checkpoint_bytes(
 
 
 def require_disk_space(folder: Path, agent: Agent) -> None:
-    """Refuse a run whose newest checkpoint would not fit alongside the previous one, which is kept until then."""
+    """Refuse a run whose newest checkpoint would not fit alongside the previous one."""
     size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
     config = update(agent.config, {"log.keep_replay": True})  # all but the last one hold it
     needed = checkpoint_bytes(
