@@ -65,7 +65,7 @@ class Published:
     notes: tuple[str, ...] = ()
     """Caveats for a comparison: protocol, seeds, misprints."""
     heading: str = "published"
-    """Column heading for its numbers, where they are shown alongside others."""
+    """Heading of its numbers, where they are shown alongside others."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
