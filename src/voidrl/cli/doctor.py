@@ -20,7 +20,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(argv: list[str]) -> int:
-    """What works on this machine, what does not, and the command that fixes it: `voidrl doctor`."""
+    """Check what works on this machine, and print the command that fixes the rest: `voidrl doctor`."""
     parser = make_parser("doctor", doctor.__doc__)
     parser.add_argument("--out", default="runs", metavar="DIR", help="where runs would go (default: runs)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -47,13 +47,13 @@ def export(argv: list[str]) -> None:
 
 
 def default_out(run: str, to: str) -> str:
-    """Where an export goes: into the folder of its run, or here for what is no run."""
+    """The default path of an export: in the folder of its run, otherwise the current folder."""
     from voidrl.runs.folder import RunFolder
 
     file = {**POLICIES, **DATA}[to]
     try:
         folder = RunFolder.open(run).path.absolute()
-    except RunFolderError:  # a saved agent, or what will be refused
+    except RunFolderError:  # a saved agent, or something that will be refused
         return f"{user_path(run).name}{Path(file).suffix}"
     name = re.sub(r"[^-\w]+", "-", folder.name)
     return str(folder / file) if file else f"voidrl/{name}-v0"

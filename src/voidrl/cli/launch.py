@@ -1,7 +1,7 @@
 """`--ranks N` and `--gpus N`: one command as N processes that train one agent.
 
-torchrun does the same, and either may start a run. It is not called here since its report of a failed process
-hides our sentence, and since it kills the others after a fixed time, when they may be writing a checkpoint.
+torchrun may start a run as well. It is not called here since its report of a failed process hides our
+sentence, and since it kills the others after a fixed time, when they may be writing a checkpoint.
 Imports no torch unless GPUs are to be counted.
 """
 
@@ -32,7 +32,7 @@ KILL_SECONDS = 10.0  # after they were asked to end
 
 
 def split_off(argv: Sequence[str]) -> tuple[int, list[str]]:
-    """The number of processes that a command line asks for, 0 if it does not, and the rest of it."""
+    """The number of processes in a command line, 0 without one, and the rest of it."""
     found: dict[str, str] = {}
     rest: list[str] = []
     words = [*argv]
@@ -105,7 +105,7 @@ def launch(number: int, command: str, argv: Sequence[str]) -> int:
                     child.kill()
                 child.wait()
         status = _status(children)
-        if stop.requested:  # the first process has said what that led to
+        if stop.requested:  # the first process has reported the outcome
             raise SystemExit(status)
     return status
 

@@ -25,7 +25,7 @@ FAMILIES = {
     None: "Other methods",
 }
 SHORT = {"none": None, "both": "any"}  # kinds of skills and actions, on a terminal
-# What is said of a method, and the defaults of `voidrl.methods.base.About`, whose module imports torch.
+# Facts about a method, with the defaults of `voidrl.methods.base.About`, whose module imports torch.
 ABOUT: dict[str, Any] = {**dict.fromkeys(registry.ABOUT_FIELDS), "skills": "none", "actions": "both"}
 
 
@@ -103,7 +103,7 @@ def _methods() -> Listing:
 
 
 def _method(file: Path) -> dict[str, Any]:
-    """What `about` of a method says, without importing it; its docstring where there is none."""
+    """The `about` of a method, without importing it; its docstring where there is none."""
     source = file.read_text("utf-8")
     about = {**dict.fromkeys(ABOUT), "reward": _first_line(source)}
     if given := registry.parse_about(source):
@@ -116,7 +116,7 @@ def _family(method: dict[str, Any]) -> str | None:
 
 
 def _print_families(methods: list[dict[str, Any]]) -> None:
-    """A table for each family, with the paper behind what is rewarded."""
+    """A table for each family, with the papers behind the intrinsic rewards."""
     for family, heading in FAMILIES.items():
         rows = []
         for each in methods:

@@ -38,7 +38,7 @@ from voidrl.system.terminal.tables import described, wrap_text
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
-ON_RANKS = ("pretrain", "finetune", "train", "resume")  # what several processes do together
+ON_RANKS = ("pretrain", "finetune", "train", "resume")  # commands that run on several ranks
 STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
 PIPE_CLOSED = STOPPED + signal.SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
@@ -85,7 +85,7 @@ def _answer(args: list[str]) -> int:
     is_first = os.environ.get("RANK", "0") == "0"  # a signal stops all ranks of a run
     with command_output(), quiet_libraries(), for_command():
         try:
-            # What starts the ranks of a run passes signals on, so that each may come twice.
+            # The launcher of ranks passes signals on, so that each may come twice.
             with StopSignals(raises=True, ends_at_once="RANK" not in os.environ):
                 return _run_command(args)
         except PipeClosedError:
@@ -107,7 +107,7 @@ def _answer(args: list[str]) -> int:
 
 
 def _require_alone(command: str) -> None:
-    """Refuse what several processes would do several times over."""
+    """Refuse a command that several processes would each repeat."""
     size = os.environ.get("WORLD_SIZE", "1")
     if size != "1" and command not in ON_RANKS:
         raise ConfigError(
@@ -117,7 +117,7 @@ def _require_alone(command: str) -> None:
 
 
 def _run_command(args: list[str]) -> int:
-    """Run it, and make sure that all it printed has been written."""
+    """Run it, and make sure that all output has been written."""
     code = 0
     try:
         if not args or args[0] in HELP:

@@ -1,4 +1,4 @@
-"""How `voidrl` reads its options, many of them fields of the config. Imports no torch itself."""
+"""Parsing of `voidrl`'s options, many of them fields of the config. Imports no torch itself."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CALLBACKS = (
     "StopOnPlateau",
     "StopAtReturn",
 )  # of `voidrl.training.callbacks`, those whose arguments a text can spell
-EXPERIMENT_SET = "--set"  # an option of `voidrl experiment` alone
+EXPERIMENT_SET = "--set"  # an option of `voidrl experiment` only
 REPEATED = "--callback"  # the one option that may be given several times
 NO_VALUE = "\0"  # of an option given without one, which only flags may be
 NEGATED = "--no-"  # before the name of a flag that is turned off
-# What most users change; `--help` shows these, `--help-all` every field.
+# The fields that most users change; `--help` shows these, `--help-all` every field.
 COMMON_FIELDS = (
     *("steps", "seed", "device", "env.num_envs", "env.frame_stack", "env.keys", "env.wrappers"),
     *("warmup_steps", "updates_per_step", "learner.learning_rate", "learner.batch_size", "learner.discount"),
@@ -44,7 +44,7 @@ WORDS = {"true": True, "false": False, "none": None}
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose errors are ours."""
+    """argparse that raises our errors."""
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("unrecognized arguments: ").split()
@@ -55,12 +55,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(command: str, about: str | None) -> argparse.ArgumentParser:
-    """For a command whose options are not fields of the config."""
+    """The parser of a command whose options are not fields of the config."""
     return _Parser(prog=f"voidrl {command}", description=(about or "").replace("`", ""), allow_abbrev=False)
 
 
 def add_player_options(parser: argparse.ArgumentParser) -> None:
-    """Add how a trained agent plays: its environment, randomness and device."""
+    """Add the options of a trained agent's play: environment, randomness and device."""
     add = parser.add_argument
     add("--env", help="by default the one each was trained in")
     add("--seed", type=int, default=0, help="seed of environments and random actions (default: 0)")
@@ -110,7 +110,7 @@ def pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
-    """`--name value`, `--name=value`, and `--name` alone, with hyphens in names as in the help."""
+    """`--name value`, `--name=value`, and a bare `--name`, with hyphens in names as in the help."""
     found: dict[str, str] = {}
     rest = [*words]
     while rest:
@@ -181,7 +181,7 @@ class Option(typing.NamedTuple):
 
     @property
     def doc(self) -> str:
-        """What the help says about it."""
+        """Its help text."""
         return field_docs(self.owner).get(self.field.rpartition(".")[2], "")
 
 
@@ -280,7 +280,7 @@ def _read_value(text: str) -> Any:
 
 
 def as_options(message: str) -> str:
-    """An error's remedies as options: `env.backend = 'sync'` is what a caller in Python would set."""
+    """An error's remedies as options: `env.backend = 'sync'` becomes `--env.backend sync`."""
     found, colon, remedy = message.partition(": ")
     sections = {field.name for field in dataclasses.fields(Config)}
 

@@ -52,7 +52,7 @@ def probe(argv: list[str]) -> None:
 
 
 def _record(saved: dict[str, Any], agent_steps: int, source: str) -> dict[str, Any]:
-    """The result, with what tells a later reader of the run whether it is still valid."""
+    """The result, with the data that lets a later reader of the run judge whether it is still valid."""
     from voidrl.runs.checkpoint import list_steps
     from voidrl.runs.evaluations import start_date
     from voidrl.system.files import user_path

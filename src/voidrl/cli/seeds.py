@@ -31,7 +31,7 @@ def read_seeds(text: str, option: str) -> list[int]:
 
 
 class ReadSeeds(argparse.Action):
-    """For options of several words, each a list of seeds: `--seeds 1..4 7`."""
+    """Action for options of several words, each a list of seeds: `--seeds 1..4 7`."""
 
     def __call__(
         self,

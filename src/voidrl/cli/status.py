@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from voidrl.report.live import LiveRun, LiveTable
 
 COLUMNS = ("run", "state", "steps", "rate", "eta", "score", "node", "beat")
-# What is left out first where a terminal is too narrow, after the devices.
+# Columns that are left out first where a terminal is too narrow, after the devices.
 LEAST_NEEDED = ("rate", "beat", "node", "score")
 MIN_NAME = 18
 MAX_NOTES = 6  # sentences below a table that is redrawn
@@ -34,7 +34,7 @@ SHORT = {"eval/return": "eval", "eval/success": "success", "episode/return": "re
 
 
 def status(argv: list[str]) -> None:
-    """Show what runs are doing, here and on other machines: `voidrl status RUNS`."""
+    """Show the state of runs, here and on other machines: `voidrl status RUNS`."""
     parser = make_parser("status", status.__doc__)
     add = parser.add_argument
     add(
@@ -75,7 +75,7 @@ def status(argv: list[str]) -> None:
 
 
 def print_status(snapshot: LiveTable, stream: TextIO, *, detailed: bool) -> None:
-    """Print the whole table, or all that is known of one run."""
+    """Print the whole table, or the details of one run."""
     if is_log(stream):
         if detailed:
             for name, value in _details(snapshot.runs[0]).items():
@@ -137,7 +137,7 @@ def _wrapped(text: str, width: int, indent: int) -> str:
 
 
 def detail_lines(run: LiveRun, width: int) -> list[Text]:
-    """All that is known of one run."""
+    """The details of one run."""
     from rich.text import Text
 
     found = _details(run)

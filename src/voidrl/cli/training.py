@@ -62,7 +62,7 @@ CONFIG = {"--all": "also show fields that have their default", "--json": "print 
 
 
 class RunRequest(NamedTuple):
-    """What a command line asks for."""
+    """A parsed command line."""
 
     subject: Any
     """The environment, or the pre-trained agent."""
@@ -73,7 +73,7 @@ class RunRequest(NamedTuple):
     wants_help: str
     """`--help`, `--help-all` or nothing."""
     note: str = ""
-    """What the user should know about the preset that was chosen."""
+    """Note to the user about the chosen preset."""
 
 
 def pretrain(argv: list[str]) -> int:
@@ -99,7 +99,7 @@ def _on_ranks(
 ) -> int:
     """Run a command here, as one of the processes of torchrun, or as several that are started here.
 
-    What all of those would refuse is refused by `check` before they are started.
+    `check` refuses bad input once, before they are started.
     """
     number, rest = split_off(argv)
     if number > 1 and not any(word in (*HELP, HELP_ALL) for word in argv):
@@ -108,7 +108,7 @@ def _on_ranks(
     if "WORLD_SIZE" not in os.environ:
         run(command, rest)
         return 0
-    # Where a rank is lost, torch would write a stack of its own before the sentence that says so.
+    # When a rank is lost, torch would print its own stack trace before our sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from voidrl import dist
 
@@ -152,7 +152,7 @@ def _start(command: str, argv: list[str]) -> None:
 
 
 def _notes(command: str, request: RunRequest) -> Iterator[str]:
-    """What the user should know about a command line before it is run."""
+    """Notes to the user about a command line before it is run."""
     options, config = request.options, request.config
     if request.note:
         yield request.note
@@ -167,7 +167,7 @@ def _notes(command: str, request: RunRequest) -> Iterator[str]:
 
 
 def config(argv: list[str]) -> None:
-    """What a command would do, and where each value comes from: `voidrl config pretrain ENV …`."""
+    """Show the config of a command and the source of each value: `voidrl config pretrain ENV …`."""
     command = argv[0] if argv else "--help"
     usage = f"voidrl config {{{','.join(PHASES)}}} …"
     if command in HELP:
@@ -197,7 +197,7 @@ def config(argv: list[str]) -> None:
     whole = "--all" in request.options
     shown = [name for name in values if whole or sources[name] != "default" or name in SET_BY_COMMAND]
     sections: dict[str, list[tuple[str, str, str]]] = {}
-    for field in sorted(shown, key=lambda field: field.count(".") > 0):  # those of the run itself first
+    for field in sorted(shown, key=lambda field: field.count(".") > 0):  # fields of the run itself first
         section, _, name = field.partition(".") if "." in field else ("run", "", field)
         value = values[field]
         text = ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)
@@ -249,7 +249,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
 
 
 def _ignores_representation(config: Config) -> bool:
-    """Whether a representation with a loss of its own is neither trained nor read in pre-training."""
+    """Whether a representation with its own loss is neither trained nor read in pre-training."""
     from voidrl.agent.encoder_training import Pieces, decide
 
     pieces = Pieces.of(config)
@@ -262,7 +262,7 @@ def _own_options(command: str) -> dict[str, str]:
 
 
 def _refuse_bonus(command: str, given: dict[str, str]) -> None:
-    """Say what takes the place of `--bonus` in commands other than `train`."""
+    """Name the alternative to `--bonus` in commands other than `train`."""
     if "--bonus" not in given:
         return
     instead = "pre-training has no other reward than the method's: use --method NAME"

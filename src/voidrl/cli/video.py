@@ -19,7 +19,7 @@ FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 
 
 def video(argv: list[str]) -> None:
-    """What an agent does, as an MP4: `voidrl video RUN`."""
+    """Record an agent's play as an MP4: `voidrl video RUN`."""
     parser = make_parser("video", video.__doc__)
     add = parser.add_argument
     runs_help = "the folder of a run, a checkpoint or a saved agent; several are shown side by side"
@@ -77,7 +77,7 @@ def _summary(recording: Recording, *, asked: bool) -> str:
 
 
 def default_path(runs: list[str], agent: Agent, env: str | None, seed: int) -> Path:
-    """RUN/videos/ENV_step16000_s0.mp4; for several runs, and for what is no run, a file in this folder."""
+    """RUN/videos/ENV_step16000_s0.mp4; otherwise, and for several runs, a file in this folder."""
     from voidrl.errors import RunFolderError
     from voidrl.runs.folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""Episodes: what a replay holds, as the environment gave it."""
+"""Episodes in a replay, as the environment produced them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _tail(values: Any, first: int) -> Any:
 
 
 class Span(NamedTuple):
-    """Where an episode lies in a replay."""
+    """The location of an episode in a replay."""
 
     column: int
     rows: np.ndarray  # (T,) in order of time

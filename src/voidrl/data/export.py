@@ -29,7 +29,7 @@ from voidrl.types import EnvSpec
 
 
 class Exported(NamedTuple):
-    """What was written, and where."""
+    """Summary of a written dataset."""
 
     name: str
     """The id of the dataset, or its path."""
@@ -58,8 +58,8 @@ def export_data(
 ) -> Exported:
     """Write the replay of a run's newest checkpoint as a dataset.
 
-    Observations are single frames as the environment gave them, actions are in its units. Episodes are in
-    the order in which they began, those of one rank after those of another.
+    Observations are single frames as the environment produced them, actions are in its units. Episodes are
+    in the order in which they began, rank after rank.
 
     Args:
         run: The folder of a run, or one of its checkpoints.

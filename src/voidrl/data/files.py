@@ -1,7 +1,7 @@
 """Datasets as files: Minari's, and a plain .npz for those without it.
 
 A Minari dataset is named by its id (`namespace/name-v0`), which lies under $MINARI_DATASETS_PATH or Minari's
-own folder, or by a path. Images are stored as they are: Minari's JPEG would change them.
+own folder, or by a path. Images are stored unchanged: Minari's JPEG would change them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NPZ = ".npz"
 
 
 class Content(NamedTuple):
-    """What is written besides the episodes."""
+    """The content of a dataset besides the episodes."""
 
     observation_space: gym.Space
     action_space: gym.Space
     env_spec: Any
     """Gymnasium's spec of the environment, if it has one."""
     metadata: dict[str, Any]
-    """Voidrl's own, under the key `voidrl`."""
+    """Voidrl's metadata, under the key `voidrl`."""
     about: dict[str, str]
     """Minari's fields, such as `algorithm_name` and `description`."""
 
@@ -131,7 +131,7 @@ class MinariDataset:
 
 @contextmanager
 def _reported(name: str) -> Iterator[None]:
-    """Whatever Minari raises, as a sentence."""
+    """Turn any exception of Minari into a sentence."""
     try:
         yield
     except VoidrlError:

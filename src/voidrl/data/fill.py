@@ -1,7 +1,7 @@
 """A replay filled from a dataset, before a run's first step.
 
 The replay's rows advance in all N columns together, so the data is laid end to end and cut into N parts of
-equal length. Where a cut falls into an episode, its second part begins with frames of its own.
+equal length. Where a cut falls into an episode, its second part begins with a new frame stack.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Move(NamedTuple):
 
 
 def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, EnvSpec]:
-    """A dataset and its spec, after a comparison of its spaces with those of the environment."""
+    """A dataset and its spec, after a comparison of its spaces with the environment's."""
     dataset = open_dataset(data)
     reading: dict[str, Any] = {"keys": env.keys, "masks": env.action_masks}
     if dataset.is_ours or env.action_masks != "key":
@@ -76,7 +76,7 @@ def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, Env
 def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> str:
     """Fill an empty replay with as much of a dataset as it keeps, the last; returns a sentence about it.
 
-    Each of several ranks fills its columns with what they would have on one process.
+    Each of several ranks fills its columns as they would be filled on one process.
     """
     if replay.note.shape[1]:
         raise ConfigError(
@@ -130,7 +130,7 @@ class Stream:
 
     def __init__(self, dataset: Dataset, spec: EnvSpec) -> None:
         self._dataset, self._spec = dataset, spec
-        self._order = np.flatnonzero(dataset.lengths)  # an episode without steps has nothing to learn from
+        self._order = np.flatnonzero(dataset.lengths)  # an episode without steps has no transitions
         lengths = dataset.lengths[self._order]
         self.steps = int(lengths.sum())
         self.moves = self.steps + len(lengths) - 1  # the reset to the first episode is none

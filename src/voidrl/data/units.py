@@ -1,4 +1,4 @@
-"""From voidrl's frames and actions back to the environment's own. Does not import torch."""
+"""Conversion of voidrl's frames and actions back to the environment's. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE, VALUES = "image", "values"  # entries of an observation that is an image 
 def observations_of(frames: np.ndarray, spec: EnvSpec) -> Any:
     """Stored frames (T, *stored_shape) as an environment with the space `observation_space` gives them.
 
-    That is what the environment gave, if it was one array. Of all others an agent knows the frames alone.
+    For a plain array, that is the environment's observation. For any other, only the frames are known.
     """
     if spec.num_values:
         channels = spec.frame_shape[0]
@@ -55,7 +55,7 @@ def action_space(spec: EnvSpec) -> gym.Space:
 
 
 def agent_action(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """Actions (N, …) of the environment → those of the agent, (N,) or (N, action_dim): inverts `env_action`.
+    """Actions (N, …) of the environment → of the agent, (N,) or (N, action_dim): inverts `env_action`.
 
     Choices that are coordinates to the agent become 1 where they are taken and −1 elsewhere.
     """
@@ -71,7 +71,7 @@ def agent_action(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
     flat = action.reshape(len(action), -1).astype(np.float64)
     middle, half = low / 2 + high / 2, high / 2 - low / 2
     scaled = np.clip((flat - middle) / np.where(half > 0, half, 1), -1, 1)
-    return np.where(half > 0, scaled, 0).astype(np.float32)  # between equal bounds any action is the same
+    return np.where(half > 0, scaled, 0).astype(np.float32)  # between equal bounds all actions are equal
 
 
 def _signs(taken: np.ndarray, spec: EnvSpec) -> np.ndarray:

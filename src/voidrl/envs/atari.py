@@ -35,12 +35,12 @@ OPTIONS = {
     "life_loss": "true (always), false (never) or task",
     "clip_rewards": "true or false",
 }
-"""Options in the id's query, each a field of `AtariConfig`, and what is expected."""
+"""Options in the id's query, each a field of `AtariConfig`, and the expected values."""
 READ_AS: dict[str, dict[bool, Any]] = {
     "sticky": {True: STICKY, False: 0.0},
     "life_loss": {True: "always", False: "never"},
 }
-"""What true and false mean in the query for fields that are neither."""
+"""Meaning of true and false in the query for fields that are not boolean."""
 
 
 class AtariEnvs(Envs):
@@ -139,7 +139,7 @@ class AtariEnvs(Envs):
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
 
     def _read_state(self, info: dict[str, Any]) -> None:
-        """Nothing: `reset` and `recv` read the emulators."""
+        """Do nothing: `reset` and `recv` read the emulators."""
 
     @property
     def steps_per_second(self) -> float:
@@ -152,7 +152,7 @@ class AtariEnvs(Envs):
         return self._picture
 
     def _keep_picture(self, picture: np.ndarray, color_info: dict[str, Any], info: dict[str, Any]) -> None:
-        """Keep the color picture, after checking that the color game is in the same state as game 0."""
+        """Keep the color picture, after checking that the color game agrees with game 0."""
         for key in ("episode_frame_number", "lives"):
             if color_info[key][0] != info[key][0]:
                 raise EnvironmentFailedError(
@@ -216,7 +216,7 @@ def make_atari(
     )
     color = None
     if render:
-        # With the seed of game 0, a second game does exactly the same, even with sticky actions.
+        # With the seed of game 0, a second game is identical, even with sticky actions.
         console = ale_py.ALEInterface()
         console.loadROM(path)
         height, width = console.getScreenDims()
@@ -235,7 +235,7 @@ def make_atari(
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
-    """The rules of `env.atari`, with those of the id's query in their place, checked."""
+    """The rules of `env.atari`, overridden by the id's query, checked."""
     rules = config.atari
     for key, value in query.items():
         if key not in OPTIONS:

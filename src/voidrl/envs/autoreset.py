@@ -3,10 +3,10 @@
 A SAME_STEP environment resets within the step that ends an episode, and puts the episode's last observation
 into `info["final_obs"]`; with DISABLED the caller resets. Neither can reset some environments and leave their
 first action out while others step. The converted environment therefore hands out the last observation first.
-The next step is the first one of the new episode for the environment, and the reset for everybody else: its
+The next step is the first one of the new episode for the environment, and the reset for all other code: its
 observation begins the episode, and its transition is lost, one per episode. Its reward counts in the score.
 The action for it was chosen by the last observation of the episode before, so that masks of actions must be
-looked up once more.
+looked up again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def autoreset_mode(metadata: dict[str, Any] | None) -> AutoresetMode | None:
 
 
 def next_step(vector: VectorEnv, name: str) -> VectorEnv:
-    """The same environments with NEXT_STEP. One without a known mode is returned as it is."""
+    """The environments with NEXT_STEP autoreset. One without a known mode is returned unchanged."""
     mode = autoreset_mode(vector.metadata)
     if mode is None or mode is AutoresetMode.NEXT_STEP:
         return vector
@@ -48,7 +48,7 @@ def next_step(vector: VectorEnv, name: str) -> VectorEnv:
         return vector
     if type(vector) is AsyncVectorEnv and getattr(vector, "worker", 0) is None:
         arguments = inspect.signature(AsyncVectorEnv).parameters
-        if all(hasattr(vector, argument) for argument in arguments):  # its workers were told the mode
+        if all(hasattr(vector, argument) for argument in arguments):  # its workers already have the mode
             made_with = {argument: getattr(vector, argument) for argument in arguments}
             vector.close()
             return AsyncVectorEnv(**made_with | {"autoreset_mode": AutoresetMode.NEXT_STEP})
@@ -59,7 +59,7 @@ class NextStepVector(VectorWrapper):
     """A vector environment with SAME_STEP or DISABLED autoreset, stepped as if it had NEXT_STEP."""
 
     score: np.ndarray
-    """(N,) the reward of the last step, with that of the step that was taken for the reset before it."""
+    """(N,) the reward of the last step, plus the reward of the step taken in place of the reset before it."""
     first_actions: Callable[[np.ndarray, np.ndarray, Any, dict[str, Any]], np.ndarray] | None = None
     """From actions, (N,) where episodes begin, and their first observations and info, to allowed actions."""
 
@@ -96,7 +96,7 @@ class NextStepVector(VectorWrapper):
         reward = np.asarray(reward)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         ended = terminated | truncated
-        last, lost = ended & ~fresh, ended & fresh  # lost: an episode of one step, which nobody will see
+        last, lost = ended & ~fresh, ended & fresh  # lost: an episode of one step, which is never seen
         if self._resets_itself:
             self._first = obs, info
             obs, info = self._with_final(obs, info, last)
@@ -110,7 +110,7 @@ class NextStepVector(VectorWrapper):
         return obs, np.where(fresh, 0, reward), terminated & ~fresh, truncated & ~fresh, info
 
     def _with_final(self, obs: Any, info: dict[str, Any], last: np.ndarray) -> tuple[Any, dict[str, Any]]:
-        """What episodes that ended here returned at last, in place of what their successors begin with."""
+        """Replace the first observations of new episodes by the final ones of those that ended."""
         if not last.any():
             return obs, info
         final = next((info[key] for key in FINAL_OBS if info.get(key) is not None), None)
@@ -153,7 +153,7 @@ def _replaced(obs: Any, rows: dict[int, Any]) -> Any:
 
 
 def _merged(info: dict[str, Any], final: dict[str, Any], last: np.ndarray) -> dict[str, Any]:
-    """The info of a step, with what episodes that ended reported at last instead of in their reset."""
+    """The info of a step, with the final info of ended episodes in place of their resets'."""
     merged = dict(info)
     for key, value in final.items():
         now = info.get(key)

@@ -67,7 +67,7 @@ class Converted(gym.Wrapper):
     Actions are converted by `Envs`, for all environments at once.
 
     Args:
-        env: The environment, with what its spaces mean.
+        env: The environment, with the reading of its spaces.
     """
 
     def __init__(self, env: Guarded) -> None:

@@ -1,7 +1,7 @@
 """State coverage in DMControl: visited bins of the body's pose, and the entropy of the physics states.
 
 Two states of a simulation are almost never equal, so distinct states cannot be counted as on Atari. Bins
-measure what was reached, the entropy how spread out the states are. Imports neither torch nor dm_control.
+measure the reached poses, the entropy how spread out the states are. Imports neither torch nor dm_control.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FREE, BALL, SLIDE, HINGE = range(4)  # MuJoCo's mjtJoint
 
 
 class StateIndex(NamedTuple):
-    """Where the measured values are in a model's `qpos` and in the measured state."""
+    """Indices of the measured values in a model's `qpos` and in the measured state."""
 
     body: int
     scalars: tuple[np.ndarray, np.ndarray]  # scalar positions: indices into qpos, and into the state
@@ -96,7 +96,7 @@ def measure(physics: Any) -> np.ndarray:
     velocity along x. The body is the first one with a joint, for arms the last.
 
     The physics state is `qpos` and, times 0.1 s, `qvel`. Hinge angles lie in (−π, π]. A quaternion becomes a
-    rotation vector, the same for q and −q. The root's position on an endless floor is left out: the same
+    rotation vector, equal for q and −q. The root's position on an endless floor is left out: a known
     posture elsewhere is not a new state.
     """
     import mujoco
@@ -120,13 +120,13 @@ def measure(physics: Any) -> np.ndarray:
 
 
 def wrap(angle: Any) -> Any:
-    """The same angle in (−π, π]; angles already in that range stay bit-identical."""
+    """The angle wrapped to (−π, π]; angles already in that range stay bit-identical."""
     return angle - 2 * np.pi * np.ceil((angle - np.pi) / (2 * np.pi))
 
 
 def rotation_vector(w: float, x: float, y: float, z: float) -> tuple[float, float, float]:
     """Axis times angle, 0 to π, of a quaternion of any norm: one number per degree of freedom."""
-    if (w, x, y, z) < (0.0, 0.0, 0.0, 0.0):  # q and −q are the same rotation
+    if (w, x, y, z) < (0.0, 0.0, 0.0, 0.0):  # q and −q are one rotation
         w, x, y, z = -w, -x, -y, -z
     sine = math.hypot(x, y, z)
     factor = 2 * math.atan2(sine, w) / sine if sine else 0.0
@@ -140,7 +140,7 @@ class PhysicsCoverage:
 
     `entropy` is the particle entropy (eq. 1), in nats, of a uniform sample of the visited physics states. It
     is not normalized by the data, so runs in one domain can be compared; domains cannot, since their states
-    differ in dimension. Noise of 1 cm, 0.01 rad, 0.1 m/s or 0.1 rad/s, the same in all runs, is added to the
+    differ in dimension. Noise of 1 cm, 0.01 rad, 0.1 m/s or 0.1 rad/s, equal in all runs, is added to the
     states. Without it, repeated states or constant coordinates would give −∞; with it a constant coordinate
     adds log 0.01, and coordinates with a larger spread hardly change.
 
@@ -174,7 +174,7 @@ class PhysicsCoverage:
         self._seen += len(states)
 
     def recent(self) -> dict[str, float]:
-        """No measure of recent steps alone."""
+        """No measure restricted to recent steps."""
         return {}
 
     def counts(self) -> dict[str, float]:
@@ -210,8 +210,8 @@ class PhysicsCoverage:
     def merge(self, state: dict[str, np.ndarray]) -> None:
         """Add the states of another measure of this domain, whose `state` this is.
 
-        The sample is again a uniform one of all states. Which of them it has differs from that of a single
-        measure, and depends on nothing but the two that are merged.
+        The sample is again uniform over all states. Its members differ from a single
+        measure's, and depends only on the two that are merged.
         """
         theirs, their_seen = self._read(state)
         mine, seen = self._filled(), self._seen + their_seen
@@ -249,7 +249,7 @@ class PhysicsCoverage:
 
 
 def _random(drawn: int) -> np.random.Generator:
-    """The sampler's generator after `drawn` draws, one per state, so that `seen` alone restores it."""
+    """The sampler's generator after `drawn` draws, one per state, so that `seen` suffices to restore it."""
     return np.random.Generator(np.random.PCG64(0).advance(drawn))
 
 

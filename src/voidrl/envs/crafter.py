@@ -11,7 +11,7 @@ import numpy as np
 class Crafter(gym.Env[np.ndarray, np.int64]):
     """A world of 64 × 64 cells seen from above, 9 × 9 at a time, with 17 actions and 22 achievements.
 
-    Death terminates an episode and its length truncates it. `info["achievements"]` counts those of the
+    Death terminates an episode and its length truncates it. `info["achievements"]` counts achievements in the
     episode.
 
     Args:
@@ -33,7 +33,7 @@ class Crafter(gym.Env[np.ndarray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode in a new world; with a seed, always the same ones."""
+        """Start an episode in a new world; a seed determines it."""
         super().reset(seed=seed)
         if seed is not None:  # it makes each world from this number and the number of the episode
             self._game._seed, self._game._episode = seed, 0

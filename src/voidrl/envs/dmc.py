@@ -270,7 +270,7 @@ def make_dmc(
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
     settings = _settings(config, num_envs, render_height, true_state)
-    here = config.backend == "sync" and not render_height  # worker processes give the same results
+    here = config.backend == "sync" and not render_height  # worker processes give identical results
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
         raise ConfigError(
@@ -327,7 +327,7 @@ def _settings(
 
 
 def _without_gl(settings: SimulatorSettings) -> str:
-    """What a user without OpenGL can do."""
+    """The remedy for a user without OpenGL."""
     if settings["image_size"]:
         return "take env.dmc.observation = 'states'"
     return "record no video" if settings["view_size"] else "take another task"

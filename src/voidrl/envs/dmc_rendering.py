@@ -1,4 +1,4 @@
-"""Where DMControl's images are rendered: on the GPU, or on CPU cores, which leaves the GPU to the networks.
+"""Chooses where DMControl renders images: on the GPU, or on CPU cores, leaving the GPU to the networks.
 
 Rendering and learning take turns on a GPU. With enough cores the CPU renders as many images as a run needs,
 while the GPU learns. docs/environments/dmcontrol.md has the measurements behind the rule.
@@ -21,28 +21,28 @@ THREADS = "LP_NUM_THREADS"  # of Mesa's software rasterizer; 0 draws in the call
 
 
 class Rendering(NamedTuple):
-    """How worker processes render."""
+    """The rendering setup of worker processes."""
 
     variables: Mapping[str, str]
     """Their environment variables."""
     notice: str = ""
-    """What `auto` has decided, as a sentence; empty if there was nothing to decide."""
+    """The choice of `auto`, as a sentence; empty if there was nothing to decide."""
 
 
 def no_rendering() -> Rendering:
-    """For workers that render nothing, so that they need no OpenGL."""
+    """The setup of workers that render nothing, and so need no OpenGL."""
     return Rendering({CHOICE: "disabled"})
 
 
 def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, otherwise: str) -> Rendering:
-    """Find an OpenGL for the workers: that of `MUJOCO_GL`, else the one that makes runs fastest.
+    """Find an OpenGL for the workers: `MUJOCO_GL` if set, else the one that makes runs fastest.
 
     Args:
         env: The environment, for the error message.
         dmc: The quality of images.
         workers: The number of worker processes, which share the cores.
         device: The device of the networks.
-        otherwise: What a user without OpenGL can do instead.
+        otherwise: The alternative for a user without OpenGL.
     """
     found = find_gl(env, otherwise)
     cores, least = whole_cores(), LEAST_CORES[dmc.render_quality]
@@ -67,7 +67,7 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
 
 
 def _with_threads(found: OpenGL, workers: int, notice: str = "") -> Rendering:
-    """Divide the cores among the workers; left alone, the rasterizer of each would take all of them."""
+    """Divide the cores among the workers; by default each rasterizer would take all of them."""
     per_worker = whole_cores() // workers
     threads = os.environ.get(THREADS, str(per_worker if per_worker > 1 else 0))
     return Rendering({**found.variables, THREADS: threads}, notice)

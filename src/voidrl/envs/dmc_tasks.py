@@ -1,6 +1,6 @@
 """Tasks missing from dm_control's suite: the paper's sparse tasks and URLB's. Does not import torch.
 
-Models, observations, control steps and time limits are those of the suite, so that an agent pre-trained in a
+Models, observations, control steps and time limits are the suite's, so that an agent pre-trained in a
 domain fits all of its tasks. The paper does not give its heights and distances. Ours are out of reach of
 uniform random actions, as measured by benchmarks/dmc_sparse_tasks.py in 1000 episodes of 1000 control steps:
 
@@ -35,7 +35,7 @@ UPRIGHT = 0.9  # cosine of the angle between the torso's axis and the vertical, 
 class Sparse:
     """Reward 1 and the end of the episode once `measure` reaches `threshold`, and 0 before.
 
-    Both depend on the physics state alone, so that a restored state gets the same reward.
+    Both depend only on the physics state, so that a restored state gets its original reward.
     """
 
     threshold: float  # m
@@ -60,7 +60,7 @@ class Sparse:
 class Jump(Sparse):
     """The torso's height. Thresholds exceed the height of any pose on the floor, even rearing or on tiptoe.
 
-    The suite drops the walker and the hopper from a height. Here they start in the same poses on the floor,
+    The suite drops the walker and the hopper from a height. Here they start in its poses on the floor,
     so that the energy of the fall does not help.
     """
 
@@ -223,8 +223,8 @@ CUSTOM: dict[str, tuple[str, ...]] = {
 def load(domain: str, task: str, seed: int) -> Any:
     """Load a dm_control environment with a task of the suite or of this file.
 
-    All of its randomness comes from `task.random`, for jaco from `random_state`: reseeding it in place is the
-    same as creating a new environment.
+    All of its randomness comes from `task.random`, for jaco from `random_state`: reseeding it in place is
+    equivalent to creating a new environment.
     """
     if domain == "jaco":
         return _load_jaco(task, seed)

@@ -45,7 +45,7 @@ class SimulatorSettings(TypedDict):
     renders: bool  # whether OpenGL is needed
     camera: int | str
     quality: str  # of rendering: a key of QUALITIES
-    measures: bool  # whether to write what `coverage.measure` returns as well
+    measures: bool  # whether to write the result of `coverage.measure` as well
     true_state: bool  # whether to write qpos and qvel as well
     first_env: int
     num_envs: int
@@ -147,7 +147,7 @@ class Simulators:
             _skip_unread(env.task, settings)
 
     def _describe(self) -> Description:
-        """Sizes and bounds, the same for all of them."""
+        """Sizes and bounds, shared by all of them."""
         env = self.envs[0]
         action, observed = env.action_spec(), env.observation_spec()
         unbounded = (action.maximum - action.minimum) > UNBOUNDED

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from voidrl.errors import ConfigError, UnknownNameError
 
 PREFIX = "envpool/"
-OWN_OPTIONS = {  # options of EnvPool that belong to the run, and what sets them instead
+OWN_OPTIONS = {  # options of EnvPool that belong to the run, and the fields that set them
     "num_envs": "env.num_envs",
     "seed": "the seed of the run",
     "batch_size": "env.num_envs, since all environments are stepped together",
@@ -32,7 +32,7 @@ def make_envpool(name: str, num_envs: int, *, render_mode: str | None = None, **
         name: `envpool/<id>`.
         num_envs: N.
         render_mode: None or "rgb_array".
-        options: Those of EnvPool for this environment.
+        options: EnvPool's options for this environment.
     """
     envpool = _import(name)
     task = name.removeprefix(PREFIX)

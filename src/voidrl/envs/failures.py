@@ -16,7 +16,7 @@ STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("st
 
 
 def raised(error: BaseException) -> str:
-    """What was raised, and in which line of the user's code."""
+    """Phrase with the error that was raised, and the line of the user's code."""
     place = place_of(error)
     return f"raised {shown(error)}{f' in {place}' if place else ''}"
 

@@ -1,8 +1,8 @@
 """Gymnasium environments that are stepped in parallel, each in a fork of this process. Does not import torch.
 
-Gymnasium's `AsyncVectorEnv` creates one more environment in the run's own process, where nothing can end a
-constructor that hangs, needs semaphores and so `/dev/shm`, and ends its workers by SIGTERM, which these
-ignore.
+Gymnasium's `AsyncVectorEnv` creates one more environment in the run's own process, where a hanging
+constructor cannot be stopped, needs semaphores and so `/dev/shm`, and ends its workers by SIGTERM, which
+these ignore.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 class EnvDescription(NamedTuple):
-    """What a worker says about its environment."""
+    """A worker's description of its environment."""
 
     observation: gym.Space
     action: gym.Space
@@ -50,7 +50,7 @@ class SharedArrays:
     def __init__(self, num_envs: int, described: EnvDescription) -> None:
         self._blocks = []
         for space in (described.observation, described.action):
-            # Environments whose observations are not one Box have been converted, so that they are.
+            # Observations that are not one Box have been converted to one.
             self._blocks.append(((num_envs, *(space.shape or ())), np.dtype(space.dtype)))
         self._sizes = [
             -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT for shape, dtype in self._blocks
@@ -192,7 +192,7 @@ class ForkedVector(VectorEnv):
             self._fail(i, lost, when)
 
     def _answer(self, i: int, when: str = "") -> Any:
-        """The answer of a worker; what went wrong there is raised here."""
+        """The answer of a worker; an error there is raised here."""
         try:
             fails, answer = pickle.loads(self._workers[i].receive(self._timeout_s))
         except WorkerLostError as lost:
@@ -233,7 +233,7 @@ def _describe_and_step(pipe: Connection, env: gym.Env, number: int, name: str, d
     def answer(value: Any) -> None:
         try:
             message = pickle.dumps((False, value))
-        except Exception as error:  # whatever an object's own code raises
+        except Exception as error:  # any error of an object's own code
             raise EnvironmentFailedError(
                 f"environment {number} ({name!r}) has spaces or an info that cannot be sent between "
                 f"processes ({shown(error)}): use plain values, or env.backend = 'sync'"

@@ -50,7 +50,7 @@ class OpenGL(NamedTuple):
     variables: Mapping[str, str]
     """The environment variables that select it, MUJOCO_GL among them."""
     rasterizer: str
-    """What draws, in OpenGL's own words; empty for backends that are not asked."""
+    """The renderer, as OpenGL reports it; empty for backends that are not queried."""
 
     @property
     def on_cpu(self) -> bool:
@@ -63,8 +63,8 @@ def find_gl(env: str, otherwise: str, place: Place = "any") -> OpenGL:
 
     Args:
         env: The environment to render, for the error message.
-        otherwise: What a user without OpenGL can do instead.
-        place: Where images must be rendered.
+        otherwise: The alternative for a user without OpenGL.
+        place: The required place of rendering: CPU, GPU or any.
     """
     tried = []
     for variables in _candidates(place):
@@ -99,7 +99,7 @@ def _candidates(place: Place) -> Iterator[Mapping[str, str]]:
 
 
 def _mesa() -> Iterator[Mapping[str, str]]:
-    """Mesa's EGL, drawing on the CPU: not that of another vendor, which may come first."""
+    """Mesa's EGL, drawing on the CPU: another vendor's may come first."""
     for folder in VENDOR_FOLDERS:
         for vendor in sorted(folder.glob("*mesa*.json")):
             yield {**EGL, "__EGL_VENDOR_LIBRARY_FILENAMES": str(vendor), "LIBGL_ALWAYS_SOFTWARE": "1"}

@@ -1,4 +1,4 @@
-"""Checks what one environment returns. Does not import torch."""
+"""Checks of what one environment returns. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
 
 class Guarded(gym.Wrapper):
-    """Names the environment and the step of everything that goes wrong in it.
+    """Names the environment and the step in every error of it.
 
     The values of rewards and of plain observations are checked by `Envs`, for all environments at once; those
     of observations that are converted to frames (`Converted`) here.

@@ -32,8 +32,8 @@ def is_importable(env: str) -> bool:
 def names_code(env: str, wrappers: Sequence[str] = ()) -> bool:
     """Whether making this environment may import code that the id or its wrappers name.
 
-    That is `module:factory`, `module:Name-v0`, and an option with a colon: an environment may import what it
-    names, as Gymnasium's `GymV26Environment-v0?env_id=module:Name-v0` does.
+    That is `module:factory`, `module:Name-v0`, and an option with a colon: an environment may import it,
+    like Gymnasium's `GymV26Environment-v0?env_id=module:Name-v0` does.
     """
     if wrappers:
         return True

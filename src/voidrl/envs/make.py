@@ -70,12 +70,12 @@ def make_envs(
         factory: A function that creates one environment, used instead of `config.id`; with the backends
             `native` and `tensor`, one that creates all, or for tensors the environments themselves.
         num_envs: N, by default `config.num_envs`.
-        evaluation: For evaluation: Atari plays whole games and keeps the raw score.
-        pretraining: For training without a task's reward, in which Atari may treat lost lives differently.
+        evaluation: Whether it is for evaluation: Atari plays whole games and keeps the raw score.
+        pretraining: Whether training has no task reward: Atari may then treat lost lives differently.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
-        true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
-        device: Where environments are that take and return tensors, and the networks of all others.
+        true_state: Whether `Envs.true_state` is available. On Atari this emulates each game twice.
+        device: Device of tensor environments, and of the networks for all others.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -209,21 +209,21 @@ def _no_tensors(name: str) -> ConfigError:
 
 
 def _reading_of(vector: VectorEnv) -> Reading:
-    """What the spaces of separate environments mean."""
+    """The reading of the spaces of separate environments."""
     env: Any = vector if isinstance(vector, ForkedVector) else vector.envs[0]  # type: ignore[attr-defined]
     reading: Reading = env.reading
     return reading
 
 
 def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
-    """Where masks of actions come from; `auto` only looks for what there is before a reset."""
+    """The source of action masks; `auto` only looks for what there is before a reset."""
     space = env.action_space if isinstance(env, gym.Env) else env.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
     return "method" if masks == "auto" and discrete and mask_method(env) is not None else masks
 
 
 def _require_plain(config: EnvConfig) -> None:
-    """Refuse what Atari and DMControl do not have."""
+    """Refuse settings that Atari and DMControl do not have."""
     for name, value in (("keys", list(config.keys)), ("wrappers", list(config.wrappers))):
         if value:
             raise ConfigError(
@@ -291,7 +291,7 @@ def probe_env(
     config = dataclasses.replace(config, action_masks=masks)  # type: ignore[arg-type]
     if masks == "info":
         with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
-            envs.reset(seed=0)  # a mask that cannot be used is refused
+            envs.reset(seed=0)  # an unusable mask is refused
             return envs.spec, config
     return spec, config
 
@@ -306,7 +306,7 @@ def _vectorize(
 
 
 def _vector(made: Any, name: str, n: int) -> VectorEnv:
-    """A check of what somebody's function made."""
+    """Check the environment that a user's function made."""
     if not isinstance(made, VectorEnv) or made.num_envs != n:
         what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
         raise ConfigError(

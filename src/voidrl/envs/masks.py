@@ -1,4 +1,4 @@
-"""Where environments say which actions are allowed. Does not import torch."""
+"""Action masks from environments. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MaskReader:
 
     Args:
         env: The environment, or N of them.
-        masks: Where they come from: `info`, `method` or `key`.
+        masks: Their source: `info`, `method` or `key`.
     """
 
     def __init__(self, env: gym.Env | VectorEnv, masks: str) -> None:
@@ -58,7 +58,7 @@ def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
 
 
 def _layers(env: VectorEnv) -> Iterator[VectorEnv]:
-    """A vector environment and those inside it; its wrappers do not pass on what they do not know."""
+    """A vector environment and those inside it; its wrappers do not forward unknown attributes."""
     yield env
     while isinstance(env, VectorWrapper):
         env = env.env

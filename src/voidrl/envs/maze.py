@@ -1,6 +1,6 @@
 """PixelMaze: a maze observed as an image, with an optional sparse goal.
 
-`PixelMazeVector` moves N agents at once in NumPy; `PixelMaze` is the same code with N = 1. Coordinates are
+`PixelMazeVector` moves N agents at once in NumPy; `PixelMaze` wraps it with N = 1. Coordinates are
 (row, col) in cells, with integers at the centers of cells.
 """
 
@@ -44,7 +44,7 @@ def make_walls(size: int, layout_seed: int, loops: float) -> NDArray[np.bool_]:
             path.pop()
     between = np.add.outer(np.arange(size), np.arange(size)) % 2 == 1  # one odd, one even: between two rooms
     between[[0, -1]] = between[:, [0, -1]] = False
-    closed = rng.permutation(np.argwhere(between & walls))  # more loops with the same seed open a superset
+    closed = rng.permutation(np.argwhere(between & walls))  # more loops with an equal seed open a superset
     walls[tuple(closed[: round(loops * len(closed))].T)] = False
     walls.setflags(write=False)
     return walls
@@ -61,7 +61,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
     Args:
         num_envs: Number of agents, which do not interact.
         size: Cells per side with the border walls, odd, up to 255.
-        layout_seed: Which maze; independent of the seed given to `reset`.
+        layout_seed: Seed of the maze; independent of the seed given to `reset`.
         loops: Fraction of the inner walls between two rooms that are opened; 0 is a perfect maze.
         image_size: Pixels per side of the observation, up to 1024; a cell has `image_size // size` per side.
         continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².

@@ -1,4 +1,4 @@
-"""Which package has an environment, by its id: `MiniGrid-DoorKey-8x8-v0` imports minigrid.
+"""Packages to import for environment ids: `MiniGrid-DoorKey-8x8-v0` imports minigrid.
 
 Gymnasium knows only environments whose package was imported. Only the packages listed here are imported by
 themselves, so that an id from somebody else's config cannot import anything. Imports nothing by itself.
@@ -25,12 +25,12 @@ class Package(NamedTuple):
     module: str
     """Importing it registers the environments."""
     pip: str
-    """What to install."""
+    """The distribution to install."""
     prefixes: tuple[str, ...]
-    """How the ids begin."""
+    """Prefixes of the ids."""
     example: str
     register: str = ""
-    """`module:function` to call where the import alone does not register them."""
+    """`module:function` to call where the import does not register them."""
 
 
 PACKAGES = (
@@ -64,7 +64,7 @@ def package_of(name: str) -> Package | None:
 def import_package(name: str) -> str:
     """Import the package that registers this id; returns the id as Gymnasium then knows it.
 
-    An id that Gymnasium knows already, or that no listed package has, stays what it is.
+    An id that Gymnasium knows already, or that no listed package has, is unchanged.
     """
     import gymnasium as gym
 

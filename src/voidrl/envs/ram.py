@@ -1,7 +1,7 @@
 """Exact counts of the distinct emulator states visited on Atari. Imports neither torch nor ALE.
 
 ALE's vector environment does not expose the RAM, so for each game a second emulator, its *shadow*, repeats
-the same no-ops and actions and reads the 128 bytes. Without sticky actions the emulator is deterministic. At
+all no-ops and actions and reads the 128 bytes. Without sticky actions the emulator is deterministic. At
 every step both must agree on the frame number, the lives and the score, which soon differ between diverging
 games.
 

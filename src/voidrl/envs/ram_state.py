@@ -1,8 +1,8 @@
 """The true state of Atari games: their annotated RAM, and which of it the player controls. No torch.
 
 Control is measured, not listed by hand. At states of exploratory play the emulator is copied and each action
-is tried on the same state. Without sticky actions the emulator is deterministic, so what differs between the
-actions is caused by them. Two things tell the player from what merely reacts to it:
+is tried from that state. Without sticky actions the emulator is deterministic, so differences between the
+actions are caused by them. Two criteria distinguish the player from objects that merely react to it:
 
 - **At once.** A player moves within `DIRECT_FRAMES`; an opponent reacts to where the player has moved, one
   frame later or more (boxing: 60 % of states against 0 %), the score even later and rarely.
@@ -45,7 +45,7 @@ MAX_NAMES = 8  # a byte with no more values than this in play counts as discrete
 
 
 class Trial(NamedTuple):
-    """What was seen in one stretch of exploratory play."""
+    """Observations from one stretch of exploratory play."""
 
     visited: np.ndarray  # (T, 128) uint8: the RAM after each step
     share: (
@@ -137,7 +137,7 @@ class RamState:
         rom: ALE's name of the game's ROM.
         num_envs: N.
         full_actions: Whether actions index all 18 actions or the game's minimal set.
-        sticky: Probability of repeating the last action. Emulators with equal seeds repeat the same ones.
+        sticky: Probability of repeating the last action. Emulators with equal seeds repeat in the same steps.
     """
 
     def __init__(self, rom: str, num_envs: int, *, full_actions: bool = False, sticky: float = 0.0) -> None:
@@ -158,7 +158,7 @@ class RamState:
             shadow.ale.setFloat("repeat_action_probability", sticky)
 
     def reset(self, seed: int, frame_numbers: np.ndarray) -> None:
-        """Follow `reset(seed=…)` of all games; the other arguments are those of `ram.StateCounter`."""
+        """Follow `reset(seed=…)` of all games; the other arguments are as in `ram.StateCounter`."""
         n = len(self._shadows)
         for i, shadow in enumerate(self._shadows):
             shadow.ale.setInt("random_seed", seed + i)  # taken when the ROM is loaded

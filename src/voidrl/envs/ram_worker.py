@@ -63,7 +63,7 @@ class Shadow:
 
     It must live as long as the game's emulator: `reset_game` draws the console's timer from a generator that
     is not reset between games and does not clear the RAM, so in some games (berzerk, frostbite, …) the third
-    game starts in another state than the first. Loading a ROM resets the generator, always to the same state:
+    game starts in another state than the first. Loading a ROM resets the generator to a fixed state:
     ALE's seed is for sticky actions only.
     """
 
@@ -76,7 +76,7 @@ class Shadow:
         self.steps, self.ended = 0, False
 
     def repeat(self, kind: int, action: int, frame: int, lives: int, score: float) -> None:
-        """Repeat a step or reset, and check that it has the same result."""
+        """Repeat a step or reset, and check that the results agree."""
         if kind == LOAD:
             self.ale.loadROM(self.settings["rom_path"])
             full = self.settings["full_actions"]

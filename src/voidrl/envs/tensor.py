@@ -1,7 +1,7 @@
 """Environments that take and return tensors, such as simulators on a GPU.
 
-`TensorVectorEnv` is what they must offer. Frames go from them into the replay on the same device, and actions
-from the policy to them; only rewards, flags and what is counted come to the host, in one copy per step.
+`TensorVectorEnv` is their interface. Frames go from them into the replay on their device, and actions from
+the policy to them; only rewards, flags and counted states come to the host, in one copy per step.
 docs/environments/tensor.md shows how to write one.
 """
 
@@ -36,21 +36,21 @@ Info = dict[str, Any]
 class TensorVectorEnv(Protocol):
     """N environments whose observations, rewards and actions are tensors on one device.
 
-    `autoreset_mode` is an attribute of its own or in `metadata`: NEXT_STEP, or SAME_STEP with the last
+    `autoreset_mode` is an attribute, or an entry of `metadata`: NEXT_STEP, or SAME_STEP with the last
     observations of episodes in `info["final_obs"]`. A tensor that was returned may be overwritten by the next
     step. Optional: `close()`, `render()`, `render_mode`, `metadata["render_fps"]`.
     """
 
     num_envs: int
     device: Any
-    """Where the tensors are: a `torch.device` or its name."""
+    """Device of the tensors: a `torch.device` or its name."""
     single_observation_space: gym.Space
-    """Of one environment: an image, numbers, or a Dict or Tuple of numbers."""
+    """Observations of one environment: an image, numbers, or a Dict or Tuple of numbers."""
     single_action_space: gym.Space
-    """Of one environment: Discrete or bounded Box."""
+    """Actions of one environment: Discrete or bounded Box."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Observations, Info]:
-        """Start all episodes. The same seed gives the same episodes, which makes resuming exact."""
+        """Start all episodes. A seed determines the episodes, which makes resuming exact."""
 
     def step(self, actions: Tensor) -> tuple[Observations, Tensor, Tensor, Tensor, Info]:
         """Take actions (N, *action_shape).
@@ -199,7 +199,7 @@ class TensorEnvs(Envs):
 
     @torch.no_grad()
     def send(self, action: Tensor | np.ndarray) -> None:
-        """Step all environments; nothing waits for the device."""
+        """Step all environments without waiting for the device."""
         given = torch.as_tensor(action, device=self.device)
         finite = torch.ones((), dtype=torch.bool, device=self.device)
         if given.is_floating_point():
@@ -333,7 +333,7 @@ class TensorEnvs(Envs):
             self._refuse(*self._check.violation(frames.cpu().numpy()))
 
     def _known(self, info: Info) -> Info:
-        """The info, after a look at the true state if it is wanted."""
+        """The info, after reading the true state if it is wanted."""
         if self._tracks_state:
             newest: Any = self._newest
             self._newest = newest.cpu().numpy()
@@ -359,7 +359,7 @@ class TensorEnvs(Envs):
         return picture[0] if picture.ndim == 4 else picture
 
     def close(self) -> None:
-        """Close the environments, unless somebody else made them."""
+        """Close the environments, unless the caller made them."""
         if self._owned and hasattr(self._env, "close"):
             self._env.close()
 

@@ -1,4 +1,4 @@
-"""PixelMaze in torch: the same rules and images as `PixelMazeVector`, for thousands of agents on a GPU."""
+"""PixelMaze in torch: rules and images of `PixelMazeVector`, for thousands of agents on a GPU."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Info = dict[str, Any]
 class TorchPixelMaze:
     """N agents in one maze, as tensors on a device; a `voidrl.envs.tensor.TensorVectorEnv`.
 
-    With `slip` the random numbers are not those of `PixelMazeVector`, everything else is the same.
+    With `slip` the random numbers differ from `PixelMazeVector`'s; everything else is identical.
 
     Args:
         num_envs: Number of agents, which do not interact.
-        device: Where they live.
+        device: Device of all tensors.
         render_mode: None or "rgb_array".
         maze: As for `PixelMazeVector`.
     """

@@ -1,4 +1,4 @@
-"""The true state of environments: what a representation should know, and no agent is shown.
+"""The true state of environments, which representations should capture and no agent observes.
 
 `Envs.true_state` returns it for environments created with `true_state=True`. Does not import torch.
 """
@@ -22,7 +22,7 @@ class Variable(NamedTuple):
     controllable: bool
     """Whether actions change it at once, as they do the player's position, but not a ghost's."""
     discrete: bool
-    """Whether its values are names, such as a room or a direction, between which distances mean nothing."""
+    """Whether its values are categories, such as a room or a direction, without meaningful distances."""
 
 
 def reported_state(
@@ -31,7 +31,7 @@ def reported_state(
     """The variables that N environments report, and their values (N, V) float64.
 
     The first of these that there is: `info["variables"]`, `info["cell"]`, the components of a vector
-    observation. Nothing is known about control in a custom environment, so all count as controllable.
+    observation. Control is unknown in a custom environment, so all count as controllable.
     """
     n = len(frames)
     told = info.get(KEY)

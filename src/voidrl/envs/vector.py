@@ -78,8 +78,8 @@ class Envs:
         name: The environment id, for error messages.
         frame_stack: Frames of one observation.
         check_bounds: Whether observations must be within the bounds of their space.
-        true_state: Whether `true_state` can be asked.
-        reading: What the spaces of separate environments mean, which return frames where observations are
+        true_state: Whether `true_state` is available.
+        reading: The reading of the spaces of separate environments, which return frames if observations are
             not one plain array. None for a vector environment, whose spaces are read here.
         keys: As in `EnvConfig`, for a vector environment.
         masks: As `EnvConfig.action_masks`, for a vector environment.
@@ -179,7 +179,7 @@ class Envs:
         return env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
 
     def _result(self, stepped: tuple[Any, Any, Any, Any, dict[str, Any]]) -> StepResult:
-        """Check and convert what the vector environment returned."""
+        """Check and convert the results of the vector environment."""
         obs, reward, terminated, truncated, info = stepped
         self._own_steps += ~self._resets
         if self._check_parts is None:  # before the rest, so that the first thing wrong is named
@@ -225,7 +225,7 @@ class Envs:
     def _first_actions(
         self, actions: np.ndarray, begins: np.ndarray, obs: Any, info: dict[str, Any]
     ) -> np.ndarray:
-        """Actions that are allowed where episodes begin; what was chosen stays if it may."""
+        """Allowed actions where episodes begin; an allowed choice is kept."""
         assert self._given_masks is not None
         given = self._given_masks(obs, info)
         masks = masks_of(given, self.spec, self.num_envs, ended=~begins)  # others do not matter
@@ -351,7 +351,7 @@ class Envs:
             return call()
         except (VoidrlError, KeyboardInterrupt):
             raise
-        except gym.error.DependencyNotInstalled as error:  # its message says what to install
+        except gym.error.DependencyNotInstalled as error:  # its message names the package to install
             raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error

@@ -130,7 +130,7 @@ class ScriptWorker(Worker):
         ids = (theirs.fileno(), os.getpid(), threading.get_native_id())
         arguments = [*map(str, ids), json.dumps(settings)]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        variables["PYTHONWARNINGS"] = os.environ.get("PYTHONWARNINGS", "ignore")  # of simulators, to nobody
+        variables["PYTHONWARNINGS"] = os.environ.get("PYTHONWARNINGS", "ignore")  # of simulators, unseen
         try:
             with _signals_blocked():  # for its whole life
                 process = subprocess.Popen(
@@ -192,7 +192,7 @@ def _signals_blocked() -> Iterator[None]:
 def _leave_signals_to_parent() -> None:
     """Survive the run's signals in a fork.
 
-    A simulator that the environment starts as a process inherits what is ignored or blocked here: a Ctrl-C in
+    A simulator that the environment starts as a process inherits the ignored and blocked signals: a Ctrl-C in
     the terminal must not end it, but the environment must be able to, by SIGTERM.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -237,7 +237,7 @@ def kill_with(owner: object, workers: list[Any]) -> Finalize:
 
 
 def _kill(workers: Iterable[Worker]) -> None:
-    """Kill the workers, which hold nothing that could be lost."""
+    """Kill the workers, which hold no unsaved data."""
     workers = list(workers)
     for worker in workers:
         worker.process.kill()

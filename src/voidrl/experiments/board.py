@@ -23,7 +23,7 @@ from voidrl.system.units import human_count, human_seconds
 
 DRAW_EVERY_SECONDS = 0.5
 LINES_EVERY_SECONDS = 60.0  # in a log file: one line per active run
-EARLY_SECONDS = 10.0  # the same in the first minute, when people check that it works
+EARLY_SECONDS = 10.0  # in the first minute, when people check that it works
 MAX_ROWS = 12
 MIN_NAME = 12
 
@@ -37,7 +37,7 @@ def read_progress(cell: Cell, folder: Path) -> tuple[str, str, str]:
     if status.steps >= cell.config.steps:
         is_evaluated = status.state == "done" and cell.evaluation is not None
         return steps, "evaluating" if is_evaluated else "saving", ""
-    if status.state != "running":  # what an earlier process wrote may still be there
+    if status.state != "running":  # the status may be an earlier process's
         return steps, "starting", ""
     if status.rate is None:  # before the first update
         return steps, "running", ""
@@ -75,7 +75,7 @@ class Board:
             self._live = None
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         if self._live is not None:
             self._live.console.print(Text(wrap_text(text, file=self._stream)))
         else:
@@ -103,7 +103,7 @@ class Board:
             self._live.console.width = width = width_of(self._stream)  # the window may have changed
             self._live.update(Group(*self.lines(running, elsewhere, width)), refresh=True)
             return
-        if len(running) > MAX_ROWS:  # on a cluster, most of which are queued: those that train come first
+        if len(running) > MAX_ROWS:  # on a cluster, most are queued: the ones that train come first
             running = sorted(running, key=lambda each: not (each[1] / "config.json").is_file())
         for cell, folder in running[:MAX_ROWS]:
             steps, left, rate = read_progress(cell, folder)

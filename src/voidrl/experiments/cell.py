@@ -2,9 +2,9 @@
 
 The job comes as a line of JSON on standard input. When the parent closes that pipe, or dies, this process
 stops as on SIGTERM, with a checkpoint: no run is left training unnoticed. A scheduler may signal parent and
-child, so that this process is asked twice: the checkpoint is written all the same.
+child, so that this process is asked twice: the checkpoint is still written.
 
-It holds the cell's lock to its end. It inherits one from a parent on the same machine and takes it itself
+It holds the cell's lock to its end. It inherits one from a parent on its machine and takes it itself
 elsewhere, where the process before it may still be ending, though its node counts as lost.
 """
 
@@ -36,7 +36,7 @@ CONTEXT_BYTES = 2**29  # of GPU memory, for CUDA itself in each process: about, 
 
 
 class Job(TypedDict):
-    """What the parent asks for."""
+    """The parent's request."""
 
     command: list[str]
     """The experiment's command line, for the run's environment.json."""
@@ -123,7 +123,7 @@ def _is_done(job: Job) -> bool:
 
 
 def _note_gpu_memory(job: Job) -> None:
-    """Write down what this process took of its GPU: the next cells will take about as much."""
+    """Record the GPU memory of this process: the next cells will take about as much."""
     import torch
 
     if torch.cuda.is_initialized() and (peak := torch.cuda.max_memory_reserved()):
@@ -193,7 +193,7 @@ def _train(job: Job, folder: Path) -> None:
             f"{folder} is complete, but its checkpoint, which would be evaluated, is no longer there: bring "
             f"it back, or use another --out"
         )
-    # Without a checkpoint there is nothing to resume: what a killed run left behind is replaced.
+    # Without a checkpoint there is nothing to resume: the remains of a killed run are replaced.
     env = config.env.id
     if job["phase"] == "finetune":
         assert job["source"] is not None

@@ -1,7 +1,7 @@
 """`voidrl demo`: the whole idea in minutes on two CPU cores, from pixels.
 
 It runs the experiment `demo` (experiments/demo.toml) and adds a table and a figure: a random agent and APT
-explore the same maze without any reward. Then a reward appears at one distant cell, and APT's agent and a new
+explore one maze without any reward. Then a reward appears at one distant cell, and APT's agent and a new
 one learn to reach it.
 """
 

@@ -1,4 +1,4 @@
-"""`voidrl experiment --dry-run`: the cells, their states, and what the rest needs."""
+"""`voidrl experiment --dry-run`: the cells, their states, and the cost of the rest."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _print_summary(plan: Plan, states: Mapping[str, str], estimates: Estimates, 
 
 
 def _short_state(text: str) -> str:
-    """A state without what differs between runs."""
+    """A state without the details that differ between runs."""
     if text.startswith(OTHER_SETTINGS):
         return f"with {OTHER_SETTINGS}"
     return "being worked on" if text.endswith(WORKED_ON) else text.partition(",")[0]
@@ -112,7 +112,7 @@ def _times(needed: Sequence[estimate.Estimate]) -> str:
 
 
 def _span(values: Sequence[float], texts: Sequence[str]) -> str:
-    """One text for equal ones, else those of the smallest and the largest value."""
+    """One text for equal values, else the smallest and the largest."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ends = dict.fromkeys([texts[order[0]], texts[order[-1]]])
     return " to ".join(ends)
@@ -132,7 +132,7 @@ def _scale(plan: Plan) -> list[str]:
 
 
 def _grid(plan: Plan) -> list[str]:
-    """Which fields vary in each method, and how many points that makes."""
+    """Lines with the fields that vary in each method, and the number of points."""
     lines = []
     request = plan.request
     for arm, axes in plan.axes.items():
@@ -157,7 +157,7 @@ def _grid(plan: Plan) -> list[str]:
 
 
 def _values(axis: Axis, drawn: bool) -> str:
-    """How many values a field has, or between which it is drawn."""
+    """The number of a field's values, or the range from which they are drawn."""
     if drawn and axis.is_range:
         return f"{value_text(axis.low)} to {value_text(axis.high)}{', log' if axis.log else ''}"
     return str(len(axis.values))

@@ -1,6 +1,6 @@
-"""What an experiment still needs: time from measured rates, disk space from the configs.
+"""Estimates for an experiment: remaining time from measured rates, disk space from the configs.
 
-Rates come from runs in its folder, else from `rates.json`, which names the hardware. What was never measured
+Rates come from runs in its folder, else from `rates.json`, which names the hardware. Anything never measured
 is unknown, and shown as such.
 """
 
@@ -36,15 +36,15 @@ class Rate(NamedTuple):
     steps_per_second: float
     updates_per_step: float
     hardware: str
-    """What it was measured on."""
+    """Hardware of the measurement."""
     source: str = ""
-    """Where the measurement is documented; empty for runs in this folder."""
+    """Document with the measurement; empty for runs in this folder."""
     caution: str = ""
     """Why this machine may be faster or slower."""
     other_hardware: str = ""
     """The kind of hardware, where this machine has none of it."""
     runs_per_gpu: int = 1
-    """How many runs shared the GPU."""
+    """Number of runs that shared the GPU."""
 
     def seconds(self, cell: Cell, steps: int) -> float:
         """Time of the steps, in proportion to the updates per step."""
@@ -54,13 +54,13 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one cell needs; None where that is unknown."""
+    """Time and disk space of one cell; None where unknown."""
 
     seconds: float | None
     rate: Rate | None
     bytes: int | None
     why: str = ""
-    """What the disk space depends on, where that is unknown."""
+    """The data of unknown size, where the disk space is unknown."""
 
 
 def estimate_all(
@@ -126,11 +126,11 @@ def _measure(plan: Plan, states: Mapping[str, CellState]) -> tuple[dict[Kind, Ra
 
 
 def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
-    """Rate of the same preset in `rates.json`: on hardware of this kind, else on another.
+    """Rate of the cell's preset in `rates.json`: on hardware of this kind, else on another.
 
     A rate may name its method; those without one were measured with APT, and stand for all others but
-    on-policy ones. None was measured with a bonus, whose method takes time as well. That of an agent, whose
-    preset is for several kinds of environments, says for which: `"env": "atari/"`.
+    on-policy ones. None was measured with a bonus, whose method takes time as well. An agent's rate,
+    whose preset is for several kinds of environments, names its kind: `"env": "atari/"`.
     """
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
@@ -186,7 +186,7 @@ def disk_bytes(cell: Cell, measured_agent: int | None = None) -> int | None:
 
 
 def sources(estimates: Iterable[Estimate]) -> list[str]:
-    """Say what the rates were measured on, a line for each hardware."""
+    """Name the hardware of the rates, one per line."""
     by_hardware: dict[tuple[str, str], dict[str, None]] = {}
     for rate in (each.rate for each in estimates if each.rate is not None):
         by_hardware.setdefault((rate.hardware, rate.caution), {})[rate.source] = None

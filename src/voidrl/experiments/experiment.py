@@ -53,17 +53,17 @@ def run_experiment(
     """Run the missing cells of an experiment and show the results; returns the exit code of the command.
 
     Args:
-        name: One that comes with voidrl, or the path of a file.
-        request: What differs from the file.
+        name: A shipped experiment, or the path of a file.
+        request: Changes to the file.
         out: The folder of its runs; by default `runs/NAME`.
-        on: Where runs are started: local, ray or slurm.
+        on: The executor: local, ray or slurm.
         dry_run: Print the cells and an estimate instead; nothing is written.
         list_runs: For a dry run, list every cell, even if there are many.
         stop: Stop the runs that an earlier command left in a cluster, with checkpoints, and start none.
         nodes: For a dry run, the nodes of a cluster on which the schedule is simulated.
         gpus_per_node: For a dry run, the GPUs of each node; by default 1.
         report: Make `report.html` at the end.
-        command: The command line that does the same again.
+        command: The command line that repeats it.
         options: Options of the executor, as on the command line: `jobs=2`.
     """
     if list_runs and not dry_run:
@@ -84,7 +84,7 @@ def run_experiment(
     experiment = name if isinstance(name, ExperimentSpec) else read_experiment(name)
     folder = str(Path(experiment.path).absolute().parent)
     if not dry_run and folder not in sys.path and Path(experiment.path).is_file():
-        sys.path.append(folder)  # for module:factory in the same folder
+        sys.path.append(folder)  # for module:factory in the file's folder
     plan = make_plan(experiment, request, out, run_code=not dry_run)
     if dry_run and stop:
         raise ConfigError("--dry-run and --stop exclude each other: leave out one of them")
@@ -121,7 +121,7 @@ def stop_experiment(plan: Plan, on: str, options: Any, command: Sequence[str]) -
 
 @contextmanager
 def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
-    """Need no terminal: output that breaks is dropped, and after a signal the same command resumes."""
+    """Need no terminal: broken output is dropped, and repeating the command after a signal resumes."""
 
     def note(text: str) -> None:
         path = plan.out / "logs" / "experiment.log"
@@ -139,7 +139,7 @@ def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
 
 
 def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Outcome:
-    """Do everything that is missing, and say what could not be done."""
+    """Run everything that is missing, and report failures."""
     require_same_settings(plan)
     with _tuner_of(plan) as tuner:
         return _do_plan(plan, on, options, command, tuner)
@@ -169,7 +169,7 @@ def _do_plan(plan: Plan, on: str, options: Any, command: Sequence[str], tuner: T
         try:
             write_record(plan, command)
             update_record(plan)
-        except VoidrlError as error:  # results in a read-only folder can be shown all the same
+        except VoidrlError as error:  # results in a read-only folder can still be shown
             say(str(error))
     else:
         executor = make_executor(on, plan, options)
@@ -203,7 +203,7 @@ def _make_scheduler(tuner: Tuner | None) -> Callable[..., Scheduler] | None:
 
 
 def make_report(plan: Plan) -> bool:
-    """Write `report.html`; False if that failed, which leaves the runs as they are."""
+    """Write `report.html`; False if that failed, which does not affect the runs."""
     if not any((plan.path(cell) / "config.json").is_file() for cell in plan.cells):
         return True
     from voidrl.report.page import write_report

@@ -28,7 +28,7 @@ _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a ta
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """How an agent is evaluated after training; without episodes and steps, as its preset says."""
+    """Evaluation of an agent after training; without episodes and steps, as in its preset."""
 
     episodes: int | None = None
     steps: int | None = None
@@ -55,7 +55,7 @@ class ArmSpec:
     by_phase: Mapping[str, PhaseSpec]
     evaluation: EvaluationSpec | None
     measures: tuple[str, ...]
-    """What the table of results shows."""
+    """Measures in the table of results."""
     presets: tuple[str, ...] = ()
     """The only presets that it can be run with; all of them if empty."""
     preset: str | None = None
@@ -63,21 +63,21 @@ class ArmSpec:
     requires: tuple[str, ...] = ()
     """Config fields that `--set` gives; without them it is left out, unless it is requested by its name."""
     seeds: tuple[int, ...] = ()
-    """Its own seeds; without any, the experiment's, or those of the arm that it is `like`."""
+    """Its own seeds; if empty, the seeds of the experiment, or of the arm that it is `like`."""
     like: str | None = None
-    """The arm as whose fine-tuning it is trained from scratch; None for the settings of the preset."""
+    """The arm whose fine-tuning settings it uses from scratch; None for the settings of the preset."""
     bonus: str | None = None
     """The method whose reward is added to the task's when training from scratch; None for no bonus."""
     grid: Mapping[str, Axis] = field(default_factory=dict)
-    """Fields that vary for this arm, besides those of the experiment's grid."""
+    """Fields that vary for this arm, in addition to the experiment's grid."""
 
 
 @dataclass(frozen=True)
 class TuneSpec:
-    """How `--tune` chooses points of the grid."""
+    """Settings by which `--tune` chooses points of the grid."""
 
     metric: str | None = None
-    """What is optimized: a measure, or a column of the metrics; None for the first of `measures`."""
+    """The objective: a measure, or a column of the metrics; None for the first of `measures`."""
     direction: str = "maximize"
     sampler: str = "tpe"
     pruner: str = "median"
@@ -93,7 +93,7 @@ class ScaleSpec:
 
 @dataclass(frozen=True)
 class PresetChanges:
-    """What changes with another preset than the experiment's."""
+    """Changes that come with another preset than the experiment's."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class ExperimentSpec:
     scale: str | None = None
     """The size whose values it has; None before `at_scale`, and where there are no sizes."""
     scaled: tuple[str, ...] = SCALED
-    """What `--steps-scale` shortens: phases, and evaluations."""
+    """Phases and evaluations that `--steps-scale` shortens."""
     grid: Mapping[str, Axis] = field(default_factory=dict)
     """Fields that vary in all arms that have them."""
     tune: TuneSpec = field(default_factory=TuneSpec)
@@ -272,7 +272,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     table.require_known("entry of scaled in", scaled, SCALED)
     arms, missing = _arms(table), table.get("missing", dict, {})
     pretrain_seeds = _seeds(table, "pretrain_seeds", ())
-    if pretrain_seeds:  # (p − 1) N + s is a seed of its own for each pair
+    if pretrain_seeds:  # (p − 1) N + s is a distinct seed for each pair
         for key, seeds in (("pretrain_seeds", pretrain_seeds), ("seeds", _seeds(table))):
             table.require(min(seeds) > 0, key, [*seeds], "whole numbers from 1 on")
     for key, about in missing.items():
@@ -302,7 +302,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
 
 
 def _grid(table: _TomlTable) -> dict[str, Axis]:
-    """The fields of `[grid]`, none of which has another value in the same part of the file."""
+    """The fields of `[grid]`; no other value of them may be in that part of the file."""
     if "grid" not in table.values:
         return {}
     name = f"{table.name}.grid".lstrip(".")

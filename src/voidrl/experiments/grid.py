@@ -33,7 +33,7 @@ class Axis:
     """A field of a grid: values of a list, or a range of numbers."""
 
     name: str
-    """As `--set` has it: `learner.learning_rate`, `pretrain.steps`."""
+    """Name as in `--set`: `learner.learning_rate`, `pretrain.steps`."""
     choices: tuple[Any, ...] = ()
     """Values of a list, or of a range with a step; () for a range that is continuous when drawn from."""
     low: float = 0.0
@@ -62,7 +62,7 @@ class Axis:
             return self.values[int(u * len(self.values))]
         if not self.whole:
             return self._at(u)
-        # Every whole number gets an equal part of the axis, on a log axis that of its logarithm.
+        # Every whole number gets an equal part of the axis; on a log axis, in proportion to its logarithm.
         low, high = self.low - 0.5, self.high + 0.5
         x = math.exp(_between(math.log(low), math.log(high), u)) if self.log else _between(low, high, u)
         return min(max(round(x), round(self.low)), round(self.high))
@@ -76,7 +76,7 @@ class Axis:
         return self.tidy(_between(self.low, self.high, u))
 
     def tidy(self, value: float) -> Any:
-        """A number of the range with few digits, so that its text is the whole of it."""
+        """A number of the range with few digits, so that its text is exact."""
         if self.whole:
             return round(value)
         if value in (self.low, self.high):
@@ -84,11 +84,11 @@ class Axis:
         width, largest = self.high - self.low, max(abs(self.low), abs(self.high))
         if abs(value) < 1e-9 * width:
             return 0.0
-        same = max(0, math.floor(math.log10(largest / width)))  # digits that all values have in common
+        same = max(0, math.floor(math.log10(largest / width)))  # leading digits that all values share
         return min(max(float(f"{value:.{DIGITS + same}g}"), self.low), self.high)
 
     def as_whole(self, file: str) -> Axis:
-        """The same for a field of whole numbers."""
+        """The axis for a field of whole numbers."""
         if self.choices:
             return self
         made = replace(self, whole=True)
@@ -163,7 +163,7 @@ def _read_list(file: str, where: str, values: list[Any]) -> tuple[Any, ...]:
     finite = all(math.isfinite(value) for value in values if is_number(value))
     _require(kinds != {"tables"} and finite, file, where, values, "plain values")
     _require(len(values) <= MAX_VALUES, file, where, values, f"at most {MAX_VALUES} values")
-    texts = [value_text(value) for value in values]  # 1 and 1.0 are the same value
+    texts = [value_text(value) for value in values]  # 1 and 1.0 are equal
     _require(len({*texts}) == len(texts), file, where, values, "each value once")
     return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
@@ -211,14 +211,14 @@ def all_points(axes: Sequence[Axis]) -> list[Point]:
 
 
 def count_points(axes: Sequence[Axis]) -> int:
-    """How many the product has."""
+    """Number of points in the product."""
     return math.prod(len(axis.values) for axis in axes)
 
 
 def draw_points(axes: Sequence[Axis], number: int, seed: int) -> list[Point]:
-    """Distinct points at random; the first ones of a larger number are the same.
+    """Distinct points at random; a larger number only adds points to a smaller one.
 
-    Each field has random numbers of its own, so that methods with a field in common get the same values.
+    Each field has its own random stream, so that methods that share a field get equal values.
     """
     if not any(axis.is_range for axis in axes) and number >= count_points(axes):
         return all_points(axes)

@@ -23,10 +23,10 @@ class Cell:
     """One run."""
 
     folder: str
-    """Relative to the experiment's folder: `walker_run/apt/seed1`, `freeway/apt/pretrain2-seed4`."""
+    """Run folder, relative to the experiment's: `walker_run/apt/seed1`, `freeway/apt/pretrain2-seed4`."""
     arm: ArmSpec
     label: str
-    """Its row in tables."""
+    """Label of its row in tables."""
     task: str
     """The environment's id."""
     config: Config
@@ -37,7 +37,7 @@ class Cell:
     is_final: bool
     """Whether it is the last run of an arm, rather than a pre-training for another."""
     protocol_steps: int
-    """Steps in the experiment's own protocol, whatever was requested."""
+    """Steps in the experiment's own protocol, regardless of the request."""
     preset: str | None
     probe: EnvProbe = field(repr=False, compare=False)
     agent_bytes: int | None
@@ -69,7 +69,7 @@ class Plan:
     out: Path
     cells: list[Cell]
     notes: list[str]
-    """What the user should know."""
+    """Notes to the user."""
     axes: Mapping[str, Sequence[Axis]] = field(default_factory=dict)
     """Fields that vary in each arm of an experiment with a grid."""
     cells_at: Callable[[str, Point], list[Cell]] = field(
@@ -84,13 +84,13 @@ class Plan:
 
     @property
     def published(self) -> str | None:
-        """The table to compare with; None where agents have other observations than there."""
+        """The published table for comparison; None where agents have other observations than there."""
         default = self.experiment.preset
         same = self._observations(default) == self._observations(self.request.preset or default)
         return self.experiment.published if same else None
 
     def _observations(self, preset: str | None) -> list[Any]:
-        """What agents of DMControl observe in each task; None elsewhere."""
+        """Observations of DMControl's agents in each task; None elsewhere."""
         envs = [task.env for task in self.experiment.tasks]
         protocols = [flat(protocol_for(env, preset or default_preset(env))) for env in envs]
         return [protocol.get("env.dmc.observation") for protocol in protocols]

@@ -57,7 +57,7 @@ RESERVED = {
     "phase": "each run has its own",
     "steps": "phases differ: set pretrain.steps, finetune.steps or train.steps, or use --steps-scale",
 }
-# What all pieces of a kind have in common.
+# Base classes of the pieces of a kind.
 COMMON: dict[str, type[PieceConfig]] = {"method": MethodConfig, **AUTOMATIC}
 # Environments whose agents differ: vectors and images, with discrete and with continuous actions.
 STAND_INS = tuple(
@@ -77,7 +77,7 @@ def make_plan(
 ) -> Plan:
     """Plan every requested run, and the pre-trainings that these start from.
 
-    Without `run_code`, nothing of what the file names as `module:name` is imported. Runs with such code then
+    Without `run_code`, no code that the file names as `module:name` is imported. Runs with such code then
     have no spec, and a config in which custom method, representation and learner have the fields of all.
     """
     default_scale = experiment.at_scale(None).scale
@@ -185,9 +185,9 @@ class Planner:
         self.protocols: dict[tuple[str | None, str], str] = {}
         self.protocol_steps: dict[tuple[str, str, str, int], int] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
-        """Arms that keep their own value of what the command line sets for all."""
+        """Arms that keep their own value of a field that the command line sets for all."""
         self.adapted: dict[str, None] = {}
-        """What arms that are trained like a fine-tuned one do not have in common with it."""
+        """Differences between arms trained `like` a fine-tuned one and that arm."""
 
     def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds) -> Iterator[Cell]:
         """The runs of an arm: the pre-training first, if it has one."""
@@ -262,14 +262,14 @@ class Planner:
         )
 
     def _protocol_text(self, preset: str | None, env: str) -> str:
-        """The values of a preset in an environment, to tell those of different games apart."""
+        """The values of a preset in an environment, to distinguish different games."""
         key = (preset, env)
         if key not in self.protocols:
             self.protocols[key] = repr(sorted(flat(protocol_for(env, preset)).items()))
         return self.protocols[key]
 
     def _preset_changes(self, arm: ArmSpec) -> PresetChanges:
-        """What the file changes with the requested preset; nothing for an arm with its own."""
+        """The file's changes for the requested preset; empty for an arm with its own."""
         return PresetChanges() if self._source_arm(arm).preset is not None else self.preset_changes
 
     # Configs
@@ -331,7 +331,7 @@ class Planner:
     def _layered(self, layers: Layers) -> dict[str, Any]:
         """As `merge`, but another representation, learner or method keeps the settings that both have.
 
-        Arms are compared with each other: they must differ in nothing but what the file says.
+        Arms are compared with each other: they must differ only in what the file says.
         """
         merged: dict[str, Any] = {}
         for layer in layers:
@@ -345,7 +345,7 @@ class Planner:
         return merged
 
     def _piece_fields(self, kind: str, name: str) -> set[str]:
-        """The fields of a piece; of custom code that is not run, those that all of its kind have."""
+        """The fields of a piece; for custom code that is not run, the fields of its base class."""
         unknown = not self.run_code and ":" in name
         return {f.name for f in dataclasses.fields(COMMON[kind] if unknown else default_piece(kind, name))}
 
@@ -393,7 +393,7 @@ class Planner:
         return _Prepared(dataclasses.replace(config, **pieces), EnvProbe(None, env, is_exact=False), None)
 
     def _foreign(self, merged: Mapping[str, Any], spec: EnvSpec) -> int:
-        """How many of the given settings an agent in such an environment would not have."""
+        """Number of given settings that an agent in such an environment would not have."""
         pieces = build.name_pieces(spec, merged)
         return sum(len({*given} - self._piece_fields(kind, given["name"])) for kind, given in pieces.items())
 
@@ -426,7 +426,7 @@ class Planner:
         return self._layered([to_json(scratch_config(tuned)), *own])
 
     def _shared(self, arm: ArmSpec, task: Task) -> Layers:
-        """What all runs of a task have in common."""
+        """The layers shared by all runs of a task."""
         return [self.experiment.config, self._preset_changes(arm).config, task.config, self.changes]
 
     def _drop_foreign(
@@ -440,7 +440,7 @@ class Planner:
                 merged.get(kind, {}).pop(name, None)
 
     def _file_config(self, arm: ArmSpec, phase: str, task: Task) -> dict[str, Any]:
-        """The file's changes for a phase, except what the command line changes for all phases."""
+        """The file's changes for a phase, except fields that the command line changes for all phases."""
         tables = (self.experiment, self._preset_changes(arm), task)
         specs = (each.by_phase.get(phase, PhaseSpec()) for each in tables)
         values = flat(merge(*(spec.config for spec in specs)))
@@ -520,7 +520,7 @@ class Planner:
 
 
 def _file_steps(phase: str, arm: ArmSpec, *specs: Task | PresetChanges | ExperimentSpec) -> int | None:
-    """The first steps in the file; training from scratch takes those of fine-tuning by default.
+    """The first steps in the file; training from scratch takes the steps of fine-tuning by default.
 
     An agent with its own protocol has its own number of steps.
     """

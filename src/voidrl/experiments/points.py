@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from voidrl.experiments.planner import Planner
 
 MakePlanner = Callable[[ExperimentSpec, ExperimentRequest], "Planner"]
-# Fields that no grid can have, and what to use instead.
+# Fields that no grid can have, and their alternatives.
 RESERVED = {
     "seed": "list seeds = [1, 2, 3] in the file, or use --seeds",
     "env": "list tasks in the file, or use --tasks",
@@ -71,14 +71,14 @@ class Points:
         self.axes: dict[str, list[Axis]] = {arm.name: [] for arm in arms}
         """Fields that vary in an arm."""
         self._pretraining: dict[str, list[str]] = {arm.name: [] for arm in arms}
-        """Those of them that vary in the pre-training that it starts from."""
+        """The subset that varies in the pre-training that the arm starts from."""
         self._planners: dict[str, Planner] = {}
         if experiment.has_grid:
             self._read(tasks[0], arms)
 
     @property
     def planners(self) -> list[Planner]:
-        """Of everything that was planned; the first is without a grid."""
+        """All planners; the first is without a grid."""
         return [self.base, *self._planners.values()]
 
     def points(self, arm: ArmSpec) -> list[Point]:
@@ -204,12 +204,12 @@ class Points:
         return [(arm.source or arm.name, "pretrain"), last] if last[1] == "finetune" else [last]
 
     def _settings_of(self, arm: ArmSpec) -> list[ArmSpec]:
-        """An arm and those whose settings it starts from, the nearest first."""
+        """An arm and the arms whose settings it starts from, the nearest first."""
         others = [self.experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
         return [arm, *(each for other in others for each in self._settings_of(other))]
 
     def _typed(self, axis: Axis, known: Sequence[Config]) -> Axis:
-        """The axis with whole numbers alone, if the field has such."""
+        """The axis restricted to whole numbers, if the field is one."""
         phase, _, rest = axis.name.partition(".")
         name = rest if phase in ("pretrain", "train") else axis.name
         whole = any(_is_whole(config, name) for config in known)
@@ -251,7 +251,7 @@ class Points:
 
 
 def _with_values(arm: ArmSpec, values: Mapping[str, Any]) -> ArmSpec:
-    """An arm with other settings of its own; `pretrain.` and `train.` before a name limit it to a phase."""
+    """An arm with changed settings; `pretrain.` and `train.` before a name limit it to a phase."""
     config, by_phase = dict(arm.config), dict(arm.by_phase)
     for name, value in values.items():
         phase, _, rest = name.partition(".")
@@ -302,7 +302,7 @@ def _may_have(config: Config, name: str) -> bool:
 
 
 def _unused(config: Config) -> tuple[str, ...]:
-    """How the names of fields begin that have no meaning in the phase of a run."""
+    """Prefixes of fields that have no meaning in the phase of a run."""
     values = to_json(config)
     unused: tuple[str, ...] = {
         "pretrain": ("finetune.", "bonus.", "reward_scale"),

@@ -32,9 +32,9 @@ class EnvProbe:
     spec: EnvSpec | None
     """None where the run needs custom code, which is not run in a dry run."""
     env: EnvConfig
-    """With everything decided that the environment decides."""
+    """Config with the environment's defaults filled in."""
     is_exact: bool = True
-    """Whether the dimensions in `spec` are the true ones."""
+    """Whether the dimensions in `spec` are exact."""
 
 
 @cache

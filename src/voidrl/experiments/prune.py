@@ -1,4 +1,4 @@
-"""How `--tune` prunes a run: a file next to the cell's lock asks for it, and a callback looks for it.
+"""Pruning of a run by `--tune`: a file in the folder of the cell's lock requests it, a callback checks.
 
 The file is in the experiment's folder, wherever the run is; nodes that do not share the folder are sent it.
 """
@@ -24,7 +24,7 @@ def request_prune(root: Path, folder: str) -> None:
 
 
 def clear_prune(root: Path, folder: str) -> None:
-    """Forget an earlier request: the cell is wanted."""
+    """Drop an earlier request: the cell is wanted again."""
     prune_path(root, folder).unlink(missing_ok=True)
 
 

@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 10.0  # others hold the lock for a moment; one that holds it 
 
 
 def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
-    """Describe a plan; the same for every process with the same command line."""
+    """Describe a plan; a command line determines the description, in every process."""
     experiment = plan.experiment
     return ExperimentRecord(
         root=plan.out,
@@ -41,7 +41,7 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
 
 
 def _grid_record(plan: Plan) -> GridRecord | None:
-    """What varies, how points were chosen, and what ranks them; None without a grid."""
+    """The fields that vary, how points were chosen, and their ranking; None without a grid."""
     if not plan.has_grid:
         return None
     request, tune = plan.request, plan.experiment.tune

@@ -1,4 +1,4 @@
-"""What the command line asks for, and which methods of the experiment that leaves."""
+"""The request of a command line, and the methods of the experiment that it selects."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from voidrl.experiments.grid import MAX_POINTS
 
 @dataclass(frozen=True)
 class ExperimentRequest:
-    """What the command line asks for; by default the experiment as in its file."""
+    """The request of a command line; by default the experiment as in its file."""
 
     tasks: Sequence[str] = ()
     methods: Sequence[str] = ()
     seeds: Sequence[int] = ()
-    """Of runs; in an experiment with pre-training seeds, of the fine-tunings of each pre-training."""
+    """Seeds of runs; with pre-training seeds, of the fine-tunings of each pre-training."""
     pretrain_seeds: Sequence[int] = ()
     scale: str | None = None
     """One of the experiment's sizes; None for the first."""
@@ -34,7 +34,7 @@ class ExperimentRequest:
     samples: int | None = None
     """Points to draw from the grid; None for all of them."""
     grid_seed: int = 0
-    """Of drawn points."""
+    """Seed of drawn points."""
     tune: int | None = None
     """Points that Optuna chooses; None for none."""
 
@@ -99,7 +99,7 @@ def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: Arm
 
 
 def _with_sources(experiment: ExperimentSpec, arm: ArmSpec) -> list[ArmSpec]:
-    """An arm and those that its settings come from."""
+    """An arm and the arms that its settings come from."""
     others = [experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
     return [arm, *(each for other in others for each in _with_sources(experiment, other))]
 

@@ -1,4 +1,4 @@
-"""Do the cells of a plan, each in its own process, wherever an executor starts it.
+"""Runs the cells of a plan, each in its own process, through an executor.
 
 Any number of commands may work in one folder. A cell belongs to the process that holds its lock; one that
 another process holds is looked at again until it is done, or until its lock is free and it is not.
@@ -30,14 +30,14 @@ from voidrl.system.terminal.signals import StopSignals
 from voidrl.system.units import human_seconds
 
 POLL_SECONDS = 0.1
-APPEAR_SECONDS = 60.0  # for what another node wrote to be seen here, on a network file system
+APPEAR_SECONDS = 60.0  # until another node's files are visible here, on a network file system
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
-MAX_LOSSES = 5  # of a cell, without a new checkpoint: what ends its process is then the cell itself
+MAX_LOSSES = 5  # of a cell, without a new checkpoint: the cell itself must be the cause
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What could not be done."""
+    """Cells that failed or could not start."""
 
     failed: dict[str, str]
     """Folders of failed cells, and why they failed."""
@@ -70,7 +70,7 @@ def run_plan(
 
 
 def stop_cells(plan: Plan, executor: Executor, *, command: Sequence[str], board: Board) -> int:
-    """Stop what earlier commands have left running, with checkpoints; returns how many runs that were."""
+    """Stop runs of earlier commands, with checkpoints; returns the number of runs."""
     with StopSignals(raises=True), board:
         executor.say = board.say
         with _attachable(executor, command), executor:
@@ -93,7 +93,7 @@ def _attachable(executor: Executor, command: Sequence[str]) -> Iterator[None]:
 
 
 class Scheduler:
-    """Decides what runs next, and judges how it ended."""
+    """Decides which cell runs next, and judges how it ended."""
 
     def __init__(self, plan: Plan, executor: Executor, command: Sequence[str], board: Board) -> None:
         self.plan, self.executor, self.command, self.board = plan, executor, command, board
@@ -101,9 +101,9 @@ class Scheduler:
         states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
         self.left = {cell.folder: cell for cell in plan.cells if states[cell.folder].kind != "done"}
         self.running = {folder: time.monotonic() for folder in self.left if folder in attached}
-        """Submitted cells, and when."""
+        """Submitted cells, and their times of submission."""
         self.unseen: dict[str, tuple[Ended, float]] = {}
-        """Cells whose processes say that they are done, and until when their results may appear here."""
+        """Cells whose processes report success, and until when their results may appear here."""
         self.failed: dict[str, str] = {}
         self.elsewhere: dict[str, float] = {}  # when to look again
         self.losses: dict[str, tuple[int, int]] = {}  # how often, and at which step
@@ -112,7 +112,7 @@ class Scheduler:
             board.say(f"{folder}: submitted by an earlier command")
 
     def work(self, stop: StopSignals) -> Outcome:
-        """Run what is missing, until nothing is left that can be run."""
+        """Run the missing cells, until none is left that can be run."""
         while True:
             self.reap(stopping=bool(stop.requested))
             if stop.requested:
@@ -156,7 +156,7 @@ class Scheduler:
                 self._fail(cell, describe_end(self.plan.out, folder, ended), log_path(self.plan.out, folder))
 
     def _may_appear(self, folder: str, ended: Ended) -> bool:
-        """Whether to wait for the results of a cell whose process says that it is done."""
+        """Whether to wait for the results of a cell whose process reports success."""
         now = time.monotonic()
         patience = APPEAR_SECONDS if self.executor.detaches else 0.0
         return now < self.unseen.setdefault(folder, (ended, now + patience))[1]
@@ -166,7 +166,7 @@ class Scheduler:
         return False
 
     def launch(self) -> None:
-        """Submit what is ready, as far as there is room."""
+        """Submit ready cells while there is room."""
         now = time.monotonic()
         for folder, cell in [*self.left.items()]:
             if folder in self.running or folder in self.failed or self.elsewhere.get(folder, 0.0) > now:
@@ -206,7 +206,7 @@ class Scheduler:
             locks.release(lock)
 
     def _leave(self, folder: str) -> None:
-        """Look again later: another process is working on the cell."""
+        """Check again later: another process is working on the cell."""
         if folder not in self.elsewhere:
             holder = locks.holder(locks.cell_lock_path(self.plan.out, folder))
             self.board.say(f"{folder}: left to process {holder}, which is working on it")
@@ -232,7 +232,7 @@ class Scheduler:
         self.board.done(f"{folder}: done{how}")
         try:
             update_record(self.plan)
-        except VoidrlError as error:  # the run is done all the same
+        except VoidrlError as error:  # the run itself is done
             self.board.say(str(error))
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
@@ -261,7 +261,7 @@ class Scheduler:
 
 
 def make_job(plan: Plan, cell: Cell, command: Sequence[str], lock: int | None = None) -> Job:
-    """What the process of a cell has to know."""
+    """The request for the process of a cell."""
     threads = plan.experiment.threads
     return {
         "command": [*command],

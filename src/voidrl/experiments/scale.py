@@ -1,4 +1,4 @@
-"""`--steps-scale`: the same experiment with fewer or more steps.
+"""`--steps-scale`: an experiment with fewer or more steps.
 
 Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
 and are shortened to that otherwise. Resets and the annealing of n and γ keep their share of
@@ -86,7 +86,7 @@ def rollout_steps(config: Config) -> int:
 
 
 def _sampled_updates(config: Config) -> int:
-    """Updates on samples of the replay; on-policy, those of f."""
+    """Updates on samples of the replay; on-policy, updates of f."""
     return config.effective.planned_updates * learns(config)
 
 

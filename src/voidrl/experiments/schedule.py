@@ -1,4 +1,4 @@
-"""A schedule on paper: when the cells of a plan would run on given machines, and what bounds that.
+"""A schedule on paper: when the cells of a plan would run on given machines, and lower bounds.
 
 Cells start in the order of the plan, each as soon as its pre-training is done and a place is free, which is
 what `voidrl.experiments.run` does. Times are estimates from measured rates, without evaluations, without
@@ -19,7 +19,7 @@ from voidrl.experiments.plan import Plan
 from voidrl.system.units import human_seconds, plural
 
 SHARING_GAIN = 1.2
-"""Steps a second of several runs that share a GPU, in sum, relative to one alone: two `urlb-states` at once
+"""Steps a second of several runs that share a GPU, in sum, relative to one run: two `urlb-states` at once
 behind CUDA's multi-process service, benchmarks/h200-2026-11-15.md."""
 
 CLOSE = 1.01  # a makespan that is longer than a bound by less is as long as it
@@ -27,13 +27,13 @@ CLOSE = 1.01  # a makespan that is longer than a bound by less is as long as it
 
 @dataclass(frozen=True)
 class Machines:
-    """Where cells run: equal nodes with equal devices, each with places for several cells."""
+    """The machines for cells: equal nodes with equal devices, each with places for several cells."""
 
     nodes: int = 1
     gpus_per_node: int = 1
     jobs_per_gpu: int = 1
     unit: str = "GPU"
-    """What a device is, in words: `place` for a run on CPU cores of its own."""
+    """Name of a device: `place` for a run with dedicated CPU cores."""
 
     def __post_init__(self) -> None:
         for option, value in (
@@ -55,7 +55,7 @@ class Machines:
 
     @property
     def places(self) -> int:
-        """How many cells run at a time."""
+        """Number of concurrent cells."""
         return self.gpus * self.jobs_per_gpu
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Schedule:
 
     @property
     def work_bound(self) -> float:
-        """No schedule is shorter: all work, spread evenly."""
+        """Lower bound on the makespan: all work, spread evenly."""
         return self.work / self.places
 
     @property
@@ -154,15 +154,15 @@ def machines_for(
     device: str,
     dry_run: bool,
 ) -> Machines | None:
-    """The machines that a dry run is asked about; None where it is asked about none.
+    """The machines in the request of a dry run; None without any.
 
     Args:
         on: The executor.
-        options: Of the executor: local ones may name devices, others a fraction of a GPU for each run.
+        options: Executor options: local ones may name devices, others a fraction of a GPU for each run.
         nodes: `--nodes`.
         gpus_per_node: `--gpus-per-node`, by default 1.
         jobs: Runs on each GPU, where the command line says it.
-        device: Of the runs. On CPUs, a node has as many places as there are runs at a time.
+        device: Device of the runs. On CPUs, a node has one place per concurrent run.
         dry_run: Whether nothing is started.
     """
     given = [
@@ -205,7 +205,7 @@ def _machines(nodes: int, devices: int, jobs: int | None, *, on_cpu: bool) -> Ma
 
 
 def simulate(tasks: Sequence[TimedCell], places: int) -> Schedule:
-    """Start tasks in their order, as soon as what they wait for has ended and a place is free.
+    """Start tasks in their order, as soon as their dependency has ended and a place is free.
 
     A source that is not among the tasks is taken to be done.
     """
@@ -239,10 +239,10 @@ def simulate(tasks: Sequence[TimedCell], places: int) -> Schedule:
 
 
 def slowdown(rate: Rate | None, jobs_per_gpu: int) -> float:
-    """How much longer a run takes next to others on its GPU than its rate says.
+    """Factor by which a run that shares its GPU takes longer than its rate says.
 
-    One that was measured alone shares 1.2 times its rate with the others. One that was measured next to
-    others is not taken to be faster with fewer of them.
+    A run measured by itself shares 1.2 times its rate with the others. One measured alongside others is not
+    assumed to be faster with fewer of them.
     """
     if rate is None or jobs_per_gpu <= rate.runs_per_gpu:
         return 1.0
@@ -252,12 +252,12 @@ def slowdown(rate: Rate | None, jobs_per_gpu: int) -> float:
 
 
 def plan_schedule(plan: Plan, estimates: Mapping[str, Estimate], machines: Machines) -> Schedule:
-    """Schedule what is missing of a plan; cells whose time is unknown take none."""
+    """Schedule the missing cells of a plan; cells whose time is unknown take none."""
     tasks = []
     for cell in plan.cells:
         needed = estimates[cell.folder]
         if needed.seconds == 0:
-            continue  # done, or lacks its evaluation alone
+            continue  # done, or lacks only its evaluation
         seconds = (needed.seconds or 0.0) * slowdown(needed.rate, machines.jobs_per_gpu)
         tasks.append(TimedCell(cell.folder, seconds, cell.source))
     return simulate(tasks, machines.places)
@@ -285,7 +285,7 @@ def describe(schedule: Schedule, machines: Machines, where: str) -> list[str]:
 
 
 def _path(schedule: Schedule) -> str:
-    """The path in few words, though it may have a thousand tasks: the most time first."""
+    """A summary of the path, which may have a thousand tasks: the most time first."""
     path = [slot.task for slot in schedule.critical_path if slot.task.seconds]
     if len(path) <= 3:
         return " → ".join(f"{task.name} ({human_seconds(task.seconds)})" for task in path)

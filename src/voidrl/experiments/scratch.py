@@ -1,7 +1,7 @@
 """Training from scratch as fine-tuning does it: the config of a fine-tuning, without the pre-trained weights.
 
-Every field of the config is the same, in the place where training from scratch reads it. What fine-tuning
-does to pre-trained weights alone has no counterpart; `adaptations` says in words what that is.
+Every field of the config keeps its value, in the place where training from scratch reads it. Settings that
+concern only pre-trained weights have no counterpart; `adaptations` describes them in words.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def scratch_config(tuned: Config) -> Config:
 
 
 def adaptations(tuned: Config) -> Iterator[str]:
-    """What fine-tuning does with the pre-trained weights, and what an agent without them does instead."""
+    """Sentences on how fine-tuning uses pre-trained weights, and what training from scratch does instead."""
     tuning, rate = tuned.finetune, tuned.effective.learning_rate
     if tuning.warmup_actions == "policy" and tuning.warmup_steps:
         yield (

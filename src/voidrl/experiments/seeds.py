@@ -1,8 +1,8 @@
-"""Which seeds the runs of a method have, and which pre-training each of them starts from. Imports no torch.
+"""Seeds of the runs of a method and of the pre-trainings that they start from. Imports no torch.
 
 With `pretrain_seeds` in the file, every pre-trained agent is fine-tuned once per seed. No two runs of a
 method then share a seed: with seeds 1 to N, run s from pre-training p has the seed (p − 1) N + s. A method
-that is trained `like` the fine-tuned one has the same seeds, one run for each of its runs.
+that is trained `like` the fine-tuned one shares its seeds, one run for each of its runs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class RunSeeds(NamedTuple):
     """The seeds behind one run of a method."""
 
     seed: int
-    """Of the run itself."""
+    """Seed of the run itself."""
     pretrain: int | None = None
-    """Of the pre-training that it starts from; None if it is no fine-tuning."""
+    """Seed of the pre-training that it starts from; None if it is no fine-tuning."""
     paired: bool = False
     """Whether a pre-training has several fine-tunings, so that a folder must name both seeds."""
 

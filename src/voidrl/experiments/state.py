@@ -1,4 +1,4 @@
-"""What the folder of a cell holds: nothing, a part of the run, all of it, or a run with other settings."""
+"""State of a cell's folder: empty, a partial run, a complete one, or a run with other settings."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ NO_CHECKPOINT = -1  # an untrained agent has one of step 0
 
 @dataclass(frozen=True)
 class CellState:
-    """How far a cell has come."""
+    """The progress of a cell."""
 
     kind: Literal["missing", "partial", "trained", "done"]
-    """`trained` lacks nothing but its evaluation."""
+    """`trained` lacks only its evaluation."""
     steps: int = 0
     """Steps from which it can be resumed."""
 
 
 class Wanted(NamedTuple):
-    """What of a cell its state depends on."""
+    """The fields of a cell that its state depends on."""
 
     config: Config
     evaluation: dict[str, Any] | None
@@ -72,7 +72,7 @@ def require_same_settings(plan: Plan) -> None:
 
 
 def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
-    """Where the config of the run in a folder is not the cell's, in words; empty without a run."""
+    """Differences between the config in a folder and the cell's, in words; empty without a run."""
     path = folder / "config.json"
     if not path.is_file():
         return []

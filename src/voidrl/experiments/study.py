@@ -1,7 +1,7 @@
 """Optuna's studies of an experiment: each method with a grid has one, all in `study.journal`.
 
 A trial is a point of the grid: its cells in all tasks and with all seeds. One that is still running when the
-command ends stays in the study, and the same command resumes its cells.
+command ends stays in the study, and repeating the command resumes its cells.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Tuner:
         locks.release(self._lock)
 
     def metric(self, arm: str) -> str:
-        """What the trials of an arm are judged by."""
+        """The metric by which the trials of an arm are judged."""
         return self.plan.experiment.tune.metric or self.plan.experiment.arms[arm].measures[0]
 
     def _require_measured(self, arm: str) -> None:
@@ -155,7 +155,7 @@ class Tuner:
                     f"{self.plan.out / FILE_NAME} holds a study of {arm!r} with another {key}: use another "
                     f"--out, or the same {key} as before"
                 )
-        seed = self.plan.request.grid_seed + len(study.trials)  # one seed would draw the same again
+        seed = self.plan.request.grid_seed + len(study.trials)  # a fixed seed would draw the same point again
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             startup = min(10, max(STARTUP_TRIALS, self.number // 3))
@@ -219,7 +219,7 @@ class Tuner:
         trial = PointTrial(arm, handle, self._cells(arm, handle.params))
         self.open.append(trial)
         new = self._add(trial)
-        if any(cell.folder in self.pruned for cell in trial.final):  # the same point was pruned before
+        if any(cell.folder in self.pruned for cell in trial.final):  # this point was pruned before
             return new
         again = [cell for cell in trial.cells if cell.folder in self.pruned]  # pre-trainings
         self.pruned -= {cell.folder for cell in again}
@@ -257,7 +257,7 @@ class Tuner:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all trials are done."""
         return not self.open and not any(self.may_ask(arm) for arm in self.arms)
 
 

@@ -35,13 +35,13 @@ class TableRow:
     task: str
     measure: str
     values: list[float]
-    """One for each finished seed."""
+    """Value of each finished seed."""
     steps: list[tuple[int, int]]
-    """Steps of the pre-training, if there was one, and of the run itself; each with the protocol's."""
+    """Steps of the pre-training, if there was one, and of the run itself; each with the protocol's steps."""
     published: Mapping[str, str]
     """Published numbers as text, by the heading of their table."""
     phase: str
-    """Of the runs; `zero-shot` for the agent that a fine-tuning starts from, on the task."""
+    """Phase of the runs; `zero-shot` for the agent that a fine-tuning starts from, on the task."""
     is_final: bool = True
     """Whether it is of the last run of an arm, rather than of its pre-training."""
 
@@ -52,7 +52,7 @@ class TableRow:
 
 
 def results(plan: Plan) -> list[TableRow]:
-    """The measures of all finished cells; of pre-trainings that were not evaluated, their coverage alone."""
+    """The measures of all finished cells; of pre-trainings that were not evaluated, only coverage."""
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in plan.cells:
         if state_of(cell, plan.path(cell)).kind == "done":
@@ -135,7 +135,7 @@ def _print_rows(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
 
 
 def _print_stages(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
-    """A line for each method, with what it saw and scored before it was fine-tuned, and its score after."""
+    """A line for each method: coverage and zero-shot score before fine-tuning, and the score after."""
     names, by_folder = _task_names(plan), {cell.folder: cell for cell in plan.cells}
     lengths = {cell.config.steps for cell in plan.cells if cell.phase != "pretrain"}
     after = f"after {human_count(lengths.pop())}" if len(lengths) == 1 else "after training"
@@ -168,7 +168,7 @@ def _print_stages(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> 
 
 
 def _stage_column(stage: str, measure: str) -> str:
-    """The heading of a measure before or after fine-tuning; coverage is that of pre-training."""
+    """The heading of a measure before or after fine-tuning; coverage is measured in pre-training."""
     if measure.startswith((COVERAGE, "states/")):
         place = "" if measure.startswith(COVERAGE) else f", {stage}"
         return f"states: {measure.partition('/')[2]}{place}"
@@ -269,7 +269,7 @@ def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
 
 
 def _print_panels(plan: Plan, file: TextIO | None) -> None:
-    """Differences between fine-tuned agents and those from scratch, and what they show."""
+    """Differences between fine-tuning and training from scratch, and conclusions."""
     found = {cell.folder: cell_evaluation(cell, plan.path(cell)) for cell in plan.cells}
     for panel in make_panels(make_record(plan, ()).cells, found):
         tuned, scratch = panel.label(panel.arms.finetuned), panel.label(panel.arms.scratch)
@@ -288,7 +288,7 @@ def _print_panels(plan: Plan, file: TextIO | None) -> None:
 
 
 def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
-    """How far the numbers can be compared."""
+    """Caveats for comparisons of the numbers."""
     if all(len(row.values) == 1 for row in rows):
         yield "One seed each: no spread is known."
     least = min(row.share for row in rows)

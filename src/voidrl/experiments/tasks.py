@@ -20,7 +20,7 @@ class PhaseSpec:
     steps: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     label: str | None = None
-    """For an arm's runs in this phase; None for the arm's own label."""
+    """Label of an arm's runs in this phase; None for the arm's own."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Task(NamedEnv):
     """An environment with a reward."""
 
     pretrain: NamedEnv
-    """The environment of pre-training; tasks with the same one share their pre-trained agents."""
+    """The environment of pre-training; tasks with a common one share their pre-trained agents."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of its runs, including the pre-training, on which tasks that share one agree."""
     by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def folder_name(name: str) -> str:
 
 
 def select(tasks: Sequence[Task], words: Iterable[str]) -> list[Task]:
-    """Find what `--tasks` names: tasks of the experiment, groups, or others by their ids."""
+    """Find the tasks in `--tasks`: tasks of the experiment, groups, or others by their ids."""
     chosen: dict[str, Task] = {}
     for word in words:
         for task in _find(tasks, word):
@@ -116,4 +116,4 @@ def _find(tasks: Sequence[Task], word: str) -> Sequence[Task]:
             known = [*named, *GROUPS, *(GAMES if kind == ATARI else ())]
             raise UnknownNameError("task", word.removeprefix(kind), known, "See --dry-run.") from None
     found = make_task(word)
-    return [named.get(found.name, found) if kinds else found]  # perhaps another spelling of the same
+    return [named.get(found.name, found) if kinds else found]  # perhaps another spelling of that task

@@ -3,7 +3,7 @@
 The cells of a trial are run by the scheduler and its executor like any others. This process reads their
 metrics, reports them to the study, and asks the cells of a pruned trial to end.
 
-What a pruner sees of a trial with several cells is one curve: the cells follow each other in their order,
+A pruner sees a trial with several cells as one curve: the cells follow each other in their order,
 each at its own steps after those before it, with the mean over the ends of those before and its own value so
 far. All of these values are of one column of the metrics, in the unit of the measure.
 """
@@ -39,13 +39,13 @@ COLUMNS = {
 
 
 class TuneScheduler(Scheduler):
-    """A scheduler whose cells are chosen while it works."""
+    """A scheduler that chooses its cells while it runs."""
 
     def __init__(self, tuner: Tuner, *arguments: Any) -> None:
         self.tuner = tuner
         self._looked = 0.0
         self._unpruned: set[str] = set()
-        """Arms whose trials cannot be pruned, of which this was said."""
+        """Arms whose trials cannot be pruned, and for which this was reported."""
         super().__init__(*arguments)
         self._drop_pruned()
         for folder in tuner.pruned & {*self.running}:  # in a cluster, by a command that was killed
@@ -61,7 +61,7 @@ class TuneScheduler(Scheduler):
         """Let others see which cells there are."""
         try:
             write_record(self.plan, self.command)
-        except VoidrlError as error:  # the runs are there all the same
+        except VoidrlError as error:  # the runs themselves exist
             self.board.say(str(error))
 
     def refill(self) -> bool:
@@ -108,18 +108,18 @@ class TuneScheduler(Scheduler):
         return not any(cell.folder in self.failed or cell.source in self.failed for cell in trial.cells)
 
     def _judge(self, trial: PointTrial) -> None:
-        """Report what is new of a trial; end it if it is done or falls behind."""
+        """Report a trial's new values; end it if it is done or falls behind."""
         if not self._is_active(trial):
             return
         metric, done = self.tuner.metric(trial.arm), all(cell.folder not in self.left for cell in trial.cells)
-        if any(cell.folder in self.tuner.pruned for cell in trial.final):  # the same point was pruned before
+        if any(cell.folder in self.tuner.pruned for cell in trial.final):  # this point was pruned before
             self.tuner.prune(trial)
             return
         if done:
             values = [cell_value(cell, self.plan.path(cell), metric) for cell in trial.final]
             known = [float(value) for value in values if value is not None]
             if len(known) == len(values):
-                for step, value in self._curve(trial, metric):  # what was logged since the last look
+                for step, value in self._curve(trial, metric):  # rows since the last look
                     self._report(trial, step, value)
                 if trial.reported < 0:
                     self._say_unpruned(trial.arm)

@@ -1,4 +1,4 @@
-"""One environment as a plain `gymnasium.Env`, with what voidrl's agents take. Does not import torch."""
+"""One environment as a plain `gymnasium.Env`, with its agents' observations. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.presets.presets import default_preset, protocol_for
 
-NATIVE = (ATARI, DMC, ENVPOOL)  # ids whose environments exist as vectors alone
+NATIVE = (ATARI, DMC, ENVPOOL)  # ids whose environments exist only as vectors
 PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
 
 
@@ -40,7 +40,7 @@ def make_env(
     Args:
         env: As for `voidrl.pretrain`: `atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id, `module:factory`
             or a function that returns a `gymnasium.Env`.
-        config: Changes, of which only those of `env` matter: `{"env.dmc.observation": "pixels"}`; or the
+        config: Changes, of which only `env` matters: `{"env.dmc.observation": "pixels"}`; or the
             config of an agent (`agent.config`), for the environment as it was trained in.
         render_mode: None, or `rgb_array`; others, such as `human`, where a Gymnasium environment has them.
     """
@@ -93,7 +93,7 @@ def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | C
 def _with_render_mode(
     config: EnvConfig, factory: EnvFactory | None, mode: str, native: bool
 ) -> tuple[EnvConfig, EnvFactory | None]:
-    """The same environment in a mode of its own, which Gymnasium or the factory takes as an argument."""
+    """The environment in a render mode, which Gymnasium or the factory takes as an argument."""
     if native or (factory is not None and "render_mode" not in inspect.signature(factory).parameters):
         why = "it is simulated without a window" if native else "its factory takes no render_mode"
         raise ConfigError(
@@ -130,7 +130,7 @@ class NativeEnv(gym.Env):
         else:
             seed = int(self.np_random.integers(2**31)) if seed is None else seed
             reset: Callable[..., Any] = self._envs.vector.reset
-            if isinstance(self._envs, AtariEnvs):  # it draws pictures in a game of its own
+            if isinstance(self._envs, AtariEnvs):  # it draws pictures in a separate game
                 reset = self._envs.reset
             obs, info = self._envs._guarded(partial(reset, seed=seed))
         self._ended = False
@@ -153,7 +153,7 @@ class NativeEnv(gym.Env):
         return _row(obs), *outcome, _first(info)
 
     def _step(self, action: np.ndarray) -> Any:
-        """A step of the vector, with its observations as they are."""
+        """A step of the vector, with its observations unchanged."""
         if isinstance(self._envs, AtariEnvs):
             result = self._envs.step(np.asarray(action)[None])
             return result.frames, result.score, result.terminated, result.truncated, result.info
@@ -176,7 +176,7 @@ def _row(obs: Any) -> Any:
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:
-    """What a vector of one environment reports, as one environment does."""
+    """The info of a vector of one environment, as a single environment reports it."""
     found: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, dict):

@@ -79,7 +79,7 @@ def require_free(target: Path, overwrite: bool) -> None:
 
 
 def policy_metadata(agent: Agent) -> dict[str, Any]:
-    """What a player needs besides the policy: how observations are made and actions are scaled."""
+    """Metadata for a player of the policy: how observations are made and actions are scaled."""
     spec = agent.spec
     action: dict[str, Any] = {"kind": "discrete" if spec.discrete else "continuous"}
     action |= {"n": spec.num_actions} if spec.discrete else {}
@@ -124,7 +124,7 @@ def example_inputs(agent: Agent, batch: int = TRACED_BATCH) -> dict[str, Tensor]
 
 
 class Policy(nn.Module):
-    """The deterministic policy alone, on the CPU and without noise; the agent is not changed."""
+    """Only the deterministic policy, on the CPU and without noise; the agent is not changed."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Policy(nn.Module):
         shapes = {name: {0: batch} for name in self.inputs}
         try:
             return torch.export.export(self, (), self.inputs, dynamic_shapes=shapes)
-        except Exception as error:  # whatever a custom piece does that cannot be traced
+        except Exception as error:  # any untraceable operation of a custom piece
             raise ConfigError(
                 f"the policy cannot be exported ({type(error).__name__}: {str(error).splitlines()[0]}): "
                 f"expected a learner and an encoder that torch.export can trace"
@@ -157,7 +157,7 @@ class Policy(nn.Module):
 
 
 def _without_noise(layer: NoisyLinear) -> nn.Linear:
-    """The layer by μ alone."""
+    """The layer with only μ as its weights."""
     outputs, inputs = layer.weight.shape
     plain = FullPrecisionLinear(inputs, outputs)
     plain.weight, plain.bias = layer.weight, layer.bias
@@ -192,7 +192,7 @@ WRITERS: dict[str, Callable[[Policy, Path, str], None]] = {"onnx": _write_onnx, 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' remarks on their own code off the screen."""
+    """Hide the exporters' warnings about their own code."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
     levels = [logger.level for logger in loggers]
     try:

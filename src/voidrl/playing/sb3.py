@@ -59,8 +59,8 @@ class APTReward(VecEnvWrapper):
     The reward is eq. 5 with neighbors among `pool` states drawn from the last `memory` ones, including the
     current episode, less its running mean and divided by its running standard deviation. It is 0 while fewer
     than `k` states are known. At the end of an episode the last state counts, not the first of the next
-    episode. `info` holds both rewards, as `apt_reward` and `env_reward`. SB3's `Monitor` records the
-    environment's reward alone.
+    episode. `info` holds both rewards, as `apt_reward` and `env_reward`. SB3's `Monitor` records
+    only the environment's reward.
 
     Args:
         venv: Environments with images or vectors as observations.
@@ -72,7 +72,7 @@ class APTReward(VecEnvWrapper):
             nothing is computed or remembered.
         extrinsic_scale: Weight of the environment's reward; 0 to pre-train without it.
         k: Number of neighbors. If states repeat exactly, those with a share of the visits above `k / pool`
-            are all rewarded alike: too small a share leaves almost nothing to tell states apart.
+            are all rewarded equally: too small a share leaves little to distinguish states.
         memory: Number of states kept, the newest ones.
         pool: Number of states drawn from the memory at each step as possible neighbors.
         normalize: Standardize the reward by its running moments.
@@ -188,7 +188,7 @@ class APTReward(VecEnvWrapper):
             raise CheckpointError(f"cannot write {path}: {e.strerror or e}") from e
 
     def load(self, path: str | Path) -> None:
-        """Restore what `save` wrote, into a wrapper created with the same arguments.
+        """Restore what `save` wrote, into a wrapper created with equal arguments.
 
         The random generator and the encoder's optimizer start from scratch.
         """
@@ -225,7 +225,7 @@ class APTReplayBuffer(ReplayBuffer):
         extrinsic_scale: Weight of the environment's reward.
         k: Number of neighbors, less than the size of a minibatch.
         n_steps: Steps whose rewards are summed before the value is bootstrapped.
-        gamma: Discount factor, the same as the algorithm's; needed with `n_steps` above 1.
+        gamma: Discount factor of the algorithm; needed with `n_steps` above 1.
         normalize: As in `APTReward`, by the moments of the last hundred samples or so.
         shift_pixels: As in `APTReward`.
         seed: Seed of the encoder and of the environments drawn.
@@ -389,7 +389,7 @@ class LatentSpace(nn.Module):
         return frames.reshape(len(frames), *self.spec.frame_shape).contiguous()
 
     def _gflop(self) -> float:
-        """What a contrastive update takes; other encoders take less, and a function is not known."""
+        """Cost of a contrastive update; other encoders take less, and a function's cost is unknown."""
         f = self.representation
         if f is None or f.encoder is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""The spaces in which a probe looks for variables: z, what lies before it, and baselines."""
+"""The spaces in which a probe looks for variables: z, earlier layers, and baselines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ RANDOM_STREAM = 3
 
 
 def space_functions(agent: Agent, *, seed: int = 0) -> dict[str, Callable[[Tensor], Tensor]]:
-    """What maps observations (B, *obs_shape) to features, (B, …), by the name of the space.
+    """Functions from observations (B, *obs_shape) to features (B, …), by the name of the space.
 
-    `pixels` are of images alone, `observation` is of vectors. `learner`, the features on which policy and
-    values act, is left out where they are z. `random` is a new encoder of the shape of f. `convolutions` are
+    `pixels` exists only for images, `observation` only for vectors. `learner`, the features that policy and
+    values read, is left out where they are z. `random` is a new encoder of the shape of f. `convolutions` are
     not among them, since they are computed on the way to z.
     """
     f, acts = agent.representation.encoder, agent.learner.encoder
@@ -53,7 +53,7 @@ def small_pixels(obs: Tensor) -> Tensor:
 def _random_encoder(agent: Agent, seed: int) -> Encoder:
     """An encoder as f was before training, with other weights."""
     seen, config = network_spec(agent.spec, agent.config.augment), agent.config
-    # A hash of the seed: that of the run's own encoder may be the same number.
+    # A hash of the seed: the run's own encoder may have an equal seed.
     with seeded(run_seed(seed, RANDOM_STREAM), agent.device):
         fresh = None
         if not type(agent.representation).uses_learner_encoder:
@@ -73,7 +73,7 @@ def encode_states(
         observations: (B,) indices of states → (B, *obs_shape).
         count: Number of states.
         names: Spaces, of which those that the agent lacks are left out.
-        seed: Of the random encoder.
+        seed: Seed of the random encoder.
     """
     spaces = {name: f for name, f in space_functions(agent, seed=seed).items() if name in names}
     parts: dict[str, list[Tensor]] = {}

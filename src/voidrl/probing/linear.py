@@ -25,7 +25,7 @@ LBFGS_ITERATIONS = 30
 MAX_WIDTH = 256
 """Features for logistic regression; wider spaces are reduced to as many principal components."""
 MIN_EPISODES = 8
-"""With fewer episodes, each is cut into blocks of consecutive steps, which are split instead."""
+"""Least number of episodes to split by; fewer are cut into blocks of consecutive steps."""
 MIN_EXAMPLES = 5
 """Rows of a class, in training and in test, without which it is not scored."""
 LIMIT = 5.0
@@ -70,7 +70,7 @@ def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validat
 def with_validation(
     train: np.ndarray, test: np.ndarray, episode: np.ndarray, *, seed: int = 0, validation: float = 0.25
 ) -> Split:
-    """Rows that are split already, with whole episodes of the training rows set apart for validation."""
+    """Set whole episodes of a split's training rows apart for validation."""
     fit, chosen, by = _divide(np.asarray(episode)[train], validation, seed)
     return Split(train[fit], train[chosen], test, by)
 
@@ -174,11 +174,11 @@ class ClassScores:
     """F1 of a classifier on the test rows."""
 
     f1: dict[int, float]
-    """Of each scored class, by its value."""
+    """F1 of each scored class, by its value."""
     chance: dict[int, float]
-    """What predicting this class always would score: the highest F1 without looking at the features."""
+    """F1 of always predicting this class: the best score without looking at the features."""
     mean: float
-    """Over the scored classes."""
+    """Mean F1 over the scored classes."""
     mean_chance: float
     """The mean F1 of predictions drawn by the frequencies of the classes, which is the mean frequency."""
 
@@ -194,7 +194,7 @@ def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tens
     """(n, width): features (n, d) in the space of the main principal components of `rows`.
 
     The space is found by one power iteration on random vectors; in it, axes are not the components
-    themselves, which makes no difference to what is fitted there. Few features are returned as they are.
+    themselves, which does not affect the fit. Few features are returned unchanged.
     """
     x = _tensor(features).float()
     if x.shape[1] <= width or len(rows) <= width:
@@ -219,10 +219,10 @@ def logistic_f1(
         features: (n, d).
         labels: (n,) whole numbers.
         split: Rows to fit and to score.
-        only: Which classes are scored, given their value.
+        only: Whether a class is scored, given its value.
 
     Returns:
-        None where fewer than two classes have enough examples, or none of those to be scored has.
+        None where fewer than two classes have enough examples, or no scored class has.
     """
     labels = np.asarray(labels)
     classes, counts = np.unique(labels[split.fit], return_counts=True)

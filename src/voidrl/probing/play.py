@@ -33,7 +33,7 @@ from voidrl.types import EnvSpec
 HOLD_STEPS = 8  # mean of the geometric number of steps for which sticky play holds an action
 LEAST_EPISODES = 4  # with fewer, one episode would be a quarter of the data or more
 BLOCKS = 10  # into which each episode is cut where there are fewer
-GAP_STEPS = 32  # left out between blocks: states a few steps apart are almost the same
+GAP_STEPS = 32  # left out between blocks: states a few steps apart are almost equal
 FORMAT = 1
 LABELS = ("reward", "score", "episode", "episode_step", "terminated", "ended", "policy")
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ class Split(NamedTuple):
     train: np.ndarray  # (m,) int64
     held_out: np.ndarray  # (k,) int64
     note: str
-    """How it was split, as a phrase."""
+    """Method of the split, as a phrase."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Play:
     variables: tuple[Variable, ...]
     """The true state's V variables; none if the environment does not report its state."""
     policies: tuple[str, ...]
-    """Who played."""
+    """Names of the policies that played."""
     replay: Replay
     """The frames, in main memory; also a data set to train representations on."""
     slot_states: np.ndarray
@@ -70,13 +70,13 @@ class Play:
     slots: np.ndarray
     """(n,) int64: the slot in `replay` of the state s in which each step was taken."""
     reward: np.ndarray
-    """(n,) float32, as in training: on Atari it is clipped."""
+    """(n,) float32 rewards as in training: clipped on Atari."""
     score: np.ndarray
-    """(n,) float32, unclipped."""
+    """(n,) float32 unclipped rewards."""
     episode: np.ndarray
     """(n,) int64: a number for each episode, on Atari for each game; a lost life ends none."""
     episode_step: np.ndarray
-    """(n,) int64: steps taken before in the same episode."""
+    """(n,) int64: steps taken earlier in the episode."""
     terminated: np.ndarray
     """(n,) bool: the value after this step is 0. On Atari in training also where a life is lost."""
     ended: np.ndarray
@@ -152,7 +152,7 @@ class Play:
         for i in rng.permutation(len(names))[:-1]:  # never all of them
             if held[kept].mean() >= share:
                 break
-            # An episode much longer than what is missing is left for training, unless nothing is held out.
+            # An episode much longer than the missing share is left for training, unless nothing is held out.
             missing = share * kept.sum() - held[kept].sum()
             if not held.any() or sizes[i] <= 2 * missing:
                 held |= groups == names[i]
@@ -329,7 +329,7 @@ class _Driver:
             self._skill = player.new_skills(self._start)
 
     def act(self, observed: Tensor, ended: np.ndarray, deterministic: bool, epsilon: float) -> np.ndarray:
-        """Actions in its environments; `observed` and `ended` are those of all environments."""
+        """Actions in its environments; `observed` and `ended` cover all environments."""
         allowed = self._allowed(observed)
         if isinstance(self.player, Agent):
             return self._agent_action(self.player, observed, ended, deterministic, epsilon)

@@ -34,7 +34,7 @@ SPACES = (
 LEAST_PROBE_STEPS = 100
 HELD_OUT = 0.3
 BATCHES = 4
-"""How often every state is scored, each time among other states."""
+"""Number of batches in which every state is scored, each time among other states."""
 MAX_PROBED_STEPS = 20_000
 """Steps to which linear probes are fitted; of more, as many at even distances within episodes."""
 
@@ -56,8 +56,8 @@ def probe_play(
         play: Play in an environment with the agent's spaces.
         spaces: Feature spaces to probe, of those that the agent has.
         variables: Names of variables; all by default.
-        seed: Of held-out episodes, batches and the random encoder.
-        settings: What the result records about how it was made.
+        seed: Seed of held-out episodes, batches and the random encoder.
+        settings: Settings to record in the result.
     """
     require_enough(len(play))
     with seeded(seed, agent.device):
@@ -107,7 +107,7 @@ def require_enough(steps: int) -> None:
 
 
 def describe(agent: Agent) -> dict[str, Any]:
-    """What identifies an agent in a result."""
+    """Fields that identify an agent in a result."""
     config = agent.config
     return {
         "env": config.env.id,
@@ -144,7 +144,7 @@ def _chosen(known: Sequence[Variable], wanted: Sequence[str] | None) -> list[int
 
 
 def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
-    """Training, validation and held-out steps, of each policy the same shares; and how they were chosen.
+    """Training, validation and held-out steps, in equal shares of each policy; and how they were chosen.
 
     Otherwise chance would decide whether the few episodes that reached some part of the world are held out.
     """
@@ -244,7 +244,7 @@ def _reward_score(
     scores = intrinsic_rewards(agent, play, z, before, after)  # (R, n)
     first = scores[0]
     scores_next = getattr(agent.config.method, "particle", "next") == "next"
-    state = (play.state if scores_next else play.state_before)[:, columns]  # of what is rewarded
+    state = (play.state if scores_next else play.state_before)[:, columns]  # the rewarded states
     varying = [i for i in range(len(variables)) if np.ptp(state[:, i]) > 0]
     names = [variables[i].name for i in varying]
     own = reward.rarity_columns(names, [variables[i].controllable for i in varying])
@@ -257,7 +257,7 @@ def _reward_score(
         return RarityScore(tuple(names[i] for i in which), where.count, where.additive, **vars(found))
 
     discount, batch_size = agent.config.learner.discount, agent.config.learner.batch_size
-    # Batches that have most of the play in common differ less than those of a replay.
+    # Batches that share most of the play differ less than batches of a replay.
     noise = reward.noise_ratio(scores) if 2 * batch_size <= len(play) else math.nan
     return RewardScore(
         mean=float(first.mean()),
@@ -287,7 +287,7 @@ def intrinsic_rewards(
     """(repeats, n): the method's reward of every step, each time in batches of other steps.
 
     Batches are as large as in training and drawn from the whole play, as they are from the replay; so are
-    pools of particles. Skills are drawn for each episode, whoever acted.
+    pools of particles. Skills are drawn for each episode, whichever policy acted.
 
     Args:
         agent: The agent, whose method is copied: running means must not move.
@@ -339,7 +339,7 @@ def _reader(z: Tensor, index: Tensor) -> Callable[[], Tensor]:
 
 
 def _pool(z: Tensor, states: np.ndarray) -> Callable[[int], Tensor]:
-    """States drawn from the play: the same for everything that one batch asks for."""
+    """States drawn from the play, once for all uses in a batch."""
     drawn: dict[int, Tensor] = {}
 
     def pool(count: int) -> Tensor:
@@ -352,7 +352,7 @@ def _pool(z: Tensor, states: np.ndarray) -> Callable[[int], Tensor]:
 
 
 def _option(z: Tensor, first: np.ndarray, last: np.ndarray, steps: np.ndarray) -> Callable[[int], Option]:
-    """Whole episodes, however long: a skill is kept for one."""
+    """Whole episodes as options, of any length: a skill is kept for one."""
     begin, end = (z[torch.from_numpy(index).to(z.device)] for index in (first, last))
     found = Option(begin, end, torch.from_numpy(steps).to(z.device), z.new_ones(len(steps)))
     return lambda longest: found
@@ -368,7 +368,7 @@ def _episode_ends(play: Play) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _notes(method: Method, representation: Representation, play: Play, skills: Tensor) -> Tensor:
-    """(n, note_dim): what the method notes if each episode is played in an environment of its own."""
+    """(n, note_dim): the method's notes if each episode is played in a separate environment."""
     device = skills.device
     notes = torch.zeros(len(play), method.note_dim, device=device)
     if not method.note_dim:

@@ -1,4 +1,4 @@
-"""What a probe found, as data: for Python, as JSON, as rows of metrics."""
+"""Results of a probe as data: for Python, as JSON, as rows of metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class VariableScore:
-    """How well one variable of the true state can be read off features, on held-out episodes."""
+    """Linear predictability of one variable of the true state from features, on held-out episodes."""
 
     name: str
     controllable: bool
@@ -24,12 +24,12 @@ class VariableScore:
     """R² of ridge regression, or for discrete variables macro-F1 of logistic regression."""
     scores: Scores
     chance: float
-    """What features that know nothing score: 0 for R², the mean frequency of the classes for F1."""
+    """Score of uninformative features: 0 for R², the mean class frequency for F1."""
 
 
 @dataclass(frozen=True)
 class TaskRewardScore:
-    """How well the sign of the task's reward can be predicted from f(s) and f(s')."""
+    """Predictability of the sign of the task's reward from f(s) and f(s')."""
 
     scores: Scores
     """Mean F1 of the rare classes."""
@@ -41,26 +41,26 @@ class TaskRewardScore:
 
 @dataclass(frozen=True)
 class RarityScore:
-    """How the intrinsic reward depends on how rare a state is, in some of its variables."""
+    """Dependence of the intrinsic reward on the rarity of a state, in some of its variables."""
 
     variables: tuple[str, ...]
     cells: int
     """Distinct cells that were visited."""
     additive: bool
-    """Whether each variable has cells of its own, since tuples would be too many."""
+    """Whether each variable is binned separately, since tuples would be too many."""
     correlation: float
     """Rank correlation of the reward with rarity."""
     mean_correlation: float
     """Rank correlation of E[reward | cell] with rarity."""
     effect: float
-    """Mean reward in the rarest tenth of steps minus that in the commonest, in deviations of the reward."""
+    """Mean reward in the rarest minus in the commonest tenth of steps, in deviations of the reward."""
     share: float
     """Share of the reward's variance that the cell explains, above chance."""
 
 
 @dataclass(frozen=True)
 class RewardScore:
-    """What the intrinsic reward pays for."""
+    """Behavior that the intrinsic reward pays for."""
 
     mean: float
     deviation: float
@@ -81,14 +81,14 @@ class ProbeResult:
     """Everything that `voidrl probe` measures."""
 
     agent: dict[str, Any]
-    """What was probed: environment, method, representation, steps …"""
+    """The probed agent: environment, method, representation, steps …"""
     settings: dict[str, Any]
-    """How it was probed."""
+    """Settings of the probe."""
     steps: int
-    """Of the play."""
+    """Number of played steps."""
     episodes: int
     split: str
-    """How held-out steps were chosen, as a phrase."""
+    """Method of holding out steps, as a phrase."""
     spaces: dict[str, int]
     """Width of each feature space."""
     variables: list[VariableScore]
@@ -101,12 +101,12 @@ class ProbeResult:
     """Why there is no intrinsic reward to measure."""
 
     def mean_score(self, space: str, *, controllable: bool = False) -> float:
-        """Mean over variables, or over those that the agent controls; a score below 0 counts as 0."""
+        """Mean over all or only controllable variables; a score below 0 counts as 0."""
         chosen = [v for v in self.variables if v.controllable or not controllable]
         return mean(max(0.0, v.scores[space]) for v in chosen if _known(v.scores.get(space)))
 
     def metrics(self, space: str = "z") -> dict[str, float]:
-        """One row for the log; what cannot be computed is left out."""
+        """One row for the log, without undefined values."""
         own = None if self.reward is None else self.reward.controllable
         row = {
             "probe/controllable": self.mean_score(space, controllable=True),
@@ -131,7 +131,7 @@ class ProbeResult:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Mean; NaN of nothing."""
+    """Mean; NaN if empty."""
     found = list(values)
     return float(np.mean(found)) if found else math.nan
 

@@ -1,13 +1,13 @@
-"""What an intrinsic reward pays for: rarity, what the agent can influence, survival, noise.
+"""Measures of what an intrinsic reward pays for: rarity, controllability, survival, noise.
 
-**Cells.** Variables are cut into bins: up to 16 distinct values stay as they are, more become 16 bins of
+**Cells.** Variables are cut into bins: up to 16 distinct values are kept, more become 16 bins of
 equal width. A state's cell is the tuple of its bins, as long as cells are visited 8 times on average; coarser
 bins (8, then 4) are tried before. Where even these leave too few visits, as with many variables, each
-variable has cells of its own (`additive`): rarity is then the mean of the variables' own rarities, and the
+variable has its own cells (`additive`): rarity is then the mean of the variables' own rarities, and the
 reward given the cells is a sum of one term for each variable.
 
 **Rarity** is −log of the share of steps in the cell. Which variables are controllable is up to the
-environment; if positions are among the controllable ones (`x`, `player_y`, `rootz`), these alone are used.
+environment; if positions are among the controllable ones (`x`, `player_y`, `rootz`), only these are used.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SHIFTS = 20
 POSITION = re.compile(r"(^|_|root)[xyz](_\d+)?$", re.IGNORECASE)
 """Names of positions: `x`, `player_y`, MuJoCo's `rootz`, but not `hinge_velocity`."""
 TAIL = 0.01
-"""Weight of what comes after the end of the play, below which a return counts as complete."""
+"""Weight of rewards after the end of the play, below which a return counts as complete."""
 
 
 # Rank correlation
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """(n,): ranks from 1, equal values sharing the mean of theirs."""
+    """(n,): ranks from 1; ties share their mean rank."""
     _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     last = counts.cumsum()
     mean: np.ndarray = (last - (counts - 1) / 2)[inverse]
@@ -65,7 +65,7 @@ class Cells:
 
     @property
     def additive(self) -> bool:
-        """Whether each variable has cells of its own."""
+        """Whether each variable has its own cells."""
         return len(self.index.T) > 1
 
     @property
@@ -128,19 +128,19 @@ def rarity_columns(names: Sequence[str], controllable: Sequence[bool]) -> list[i
     return positions or own
 
 
-# What the reward depends on
+# Dependence of the reward on states
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """How a reward depends on the cell of a state."""
+    """Dependence of a reward on the cell of a state."""
 
     correlation: float
     """Rank correlation of the reward of a step with the rarity of its cell."""
     mean_correlation: float
     """Rank correlation of E[reward | cell] with rarity, over steps: a learner averages the rest away."""
     effect: float
-    """Mean reward in the rarest tenth of steps minus that in the commonest, in deviations of the reward."""
+    """Mean reward in the rarest minus in the commonest tenth of steps, in deviations of the reward."""
     share: float
     """Share of the reward's variance that the cell explains (η²), above what chance explains."""
 
@@ -148,13 +148,13 @@ class Dependence:
 def dependence(
     reward: np.ndarray, where: Cells, *, episode: np.ndarray | None = None, seed: int = 0
 ) -> Dependence:
-    """How rewards (n,) depend on the cells of the states they were given for.
+    """Measure how rewards (n,) depend on the cells of the states they were given for.
 
     Args:
         reward: (n,).
         where: The cell of each state.
         episode: (n,) the episode of each row, rows of one being in order of time.
-        seed: Of the random shifts that estimate chance.
+        seed: Seed of the random shifts that estimate chance.
     """
     reward = np.asarray(reward, np.float64)
     if reward.std() <= 1e-12 * max(1.0, np.abs(reward).max(initial=0)):
@@ -192,8 +192,8 @@ def explained_share(
     """η² above chance: (η² − chance) / (1 − chance).
 
     Many cells explain some of any reward, and more of one that changes slowly, since states that follow each
-    other share a cell. Chance is therefore the mean η² of the same rewards shifted against the states by
-    random numbers of steps, which keeps how slowly both change.
+    other share a cell. Chance is therefore the mean η² of the rewards shifted against the states by
+    random numbers of steps, which keeps the autocorrelation of both.
     """
     reward = np.asarray(reward, np.float64)
     if episode is not None:
@@ -232,13 +232,13 @@ class _Additive:
 def survival_share(reward: np.ndarray, ends: np.ndarray, segment: np.ndarray, discount: float) -> float:
     """Share of the variance of discounted returns that the discounted number of steps left explains.
 
-    A reward that is the same everywhere has a share of 1: all it says is to stay alive.
+    A constant reward has a share of 1: all it says is to stay alive.
 
     Args:
         reward: (n,) as the learner gets them, rows of one segment in order of time.
         ends: (n,) where the learner sees a terminal state, after which nothing is earned.
         segment: (n,) the episode of each row. Its last steps are left out unless it ends in a terminal
-            state: what they would have earned is unknown.
+            state: their remaining reward is unknown.
         discount: γ.
 
     Returns:
@@ -266,10 +266,10 @@ def noise_ratio(scores: np.ndarray) -> float:
     """Deviation of a state's reward between batches over the deviation of rewards between states.
 
     Args:
-        scores: (R, n): the rewards of the same n states, each time among other states; R ≥ 2.
+        scores: (R, n): the rewards of n states, each time among other states; R ≥ 2.
 
     Returns:
-        0 for a reward that depends on nothing but the state; infinite for one that is noise alone.
+        0 for a reward that depends only on the state; infinite for pure noise.
     """
     scores = np.asarray(scores, np.float64)
     within = float(scores.var(0, ddof=1).mean())

@@ -1,4 +1,4 @@
-"""Probes of whole agents: on play collected for the purpose, or again and again while a run trains."""
+"""Probes of whole agents: on play collected for the purpose, or repeatedly while a run trains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voidrl.system.device import seeded
 from voidrl.training.evaluation import run_seed
 
 POLICIES = ("agent", "random", "sticky", "mixed")
-PROBE_STREAM = 2  # keeps the seeds of probes apart from those of training and of evaluations
+PROBE_STREAM = 2  # separates the seeds of probes from training and evaluation
 NUM_ENVS = 24
 PROBE_STEPS = 5000  # on which all probes of a training run are made
 ENCODED = 256  # states at a time
@@ -35,7 +35,7 @@ def probe_agent(
     variables: Sequence[str] | None = None,
     num_envs: int | None = None,
 ) -> ProbeResult:
-    """Let `policy` play in environments of their own, and probe the agent on that."""
+    """Let `policy` play in separate environments, and probe the agent on that."""
     players: dict[str, Policy | list[Policy]] = {
         "agent": agent,
         "random": "random",
@@ -53,9 +53,9 @@ def probe_agent(
 
 
 class RunProbe:
-    """Measures an agent while it trains, always on the same play of random and sticky actions.
+    """Measures an agent while it trains, always on one fixed play of random and sticky actions.
 
-    The play follows from the run's seed, so that a resumed run has the same. Neither playing nor measuring
+    The play follows from the run's seed, so that a resumed run replays it. Neither playing nor measuring
     moves the run's random numbers or anything in the agent.
     """
 

@@ -1,4 +1,4 @@
-"""The one reader of `probe.json`, which `voidrl probe RUN` writes into a run."""
+"""The only reader of `probe.json`, which `voidrl probe RUN` writes into a run."""
 
 from __future__ import annotations
 

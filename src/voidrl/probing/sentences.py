@@ -1,6 +1,6 @@
-"""A probe as people read it: a table of variables, and a line for each measure. Imports no torch.
+"""A probe as text: a table of variables, and a line for each measure. Imports no torch.
 
-Both take the JSON of a probe, so that the terminal and reports of stored runs say the same.
+Both take the JSON of a probe, so that the terminal and reports of stored runs agree.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Line(NamedTuple):
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Two decimals; a dash for what cannot be computed."""
+    """Two decimals; a dash for an undefined value."""
     return UNKNOWN if value is None else f"{value + 0.0:.{digits}f}"
 
 
 def heading(saved: Mapping[str, Any]) -> str:
-    """What was probed, and on what."""
+    """Heading: the probed agent, its environment and the play."""
     agent = saved["agent"]
     who = f"{agent['method']} on {agent['representation']}"
     if agent["phase"] == "train":
@@ -76,7 +76,7 @@ def variable_rows(saved: Mapping[str, Any]) -> list[list[str]]:
 
 
 def variable_notes(saved: Mapping[str, Any]) -> list[str]:
-    """What the table of variables does not say."""
+    """Notes below the table of variables."""
     if not saved["variables"] and not saved["constant"]:
         return [
             "The environment does not report its true state, so only rewards are measured: return numbers by "

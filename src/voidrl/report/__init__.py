@@ -1,1 +1,1 @@
-"""What is made from run folders: a page, tables, pictures. The core never imports this package."""
+"""Reports from run folders: a page, tables, pictures. The core never imports this package."""

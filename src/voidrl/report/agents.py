@@ -1,4 +1,4 @@
-"""Which agent a run is of: a run folder has its config, and presets have names."""
+"""Names of the agents that runs train, found by comparing configs with presets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = re.compile(r"--preset[= ](\S+)")
 
 
 def find_agent(run: Run, presets: Iterable[str] = AGENTS) -> str | None:
-    """The agent among these presets whose values a run has; the most specific one."""
+    """The most specific of these presets that matches a run's values."""
     settings = flat(run.config)
     matches = {
         name: len(fixed)

@@ -101,7 +101,7 @@ def points_for(arms: Sequence[ArmRuns]) -> int:
 
 
 def mean_curve(runs: Sequence[Series], points: int = MAX_POINTS) -> Curve:
-    """Mean, lowest and highest of several runs at each step."""
+    """Mean, minimum and maximum of several runs at each step."""
     end = max(float(steps[-1]) for steps, _ in runs)
     is_long = any(len(steps) > points for steps, _ in runs)
     interval = end / points if is_long else None
@@ -197,7 +197,7 @@ def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
 
 
 def thinned(points: int, intervals: Sequence[float]) -> str:
-    """How long curves were shortened, in a sentence; empty if none was."""
+    """A sentence about thinned curves; empty if none was."""
     if not intervals:
         return ""
     length = " to ".join(dict.fromkeys([count(min(intervals)), count(max(intervals))]))

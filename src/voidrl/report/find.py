@@ -12,7 +12,7 @@ from voidrl.errors import RunFolderError
 from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_record
 from voidrl.system.files import user_path
 
-# What a run writes besides its config: with one of them, a folder with a config.json is a run.
+# Files of a run besides its config: with one of them, a folder with a config.json is a run.
 _SIGNS = {"metrics.jsonl", "environment.json", "checkpoints"}
 _INSIDE = {"checkpoints", "snapshots", "best", "tb", "wandb", "report"}  # of a run, that hold no other run
 _EXPECTED = "a run folder (one with config.json and metrics.jsonl), or a folder that holds some at any depth"
@@ -20,7 +20,7 @@ _EXPECTED = "a run folder (one with config.json and metrics.jsonl), or a folder 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A folder or file that could not be used, and why."""
+    """An unusable folder or file, and the reason."""
 
     path: Path
     why: str

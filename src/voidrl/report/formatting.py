@@ -1,4 +1,4 @@
-"""How a report writes numbers, lists and tables."""
+"""Formats of numbers, lists and tables in a report."""
 
 from __future__ import annotations
 

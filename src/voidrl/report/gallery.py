@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """How often a run visited each cell of its maze."""
+    """A run's visits of each cell of its maze."""
 
     env_name: str
     label: str
@@ -75,7 +75,7 @@ class Gallery:
     """Titles, and videos that are shown side by side."""
     maps: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was left out, in sentences."""
+    """Sentences about omitted media."""
 
 
 def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, with_media: bool) -> Gallery:
@@ -199,7 +199,7 @@ class _MediaCache:
             self._say(f"{run.path}: making a {name.partition('-')[0]}")
             from voidrl.system.device import one_thread
 
-            with one_thread():  # an agent that plays alone
+            with one_thread():  # a single agent plays
                 data = make()
             found = load(data)
             keep(run.path, name, saved.key, data)
@@ -210,7 +210,7 @@ class _MediaCache:
 
 
 def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], cache: _MediaCache) -> None:
-    """For each task, agents before and after fine-tuning and from scratch; then other pre-trained agents."""
+    """Agents before and after fine-tuning and from scratch, by task; then other pre-trained agents."""
     shown: set[Path] = set()
     planned: list[tuple[str, list[tuple[str, str, Run]]]] = []
     stages = stages_of(arms)

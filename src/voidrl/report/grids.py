@@ -63,12 +63,12 @@ class FieldPlot:
 
     @property
     def description(self) -> str:
-        """For those who do not see it."""
+        """Alternative text of the picture."""
         return "; ".join([f"{self.effect.name}: {self.share}", *(text for _, _, text in self.means)])
 
     @property
     def share(self) -> str:
-        """How much the field mattered, as text."""
+        """The field's share of the variance, as text."""
         known = self.effect.share is not None
         return f"{self.effect.share:.0%} of the variance" if known else "share of the variance unknown"
 
@@ -90,7 +90,7 @@ class GridSection:
 
     @property
     def measure(self) -> Measure:
-        """What is compared, as reports show it."""
+        """The compared measure, as reports show it."""
         return measure_of({"human_normalized": "normalized"}.get(self.result.measure, self.result.measure))
 
     def format(self, value: float) -> str:
@@ -101,7 +101,7 @@ class GridSection:
 
     @property
     def sentences(self) -> list[str]:
-        """What it shows."""
+        """Conclusions as sentences."""
         return self.result.sentences(self.format)
 
     @property
@@ -114,7 +114,7 @@ class GridSection:
         return self.result.name(point)
 
     def bar(self, point: PointResult) -> dict[str, str]:
-        """Where mean and range of a point lie, in percent of the axis of all points."""
+        """Positions of a point's mean and range, in percent of the axis of all points."""
         values = [value for each in self.result.ranked for value in each.values]
         low, high = min(values), max(values)
         ends = {"low": min(point.values), "mean": point.mean, "high": max(point.values)}
@@ -124,7 +124,7 @@ class GridSection:
 
     @property
     def axis(self) -> str:
-        """What the axis of the bars shows, as a sentence."""
+        """The range of the bars' axis, as a sentence."""
         values = [value for each in self.result.ranked for value in each.values]
         low, high = self.format(min(values)), self.format(max(values))
         if min(values) == max(values):
@@ -132,7 +132,7 @@ class GridSection:
         return f"The axis goes from {low} to {high}."
 
     def seeds(self, point: PointResult) -> str:
-        """How many seeds a point has."""
+        """Number of a point's seeds, as text."""
         return str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
 
     def table(self) -> Table:
@@ -168,7 +168,7 @@ class GridSection:
         return Table("Which fields mattered: shares of the variance", columns, rows, notes, frozenset({1}))
 
     def plots(self) -> list[FieldPlot]:
-        """A picture of each field, all with the same height axis, the field that mattered most first."""
+        """A plot of each field with a shared vertical axis, the most important field first."""
         effects = sorted(self.result.effects, key=lambda each: -(each.share or 0.0))
         heights = [mean for effect in effects for _, mean in effect.dots]
         heights += [end for effect in effects for each in effect.means for end in (each.low, each.high)]
@@ -217,7 +217,7 @@ class GridSection:
 
 
 def _places(effect: FieldEffect) -> Any:
-    """Where a value of the field lies on the plot."""
+    """The function from a field's value to its position on the plot."""
     width = WIDTH - LEFT - RIGHT
     if not effect.is_numeric:
         order = {repr(each.value): number for number, each in enumerate(effect.means)}

@@ -20,7 +20,7 @@ STAGES: dict[Stage, str] = {"pretrain": "Pre-training without reward", "task": "
 PHASE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "train": "from scratch"}
 MAX_NAMED_DIFFERENCES = 3
 
-# Settings of where a run is computed and what it logs: they do not change the experiment.
+# Settings of a run's device and logging: they do not change the experiment.
 _INCIDENTAL = (
     *("seed", "device", "engine", "phase", "env.id", "env.backend", "env.count_states"),
     *("env.timeout_s", "env.check_bounds", "replay.device", "log."),
@@ -43,7 +43,7 @@ class ArmRuns:
     phase: str
     label: str
     style: int
-    """Index of its color and dashes, the same for a label everywhere."""
+    """Index of its color and dashes, consistent for a label across the report."""
     runs: list[Run]
 
     @property
@@ -68,7 +68,7 @@ class ArmRuns:
 
     @property
     def stage(self) -> Stage:
-        """Arms are compared with others of the same stage."""
+        """Stage within which arms are compared."""
         return "pretrain" if self.phase == "pretrain" else "task"
 
     @property
@@ -139,7 +139,7 @@ def stages_of(arms: Sequence[ArmRuns]) -> dict[Stage, dict[str, list[ArmRuns]]]:
 def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """The pre-training run that a run was fine-tuned from.
 
-    An experiment says which one. Otherwise it is the only pre-training run with the same method, seed and
+    An experiment says which one. Otherwise it is the only pre-training run with equal method, seed and
     environment.
     """
     if run.phase != "finetune":
@@ -208,7 +208,7 @@ def _distinguish(
     value: Callable[[Run], Hashable],
     suffix: Callable[[Run], str],
 ) -> None:
-    """Add a suffix to the labels of runs that have the same key but several values."""
+    """Add a suffix to the labels of runs that share a key but have several values."""
     keys = [key(run) for run in runs]
     values: dict[Hashable, set[Hashable]] = {}
     for run, shared in zip(runs, keys, strict=True):
@@ -238,7 +238,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names whose values are not the same in all settings."""
+    """Names whose values differ between settings."""
     missing = object()
     return [
         name

@@ -31,7 +31,7 @@ class LatentMap:
     """Observations from a replay, with their latents projected onto the two main principal axes."""
 
     xy: np.ndarray
-    """(N, 2) float64 in [0, 1], both axes at the same scale."""
+    """(N, 2) float64 in [0, 1], with equal scales on both axes."""
     time: np.ndarray
     """(N,) int64, ascending: the step at which each was observed."""
     explained: np.ndarray
@@ -166,8 +166,8 @@ def _encode(agent: Agent, frames: np.ndarray, index: np.ndarray) -> np.ndarray:
 def project(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Project (N, d) points onto two principal axes: (N, 2) in [0, 1], and the variance each axis explains.
 
-    Both axes have the same scale; the longer one fills [0, 1]. The largest component of an axis is positive,
-    so that the same points always give the same picture.
+    The axes share a scale; the longer one fills [0, 1]. The largest component of an axis is positive,
+    so that the picture is deterministic.
     """
     centered = z - z.mean(axis=0)
     _, singular, axes = np.linalg.svd(centered, full_matrices=False)

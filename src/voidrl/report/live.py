@@ -1,8 +1,8 @@
-"""What all runs under a folder are doing now, read again and again while they write.
+"""Live status of all runs under a folder, polled while they write.
 
 A look at a run costs a few calls of `stat`: `status.json` is read if it has changed since the last look, the
 end of `metrics.jsonl` only for what the status does not say. Nothing is written, and a lock is only tried
-where the status alone does not say whether a run is alive.
+where the status does not show whether a run is alive.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LiveRun:
     """Seconds."""
     checkpoint: int | None = None
     note: str = ""
-    """Why it failed, what stopped it or what it waits for."""
+    """The reason why it failed, stopped or waits."""
     log: Path | None = None
     phase: str = ""
     arm: str = ""
@@ -88,7 +88,7 @@ class LiveRun:
 
     @property
     def alike(self) -> tuple[tuple[str, ...], ...]:
-        """What runs have in common that are about as fast, the most first."""
+        """Keys of runs of similar speed, from the closest group to all runs."""
         return (self.phase, self.arm, self.task), (self.phase, self.arm), (self.phase,), ()
 
     @property
@@ -104,7 +104,7 @@ class LiveRun:
 
 @dataclass(frozen=True)
 class LiveTable:
-    """All runs at one time."""
+    """A snapshot of all runs."""
 
     made: str
     title: str
@@ -120,14 +120,14 @@ class LiveTable:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing runs and nothing waits."""
+        """Whether no run is running or waiting."""
         return not (self.counts["running"] or self.counts["waiting"])
 
     @property
     def seconds_left(self) -> float | None:
-        """Until all that runs or waits is done, if as many run at a time as now; None if nobody can say.
+        """Estimated seconds until all runs are done, at the current concurrency; None if unknown.
 
-        A cell that has no rate yet has the median of those that it has most in common with.
+        A cell without a rate gets the median rate of the cells most like it.
         """
         rates: dict[tuple[str, ...], list[float]] = {}
         for run in self.runs:
@@ -162,7 +162,7 @@ class LiveTable:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a run is, or will be."""
+    """The present or future location of a run."""
 
     path: Path
     name: str
@@ -185,12 +185,12 @@ class Watch:
 
     @property
     def is_of_one_run(self) -> bool:
-        """Whether the path is that of a single run."""
+        """Whether the path is a single run."""
         path = self.paths[0]
         return len(self.paths) == 1 and (path.is_file() or (path / "config.json").is_file())
 
     def look(self) -> LiveTable:
-        """What all runs do now; raises where there are none."""
+        """The current state of all runs; raises where there are none."""
         with self._looking:
             now = time.monotonic()
             if self._found_at is None or now - self._found_at > FIND_SECONDS or self._misses_some():
@@ -212,14 +212,14 @@ class Watch:
 
     @property
     def log_folders(self) -> list[Path]:
-        """Where logs are: under the paths, or in an experiment that the paths are a part of."""
+        """Folders of logs: under the paths, or in the experiment that the paths belong to."""
         roots = {place.experiment.root.resolve() for place in self._places if place.experiment is not None}
         return [*(path.resolve() for path in self.paths), *(root / "logs" for root in roots)]
 
     # Finding
 
     def _misses_some(self) -> bool:
-        """Whether runs are gone that were there; cells of experiments may have no folder yet."""
+        """Whether known runs have disappeared; cells of experiments may have no folder yet."""
         if not self._places or not all(path.exists() for path in self.paths):
             return True
         return not all(place.path.exists() for place in self._places if place.cell is None)
@@ -264,7 +264,7 @@ class Watch:
     # Reading
 
     def _unchanged(self, path: Path, load: Callable[[Path], T], what: str = "") -> T | None:
-        """What `load` makes of a file, read only if it has changed; None where there is none."""
+        """The result of `load`, which runs only if the file has changed; None without a file."""
         try:
             found = path.stat()
         except OSError:
@@ -319,7 +319,7 @@ class Watch:
         return (place.path / "config.json").is_file()
 
     def _by_metrics(self, place: _Place, run: LiveRun) -> LiveRun:
-        """A run without a usable status.json: how far its metrics say that it has come."""
+        """A run without a usable status.json: its progress according to its metrics."""
         config = self._unchanged(place.path / "config.json", _config)
         total, phase = config or (run.total_steps, run.phase)
         rows = self._unchanged(place.path / METRICS, _newest) or {}
@@ -336,7 +336,7 @@ class Watch:
         return _changed(run, score_name=name, score=score, score_step=step)
 
     def _evaluated(self, run: LiveRun) -> LiveRun:
-        """With the score of its final agent, if that has been evaluated."""
+        """The run with the score of its final agent, if that has been evaluated."""
         found = self._final_score(run)
         if not found:
             return run
@@ -347,7 +347,7 @@ class Watch:
         return self._unchanged(run.path / EVALUATION, lambda path: _evaluation(path.parent, run.steps))
 
     def _of_cell(self, place: _Place, run: LiveRun) -> LiveRun:
-        """What only the experiment knows: failures of the cell's process, and evaluations that are due."""
+        """Add the experiment's knowledge: failures of the cell's process, and evaluations that are due."""
         experiment, cell = place.experiment, place.cell
         if experiment is None or cell is None or run.state in ("starting", "running"):
             return run

@@ -1,4 +1,4 @@
-"""Final numbers: what each run reached, and mean and range over the runs of an arm."""
+"""Final numbers: the results of each run, and mean and range over the runs of an arm."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def zero_shot(run: Run) -> dict[str, float]:
 
 
 def return_source(run: Run) -> str:
-    """Which episodes a run's return was measured on."""
+    """The episodes on which a run's return was measured."""
     if run.evaluation is not None:
         return f"{len(run.evaluation['returns'])} evaluation episodes"
     source = "–"

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing but a browser, or as Markdown or CSV."""
+"""The report as one self-contained HTML page, or as Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write_report(
         form: `html`, `md` or `csv`; by default from the extension of `out`.
         figures: A folder for curves and heat maps drawn by matplotlib; none by default.
         figure_formats: `png`, `pdf` or another format that matplotlib writes.
-        say: Called with progress messages and with what is skipped; by default they go to stderr.
+        say: Called with progress messages and notes about skipped parts; by default they go to stderr.
     """
     say = say or output.say
     path = user_path(out)

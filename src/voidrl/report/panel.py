@@ -1,4 +1,4 @@
-"""With and without pre-training: scores of each game, their differences with intervals, and a verdict."""
+"""Pre-training against scratch: scores of each game, differences with intervals, and a verdict."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ class PanelSection:
 
     panel: Panel
     name: str
-    """Of the experiment, and of the two arms where it has several comparisons."""
+    """Name of the experiment, with the two arms where it has several comparisons."""
 
     @property
     def title(self) -> str:
-        """What is subtracted from what."""
+        """The difference that the panel shows."""
         arms = self.panel.arms
         return f"{self.panel.label(arms.finetuned)} − {self.panel.label(arms.scratch)}, human-normalized"
 
     @property
     def verdicts(self) -> list[str]:
-        """What it shows, in sentences."""
+        """Conclusions as sentences."""
         return self.panel.verdicts()
 
     @property
     def intervals(self) -> str:
-        """How the intervals were made."""
+        """Method of the intervals."""
         return INTERVALS.format(level="90 %" if self.panel.gain is None else self.panel.gain.percent)
 
     def lines(self) -> list[ForestLine]:
@@ -140,7 +140,7 @@ def panel_sections(collection: Collection) -> list[PanelSection]:
 
 
 def read_section(path: Path) -> PanelSection:
-    """The section of a `panel.json` alone, whose arms have the names of the experiment `atari-panel`."""
+    """The section of a single `panel.json`, whose arms have the names of the experiment `atari-panel`."""
     entries = read_panel(path)
     there = {entry.arm for entry in entries}
     missing = [name for name in ("finetuned", "scratch") if name not in there]

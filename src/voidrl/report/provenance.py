@@ -1,4 +1,4 @@
-"""Where runs come from: their settings, status, versions, machines and commands."""
+"""Provenance of runs: settings, status, versions, machines and commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def settings_table(arms: Sequence[ArmRuns]) -> Table:
     """A row for each setting that differs between runs, a column for each method and phase."""
     columns: dict[str, list[dict[str, Any]]] = {}
     for arm in arms:
-        label = arm.grid_label or arm.label  # points differ in the fields of the grid alone
+        label = arm.grid_label or arm.label  # points differ only in the fields of the grid
         title = f"{label}, {arm.phase_hint}" if arm.phase_hint else label
         columns.setdefault(title, []).extend(map(used_settings, arm.runs))
     values: dict[str, set[str]] = {}

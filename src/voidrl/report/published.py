@@ -1,4 +1,4 @@
-"""Published tables next to our numbers, with our seeds and steps, and aggregates over Atari games.
+"""Published tables alongside our numbers, with our seeds and steps, and aggregates over Atari games.
 
 An experiment says which tables it is compared with. A run outside of experiments is compared with the
 published rows of the agent whose preset it was trained with.
@@ -29,10 +29,10 @@ AGENTS = "table2"  # the tables with rows for agents that are trained from scrat
 
 
 class _Quoted(NamedTuple):
-    """A published row, and where it stands."""
+    """A published row and the heading of its table."""
 
     heading: str
-    """Of its table, with the number of runs where the row says it."""
+    """Heading of its table, with the number of runs where the row gives it."""
     row: PublishedRow
 
 
@@ -42,9 +42,9 @@ class _Comparison:
 
     tables: tuple[Published, ...]
     ours: Mapping[str, dict[str, ArmRuns]]
-    """By the name of a row, then by environment; rows without a run are left out."""
+    """Our arms by row name, then by environment; rows without a run are left out."""
     notes: list[str]
-    """About our runs."""
+    """Notes about our runs."""
     is_experiment: bool = True
 
     @cached_property
@@ -64,19 +64,19 @@ class _Comparison:
 
     @property
     def tasks(self) -> list[str]:
-        """Those with a run of ours."""
+        """The tasks with a run of ours."""
         return [task for task in self.all_tasks if any(task in mine for mine in self.ours.values())]
 
     @property
     def citations(self) -> list[str]:
-        """Where the numbers come from."""
+        """Sources of the published numbers."""
         return [f"{t.heading.capitalize()}: {t.source}; {t.measure}." for t in self.tables]
 
 
 def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
     """For each experiment that reproduces a published table: its tasks, then aggregates over them.
 
-    Then the same for the agents trained outside of such experiments.
+    Then likewise for agents trained outside of such experiments.
     """
     tables = []
     for experiment in collection.experiments:
@@ -137,13 +137,13 @@ def _agent_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table
 
 
 def _row_label(arm: ArmRuns) -> str:
-    """The experiment's label, without what distinguishes it from other experiments or lengths."""
+    """The experiment's label, without suffixes that distinguish experiments or lengths."""
     cell = arm.runs[0].cell
     return arm.label if cell is None else cell.label
 
 
 def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
-    """Our arms for a row, by environment: those with task reward, or if there are none, pre-training."""
+    """Our arms for a row, by environment: arms with task reward, or if there are none, pre-training."""
     mine = [arm for arm in arms if _row_label(arm) == row.ours and not _is_first_stage(arm)]
     mine = [arm for arm in mine if arm.stage == "task"] or mine
     longest_last = sorted(mine, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps))

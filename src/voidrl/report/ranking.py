@@ -1,4 +1,4 @@
-"""How much each method visited without reward: means and seeds, the highest first, colored by family."""
+"""Ranking of methods by coverage without reward: means and seeds, colored by family."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RankedArm:
     label: str
     family: str
     values: dict[int, float]
-    """By seed; where a seed was run twice, the last run."""
+    """Value by seed; where a seed was run twice, the last run."""
     seconds: float | None
     """Mean training time of a run."""
     is_reference: bool = False
-    """Whether it is random play, with which the others are compared."""
+    """Whether it is random play, the baseline."""
 
     @property
     def mean(self) -> float:
@@ -39,9 +39,9 @@ class Ranking:
 
     env_name: str
     key: str
-    """Of the measure."""
+    """Key of the measure."""
     arms: list[RankedArm]
-    """The highest mean first."""
+    """Arms in descending order of means."""
 
     @property
     def title(self) -> str:
@@ -50,7 +50,7 @@ class Ranking:
 
     @property
     def families(self) -> list[str]:
-        """The families that occur."""
+        """Families in the ranking."""
         there = {arm.family for arm in self.arms}
         return [family for family in FAMILIES if family in there]
 
@@ -65,7 +65,7 @@ class Ranking:
         return measure_of(self.key).format(value)
 
     def position(self, value: float) -> str:
-        """Where a value lies on the axis, in percent."""
+        """The position of a value on the axis, in percent."""
         return f"{100 * value / self.scale:.1f}%"
 
     def table(self) -> Table:

@@ -1,6 +1,6 @@
 """Run folders as a report needs them: settings, status, every curve, the final evaluation.
 
-A damaged run is read as far as possible, with a note of what is left out.
+A damaged run is read as far as possible, with notes about omitted parts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Run:
 
     path: Path
     name: str
-    """Its path as reports show it."""
+    """Path as reports show it."""
     config: dict[str, Any]
     env: str
     phase: str
@@ -49,19 +49,19 @@ class Run:
     seed: int
     asked_steps: int
     steps: int
-    """In the last row of its metrics."""
+    """Steps in the last row of its metrics."""
     series: dict[str, Series] = field(repr=False)
     machine: dict[str, Any] = field(repr=False)
-    """Its environment.json: date, command, versions, hardware, git."""
+    """Content of environment.json: date, command, versions, hardware, git."""
     evaluation: dict[str, Any] | None = field(repr=False)
-    """Its evaluation.json, if that is of the final agent."""
+    """Content of evaluation.json, if that is of the final agent."""
     status: Status
     status_note: str
     """Why it is not complete."""
     notes: list[str]
-    """What was left out."""
+    """Notes about omitted data."""
     probe: dict[str, Any] | None = field(default=None, repr=False)
-    """Its probe.json, if that is of the final agent."""
+    """Content of probe.json, if that is of the final agent."""
     experiment: ExperimentRecord | None = None
     cell: CellRecord | None = None
     label: str = ""
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def other_sight(self) -> str:
-        """`pixels in place of states`, where observations are not those of the experiment's own preset."""
+        """`pixels in place of states`, where observations differ from the experiment's own preset."""
         experiment = self.experiment
         if experiment is None or experiment.default_preset not in PRESETS or not self.env.startswith(DMC):
             return ""
@@ -174,7 +174,7 @@ def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collect
 
 
 def _add_experiment(run: Run, experiment: ExperimentRecord, cell: CellRecord) -> None:
-    """Add what only the experiment knows: failures of a cell's process, and evaluations that are due."""
+    """Add the experiment's knowledge: failures of a cell's process, and evaluations that are due."""
     if run.status == "incomplete" and (why := experiment.failure(cell)):
         run.status, run.status_note = "failed", f"failed after {_progress(run.steps, run.asked_steps)}: {why}"
     if run.status != "complete" or run.evaluation is not None or cell.evaluated is False:
@@ -241,7 +241,7 @@ def _read_run(folder: Path) -> Run:
 
 
 def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
-    """Numbers by name; at one step the last counts. Rows with the same names are converted together."""
+    """Numbers by name; at one step the last counts. Rows with equal names are converted together."""
     alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         alike.setdefault(tuple(row), []).append(row)
@@ -275,7 +275,7 @@ def _numbers(values: list[Any]) -> np.ndarray:
 
 
 def _status(status: RunStatus | None, reached: int, total_steps: int) -> tuple[Status, str]:
-    """As reports show it; a run without a status.json is judged by its metrics."""
+    """The run's status for reports; without a status.json, judged by its metrics."""
     progress = _progress(reached, total_steps)
     if status is None:
         return ("complete", "") if reached >= total_steps else ("incomplete", f"ended after {progress}")

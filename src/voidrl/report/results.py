@@ -36,7 +36,7 @@ class ResultRow:
 
     @property
     def steps(self) -> str:
-        """Steps taken, and where fewer than requested or than the protocol's, those."""
+        """Steps taken, and the requested or the protocol's steps where these are more."""
         asked = max(run.asked_steps for run in self.arm.runs)
         taken = [min(run.steps, asked) for run in self.arm.runs]  # parallel environments can overshoot
         shown = step_range(taken) + (f" of {steps(asked)}" if min(taken) < asked else "")
@@ -92,7 +92,7 @@ class Results:
         return headline_measure([row.arm for row in rows], self.stage)
 
     def by_headline(self) -> dict[str, dict[str, list[ResultRow]]]:
-        """The rows that have it, by measure and environment, the highest mean first."""
+        """The rows with a measure, by measure and environment, the highest mean first."""
         found: dict[str, dict[str, list[ResultRow]]] = {}
         for env, rows in self.by_env.items():
             key = self.headline_of(env)
@@ -103,7 +103,7 @@ class Results:
         return found
 
     def bar(self, row: ResultRow) -> dict[str, str] | None:
-        """Where mean and range of the headline lie, in percent of its environment's scale from 0 up."""
+        """Positions of the headline's mean and range, in percent of its environment's scale from 0 up."""
         key = self.headline_of(row.arm.env_name)
         if key is None or key not in row.spreads:
             return None

@@ -65,7 +65,7 @@ def _open(path: Path) -> Saved:
 
 
 def read_visits(saved: Saved) -> np.ndarray:
-    """How often each cell was entered, (cells,); empty where the environment does not report cells."""
+    """Visits of each cell, (cells,); empty where the environment does not report cells."""
     try:
         check_file(saved.path / LOOP, saved.files[LOOP])
         visits: np.ndarray = read_tensors(saved.path / LOOP)["visits"].long().numpy()
@@ -75,7 +75,7 @@ def read_visits(saved: Saved) -> np.ndarray:
 
 
 def read_kept(run: Path, kind: str, key: str) -> bytes | None:
-    """Return what is cached for a checkpoint; `kind` is a file name with `{}` for the key."""
+    """Return a cached file of a checkpoint; `kind` is a file name with `{}` for the key."""
     try:
         return (run / CACHE / kind.format(key)).read_bytes()
     except OSError:
@@ -83,7 +83,7 @@ def read_kept(run: Path, kind: str, key: str) -> bytes | None:
 
 
 def drop_kept(run: Path, kind: str, key: str) -> None:
-    """Remove what is cached for a checkpoint and cannot be used."""
+    """Remove unusable cache files of a checkpoint."""
     with suppress(OSError):
         (run / CACHE / kind.format(key)).unlink()
 

@@ -1,6 +1,6 @@
 """`voidrl report PATH --watch`: the live table of runs, their reports and logs as pages on this machine.
 
-It answers nobody but browsers here: it listens on 127.0.0.1, and a request must name this machine as its
+It answers only browsers on this machine: it listens on 127.0.0.1, and a request must name this machine as its
 host, which a page of another site that resolves its own name to 127.0.0.1 does not. Runs are asked for by
 names that are in the table, never by paths.
 """
@@ -68,7 +68,7 @@ def make_server(watch: Watch, port: int) -> Server:
 
 
 def address_of(server: Server) -> str:
-    """What to type into a browser."""
+    """The URL to open in a browser."""
     return f"http://{HOST}:{server.server_address[1]}/"
 
 
@@ -80,7 +80,7 @@ class _Report(NamedTuple):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with what a watch sees."""
+    """Serves the runs of a watch."""
 
     daemon_threads = True
 
@@ -92,7 +92,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((HOST, port), _Handler)
 
     def snapshot(self) -> LiveTable:
-        """What the runs do, as of a moment ago."""
+        """The state of the runs as of a moment ago."""
         with self._looking:
             if self._seen is None or time.monotonic() - self._seen[0] > LOOK_SECONDS:
                 self._seen = time.monotonic(), self.watch.look()
@@ -118,7 +118,7 @@ class Server(ThreadingHTTPServer):
         """The report of one run, or of all with an empty name; made again if runs have changed since."""
         runs = [self.find(name)] if name else self.snapshot().runs
         signature = [(run.state, _stat(run.path / METRICS), _stat(run.path / EVALUATION)) for run in runs]
-        with self._building:  # one at a time: they take the processor from what trains here
+        with self._building:  # one at a time: they take CPU time from training runs
             found = self._reports.get(name)
             now = time.monotonic()
             # Runs that train change all the time, and a long report is not made for every click.

@@ -1,4 +1,4 @@
-"""The summary of a report: what was compared, who is ahead, and what limits the numbers."""
+"""The summary of a report: the comparison, who is ahead, and limits of the numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from voidrl.report.provenance import dates, field, versions_table
 from voidrl.report.read import Collection, Run
 from voidrl.report.results import ResultRow, make_results
 
-MOST_ENVS = 3  # each with a statement of its own
+MOST_ENVS = 3  # each with its own statement
 MOST_ARMS = 6  # in one statement
 
 
 @dataclass(frozen=True)
 class Caveat:
-    """Something that limits the numbers, and what it applies to."""
+    """A limit of the numbers, and the runs that it applies to."""
 
     kind: str
     """`failed`, `warn`, `running` or `note`: how it is highlighted."""
@@ -38,7 +38,7 @@ def default_title(collection: Collection) -> str:
 
 
 def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str, str]]:
-    """What was run, as names and values."""
+    """Overview of the runs, as names and values."""
     runs = collection.runs
     phases = Counter(run.phase for run in runs)
     mixed = len(collection.experiments) > 1 or any(run.experiment is None for run in runs)
@@ -76,7 +76,7 @@ def _with_points(name: str, number: int) -> str:
 
 
 def findings(arms: Sequence[ArmRuns]) -> list[str]:
-    """For each comparison: mean and range of every arm, and which arm is ahead."""
+    """Mean and range of every arm, and the arm ahead, for each comparison."""
     found = []
     for results in make_results(arms):
         for key, by_env in results.by_headline().items():

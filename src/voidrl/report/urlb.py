@@ -1,4 +1,4 @@
-"""URLB's table: expert-normalized scores by body and family, next to published ones, and what was not run."""
+"""URLB's table: expert-normalized scores by body and family, alongside published ones; and missing runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BodyTable:
     """Fields of a line, and their headings."""
 
     def table(self) -> Table:
-        """It as text."""
+        """The table as text."""
         lines = [*self.methods, *self.families]
         rows = [[line.label, line.family, *line.cells([*self.columns])] for line in lines]
         columns = ["method", "family", *self.columns.values()]
@@ -83,16 +83,16 @@ class BodyTable:
 
 @dataclass(frozen=True)
 class UrlbTable:
-    """Everything about the runs with one kind of observations."""
+    """The tables for runs with one kind of observations."""
 
     overview: Table
     """Means of each method and body."""
     bodies: list[BodyTable]
-    """With intervals; all tasks first."""
+    """Tables with intervals; all tasks first."""
     not_run: list[str]
-    """What is missing in comparison with the protocol, in sentences."""
+    """Sentences about what the protocol requires and was not run."""
     intervals: str = INTERVALS
-    """How the intervals were made."""
+    """Method of the intervals."""
 
     def tables(self) -> list[Table]:
         """All of it as text."""
@@ -154,7 +154,7 @@ def _overview(groups: Sequence[ScoreGroup], observation: str) -> Table:
 
 
 def _part(score: BodyScore, body: str) -> str:
-    """How many of the tasks were run, if not all."""
+    """Number of tasks that were run, if not all."""
     total = len(BODIES[body])
     return "" if len(score.tasks) == total else f" ({len(score.tasks)}/{total})"
 

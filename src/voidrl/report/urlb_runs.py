@@ -1,4 +1,4 @@
-"""Runs on the tasks of URLB by method, and what is missing in comparison with its protocol."""
+"""Runs on the tasks of URLB by method, and what its protocol requires beyond them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TaskRun:
     label: str
     task: str
     score: float | None
-    """Expert-normalized; None where the run is not complete or not evaluated."""
+    """Expert-normalized score; None where the run is not complete or not evaluated."""
     pretrained: int | None
     """Frames of pre-training; None where unknown, and from scratch."""
 
@@ -55,7 +55,7 @@ class MethodRuns:
 
     @property
     def first(self) -> Run:
-        """Any of them: all have the same method and phase."""
+        """Any of them: they share method and phase."""
         return self.runs[0].run
 
     @property
@@ -89,7 +89,7 @@ def representation_of(run: Run) -> str:
 
 
 def observation_of(run: Run) -> str:
-    """What an agent of DMControl observes."""
+    """Observations of a DMControl agent: `states` or `pixels`."""
     return str(flat(run.config).get("env.dmc.observation", "states"))
 
 
@@ -181,7 +181,7 @@ def _two_digits(value: int | None) -> int | None:
 def not_run(
     rows: Sequence[MethodRuns], collection: Collection, covered: set[str], observation: str
 ) -> list[str]:
-    """What is missing, in sentences: methods, tasks, seeds, frames, and runs that cannot be used."""
+    """Sentences about missing methods, tasks, seeds and frames, and about unusable runs."""
     lines = [*_absent_methods(collection, covered, observation), *_absent_tasks(rows), *_absent_seeds(rows)]
     lines += _short_of_frames(rows)
     unusable = [each for row in rows for each in row.runs if each.score is None]

@@ -1,1 +1,1 @@
-"""Run folders on disk: files, locks, status, and the readers of what runs have written."""
+"""Run folders on disk: files, locks, status, and readers of their data."""

@@ -37,9 +37,9 @@ from voidrl.system.units import human_bytes
 T = TypeVar("T")
 FORMAT = 5
 MANIFEST = "manifest.json"
-TEMPORARY = ".tmp-"  # begins the names of what is being written
+TEMPORARY = ".tmp-"  # prefix of files that are being written
 READ_TRIES = 5  # a run that trains deletes old checkpoints while others read them
-BLOCK_ON_DISK = 4096  # what a file takes beyond its content, at most
+BLOCK_ON_DISK = 4096  # at most, beyond a file's content
 # Hashes of files that this process wrote or read, by device, inode, size and modification time. With them a
 # save neither links a damaged file into later checkpoints nor reads gigabytes again to rule that out.
 _hashed: dict[tuple[int, int, int, int], str] = {}
@@ -51,7 +51,7 @@ class Group:
 
     tensors: Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
     tag: str | None = None
-    """A file whose tag equals that of the previous checkpoint is linked, not written again. Equal tags must
+    """A file whose tag is unchanged since the previous checkpoint is linked, not rewritten. Equal tags must
     mean equal tensors, even after resuming from an older step."""
 
 
@@ -172,7 +172,7 @@ def _disk_full(
 
 
 def _expire(path: Path, step: int, keep_last: int) -> Path:
-    """Delete what a new checkpoint replaces and those beyond `keep_last`; returns its final name."""
+    """Delete the checkpoints that a new one replaces and any beyond `keep_last`; returns its final name."""
     root, final = path.parent, path.with_name(f"step_{step:012d}")
     with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
         for other, _, replaced in _find(root):
@@ -231,7 +231,7 @@ def read_latest(
             if not path.exists():
                 continue
             if opened is not None:
-                raise  # it is whole, and does not fit what reads it
+                raise  # it is intact, and does not fit its reader
             problems[path] = f"{path.name} ({e})"
             warn(f"skipped {path.name}: {e}")
     raise CheckpointError(
@@ -378,7 +378,7 @@ def _given(fields: Mapping[str, Any], name: str) -> str:
 
 
 def file_entry(path: Path, fields: Mapping[str, Any], name: str) -> FileEntry:
-    """The size, sha256 and tag of a file, as the JSON file at `path` has them under `name`."""
+    """The size, sha256 and tag of a file, recorded under `name` in the JSON file at `path`."""
     entry = require_field(path, fields, name, dict)
     tag = entry.get("tag")
     return {

@@ -1,4 +1,4 @@
-"""The one reader of evaluations: what `voidrl evaluate RUN --json` prints and experiments write into runs.
+"""The only reader of evaluations, which `voidrl evaluate RUN --json` prints and experiments write into runs.
 
 Fine-tuning evaluates the pre-trained agent at step 0 (zero-shot) and its own agent at the end. It keeps the
 best agent in RUN/best, and writes an `evaluation.json` of its last agent. Experiments and reports ignore that
@@ -116,7 +116,7 @@ def best_evaluation(saved: checkpoint.Checkpoint) -> EvaluationSummary | None:
 
 
 def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | None:
-    """Find the best agent of a fine-tuning run; of equals, the later one. None without one."""
+    """Find the best agent of a fine-tuning run; the latest of equals. None without one."""
     kept = ((best_evaluation(saved), saved) for saved in checkpoint.intact(run / BEST))  # newest first
     known = [(found, saved) for found, saved in kept if found is not None]
     return max(known, key=lambda pair: pair[0].quality, default=None)

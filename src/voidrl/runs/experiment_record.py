@@ -1,4 +1,4 @@
-"""`experiment.json` and the failures of its cells: what an experiment consists of, for later readers."""
+"""`experiment.json` and the failures of its cells: the parts of an experiment, for later readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CellRecord:
     """One run of an experiment."""
 
     folder: str
-    """Relative to the experiment's folder."""
+    """Run folder, relative to the experiment's."""
     label: str
     task: str
     method: str
@@ -41,7 +41,7 @@ class CellRecord:
     pretrain_seed: int | None = None
     """Seed of the pre-training that it is, or starts from."""
     like: str | None = None
-    """The method as whose fine-tuning it is trained from scratch."""
+    """The method whose fine-tuning settings it uses from scratch."""
     point: dict[str, Any] = field(default_factory=dict)
     """Its point in the grid: values of the fields that vary."""
 
@@ -55,7 +55,7 @@ class GridRecord:
     chosen: str = "product"
     """`product` for all points, `tune` for those that Optuna chose, otherwise how they were drawn."""
     metric: str | None = None
-    """What ranks points; None for the measure of their method."""
+    """Metric that ranks points; None for the measure of their method."""
     direction: str = "maximize"
     measures: dict[str, str] = field(default_factory=dict)
     """The measure of each method."""
@@ -65,13 +65,13 @@ class GridRecord:
     """The label of each method, without a point."""
 
     def measure(self, arm: str) -> str:
-        """What ranks the points of a method."""
+        """The metric that ranks the points of a method."""
         return self.metric or self.measures.get(arm, "return")
 
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """What `voidrl experiment` was asked for."""
+    """The request of a `voidrl experiment` command."""
 
     root: Path
     name: str
@@ -87,14 +87,14 @@ class ExperimentRecord:
     default_preset: str | None = None
     """The preset in the experiment's file."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """To the settings of its file, by dotted names."""
+    """Changes to the settings of its file, by dotted names."""
     earlier_commands: list[str] = field(default_factory=list)
     scale: str | None = None
     """The size that was chosen, of an experiment with several."""
     default_scale: str | None = None
     """The first size in the experiment's file."""
     grid: GridRecord | None = None
-    """What varies; None for an experiment without a grid."""
+    """The grid; None without one."""
 
     @cached_property
     def cells_by_path(self) -> dict[Path, CellRecord]:
@@ -103,7 +103,7 @@ class ExperimentRecord:
 
     @property
     def departure(self) -> str:
-        """How it differs from the experiment's file, in words; empty where it does not."""
+        """Differences from the experiment's file, in words; empty without any."""
         parts = []
         if self.scale != self.default_scale:
             parts.append(f"scale {self.scale} instead of {self.default_scale}")
@@ -119,7 +119,7 @@ class ExperimentRecord:
 
     def write(self) -> None:
         """Write `experiment.json` atomically."""
-        remove_leftovers(self.root / FILE_NAME)  # under the experiment's lock: those of killed processes
+        remove_leftovers(self.root / FILE_NAME)  # under the experiment's lock: leftovers of killed processes
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "root"}
         data["cells"] = [dataclasses.asdict(cell) for cell in self.cells]
         data["grid"] = self.grid and dataclasses.asdict(self.grid)
@@ -127,7 +127,7 @@ class ExperimentRecord:
 
 
 def read_experiment_record(root: Path) -> ExperimentRecord | None:
-    """Read the record in a folder; None where there is none, an error where it cannot be used."""
+    """Read the record in a folder; None where there is none, an error where it is unusable."""
     path = root / FILE_NAME
     if not path.is_file():
         return None
@@ -162,7 +162,7 @@ def _build(cls: type[T], data: dict[str, Any]) -> T:
 
 
 def failure_path(root: Path, folder: str) -> Path:
-    """Where the failure of a cell is kept: outside its run folder, which may not exist."""
+    """The file with a cell's failure: outside its run folder, which may not exist."""
     return root / CELLS / f"{folder}.failure.json"
 
 
@@ -182,7 +182,7 @@ def read_failure(root: Path, folder: str) -> str:
 
 
 def gpu_memory_path(root: Path, folder: str) -> Path:
-    """Where a cell writes down how much GPU memory it took."""
+    """The file in which a cell records its GPU memory."""
     return root / CELLS / f"{folder}.gpu.json"
 
 

@@ -30,7 +30,7 @@ from voidrl.runs.status import SilentStatus, StatusWriter, utc_now
 from voidrl.system.files import user_path
 from voidrl.system.machine import memory
 
-# All that voidrl writes into a run folder: an overwrite removes these and nothing else. First the one that
+# All that voidrl writes into a run folder: an overwrite removes only these. First the one that
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
@@ -47,12 +47,12 @@ _OWN_NAMES = (
     ),
     "environment.json",
 )
-# What a start may have written when it was killed before config.json: a folder with no more is free.
+# Files of a start that was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
 # Of the name of a folder: file systems take 255, some of which a number at its end may need.
 _MAX_NAME_BYTES = 200
 _MAX_OPTIONS = 60  # characters of the environment's options
-VISIBLE_SECONDS = 20.0  # until a network file system shows what another machine has made
+VISIBLE_SECONDS = 20.0  # until a network file system shows the files of another machine
 _EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
 
 
@@ -64,7 +64,7 @@ class RunFolder:
         self.config_path = self.path / "config.json"
         self.environment_path = self.path / "environment.json"  # machine, versions, command line
         self.checkpoints_path = self.path / "checkpoints"
-        self.ranks_path = self.path / "ranks"  # in a folder for each, what other ranks than the first save
+        self.ranks_path = self.path / "ranks"  # a folder for each rank other than the first
         self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
         self.best_path = self.path / BEST  # the agent of a fine-tuning with the best evaluation
         self.log_path = self.path / "log.txt"  # for humans; voidrl never reads it
@@ -80,7 +80,7 @@ class RunFolder:
         Only files that voidrl writes are ever removed, and a folder that holds something else is refused.
         """
         folder = cls(user_path(path))
-        folder.require_free(overwrite)  # before a lock file is added to somebody else's folder
+        folder.require_free(overwrite)  # before a lock file is added to a foreign folder
         with folder._usable():
             folder.path.mkdir(parents=True, exist_ok=True)
         with folder.lock():
@@ -112,7 +112,7 @@ class RunFolder:
         given = user_path(path)
         if not given.exists():
             raise RunFolderError(f"there is no run at {given}: the path does not exist")
-        # Checkpoints first: they may hold a config.json of their own.
+        # Checkpoints first: they may hold their own config.json.
         absolute = given.absolute()
         for parent in (absolute, *absolute.parents):
             if parent.name == "checkpoints" and (parent.parent / "config.json").is_file():
@@ -136,7 +136,7 @@ class RunFolder:
 
     @classmethod
     def follow(cls, path: str | Path) -> Self:
-        """The folder of a run for a rank that writes nothing but checkpoints of its part and tracebacks."""
+        """The folder of a run for a rank that writes only checkpoints of its part and tracebacks."""
         folder = cls(path)
         folder._is_silent, folder.status = True, SilentStatus(folder.path)
         return folder
@@ -154,12 +154,12 @@ class RunFolder:
 
     @property
     def is_free(self) -> bool:
-        """Whether a new run may begin here: nothing is there, or only what a failed start left."""
+        """Whether a new run may begin here: it is empty, or has only the remains of a failed start."""
         return self._is_unborn() and not locks.is_held(self.lock_path)
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run began here, complete or damaged; what a failed start left is no run."""
+        """Whether a run began here, complete or damaged; the remains of a failed start are no run."""
         with self._usable():
             return self.config_path.exists() or (self._is_ours() and not self._is_unborn())
 
@@ -214,7 +214,7 @@ class RunFolder:
             ) from error
 
     def sweep(self) -> None:
-        """Delete what killed processes left of half-written files; under the lock, all of them are dead."""
+        """Delete half-written files of killed processes; under the lock, all of them are dead."""
         for path in (self.config_path, self.environment_path, self.path / STATUS_FILE):
             remove_leftovers(path)
 
@@ -252,7 +252,7 @@ class RunFolder:
         )
 
     def _is_unborn(self) -> bool:
-        """Whether nothing is there but what a start writes before config.json makes the folder a run."""
+        """Whether it has only files that a start writes before config.json makes the folder a run."""
         names = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         names = {name for name in names if name != locks.RUN_LOCK and not name.startswith(TEMPORARY)}
         if not self._is_ours():
@@ -309,7 +309,7 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
 
 
 def environment_info() -> dict[str, Any]:
-    """Describe what a result depends on: versions, machine, git state of the current folder, command line."""
+    """Describe a result's environment: versions, machine, git state of the current folder, command line."""
     packages = ("voidrl", "torch", "numpy", "gymnasium")
     return {
         "date": utc_now(),
@@ -355,7 +355,7 @@ def git_state() -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return what a command prints, or None where it is missing, fails or takes too long."""
+    """Return the output of a command, or None where it is missing, fails or takes too long."""
     quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # `git status` must not touch the user's index
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=quiet, check=True)
@@ -365,5 +365,5 @@ def _output(*command: str) -> str | None:
 
 
 def overwriting() -> str:
-    """How the caller asks for a run to be replaced."""
+    """The caller's option for replacing a run."""
     return by_caller("overwrite=True", "--overwrite")

@@ -4,7 +4,7 @@ A lock belongs to an open file. The process of a cell inherits that file and kee
 evaluation; the environment workers that it forks close theirs, so that they cannot keep the lock alive.
 
 A network file system may hide the locks of other machines. The process of a cell therefore touches its lock
-file every few seconds: whoever signed it on another machine is alive while that is recent.
+file every few seconds: its owner on another machine is alive while that is recent.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def _keep_touching(descriptor: int) -> None:
 
 
 def sign(descriptor: int) -> None:
-    """Write down who holds the lock, for messages."""
+    """Record the holder of the lock, for messages."""
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 def holder(path: Path) -> str:
-    """Return who signed the lock last, for messages."""
+    """Return the last holder that signed the lock, for messages."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
     except OSError:

@@ -1,4 +1,4 @@
-"""The one reader of `metrics.jsonl`."""
+"""The only reader of `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def last_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def score_name(row: Mapping[str, Any], phase: str) -> str:
-    """The metric of a row that says how good the agent is; empty if there is none.
+    """The metric of a row that scores the agent; empty if there is none.
 
-    That is an evaluation, else the return of episodes, else what was visited; while it is pre-trained, the
-    task's return says less than what it has visited.
+    That is an evaluation, else the return of episodes, else coverage; in pre-training, coverage comes before
+    the task's return.
     """
     visited = next((name for name in row if name.startswith(_COVERAGE)), "")
     order = (visited, _RETURN) if phase == "pretrain" else (_RETURN, visited)

@@ -38,7 +38,7 @@ State = Literal["starting", "running", "stopped", "failed", "done", "interrupted
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What a run is doing, or how it ended."""
+    """The state of a run."""
 
     state: State
     """`interrupted` is never written; it is reported if the process ended without writing a final state."""
@@ -48,7 +48,7 @@ class RunStatus:
     checkpoint: int | None = None
     """Step of the newest checkpoint, whether or not its files are still there."""
     signal: str | None = None
-    """What stopped it: SIGINT, SIGTERM or SIGHUP."""
+    """Signal that stopped it: SIGINT, SIGTERM or SIGHUP."""
     callback: str | None = None
     """The callback that stopped it."""
     error: str | None = None
@@ -68,7 +68,7 @@ class RunStatus:
     score_step: int | None = None
     """Environment steps at which the score was logged."""
     device: str = ""
-    """Where it trains: `cpu`, or a GPU by its number on the machine, such as `cuda:1`."""
+    """Training device: `cpu`, or a GPU by its number on the machine, such as `cuda:1`."""
     ranks: int = 1
     """Processes that train it together."""
 
@@ -79,7 +79,7 @@ class RunStatus:
 
     @property
     def is_pruned(self) -> bool:
-        """Whether tuning stopped it before its end, as worse than others at the same step."""
+        """Whether tuning stopped it before its end, as worse than others at that step."""
         return self.state == "stopped" and self.callback == PRUNING
 
     @property
@@ -133,7 +133,7 @@ class StatusWriter:
             self._recall_score(steps)
         fresh["ranks"] = dist.current().size
         self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
-        self._write()  # nothing is lost yet: a folder that cannot be written is refused here
+        self._write()  # nothing is lost yet: an unwritable folder is refused here
         self.close()  # the heartbeats of an earlier start
         self._ended = threading.Event()
         self._start_heartbeats()
@@ -146,7 +146,7 @@ class StatusWriter:
     def track(self, count_steps: Callable[[], int], device: str, warmup_steps: int = 0) -> None:
         """Count the steps with this function from now on, also between two rows.
 
-        Those before the first update, of which there are `warmup_steps`, are faster and not part of the rate.
+        The `warmup_steps` before the first update are faster and not part of the rate.
         """
         with self._writing:
             self._count_steps, self._warmup_steps = count_steps, warmup_steps
@@ -169,7 +169,7 @@ class StatusWriter:
                 )
 
     def _recall_score(self, steps: int) -> None:
-        """Take over what the run had scored up to the checkpoint from which it is resumed."""
+        """Restore the run's score as of the checkpoint from which it is resumed."""
         with suppress(RunFolderError):
             before = load_status(self._path)
             if before is not None and before.score is not None and (before.score_step or 0) <= steps:
@@ -192,12 +192,12 @@ class StatusWriter:
         self._end("done", steps=steps)
 
     def complete(self, total_steps: int, steps: int) -> None:
-        """`done`, of a run that had taken all its steps before: what failed came afterwards."""
+        """`done`, of a run that had already taken all its steps: the failure came afterwards."""
         with suppress(RunFolderError):  # a damaged status is replaced
             before = read_status(self._path.parent)
             if before is not None and before.state == "done":
                 return
-            if before is not None:  # its score and its rate are still those of the run
+            if before is not None:  # its score and its rate are still valid
                 self._status = before
         fresh = {"total_steps": total_steps, "checkpoint": steps, "started": utc_now()}
         own = {"pid": os.getpid(), "host": socket.gethostname(), "error": None, "signal": None}
@@ -265,7 +265,7 @@ def _rate_between(since: _Sample, now: _Sample) -> float | None:
 
 
 class SilentStatus(StatusWriter):
-    """That of a rank which leaves the file to the first one."""
+    """The writer of a rank that leaves the file to the first one."""
 
     def _start_heartbeats(self) -> None:
         pass
@@ -275,7 +275,7 @@ class SilentStatus(StatusWriter):
 
 
 def read_status(folder: Path, load: Callable[[Path], RunStatus | None] | None = None) -> RunStatus | None:
-    """Read the status of the run in a folder as of now; None where nothing was ever written.
+    """Read the status of the run in a folder as of now; None where none was ever written.
 
     `load` reads the file in place of `load_status`: one that is read often is kept while it is unchanged.
     """

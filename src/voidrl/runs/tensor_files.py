@@ -78,7 +78,7 @@ def serialize(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[A
 
     `safetensors.torch.save_file` would lose three things: it copies all CUDA tensors of a file to the host at
     once (a replay has gigabytes), it reports a full disk as text without an errno, and its file would have to
-    be read back to hash it, which misses what was damaged on the way to the disk. The format is simple (a
+    be read back to hash it, which misses damage on the way to the disk. The format is simple (a
     length, a JSON header, raw bytes), so we stream it and hash the bytes before they are written.
     """
     spans = []

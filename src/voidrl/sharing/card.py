@@ -1,4 +1,4 @@
-"""The model card of an agent: what its config and its run record, and nothing else."""
+"""The model card of an agent, made only from its config and the records of its run."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ PHASES = {
 }
 RUN_FIELDS = {"date", "command", "versions", "platform", "cpu", "gpus", "commit", "steps"}
 RESULT_FIELDS = {"env", "mean_return", "std_return", "episodes", "human_normalized", "success_rate", "how"}
-SHOWN_PARTS = 8  # of an observation, on the line that says what the agent takes
+SHOWN_PARTS = 8  # of an observation, on the line with the agent's input
 _MARKUP = re.compile(
     r"[\\`*_\[\]<>#|~&$]|@(?=\S)|:(?=//)|(?<=[wW]{3})\."
 )  # addresses become links by themselves
 _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z")
 
 
-# What is known about the agent
+# Records about the agent
 
 
 def describe_run(path: Path, sha256: str) -> dict[str, Any]:
-    """Return what the run in or above a folder records about the agent with these weights."""
+    """Return the records of the run in or above a folder about the agent with these weights."""
     for folder in (path, *path.absolute().parents[:2]):
         if (folder / "environment.json").is_file():
             break
@@ -93,8 +93,8 @@ def _command(text: str) -> str | None:
 
 
 def _public(words: Sequence[str]) -> Iterator[str]:
-    """Leave out what belongs to the machine and its user: `--device cuda:1`, `--set log.wandb_project=x`."""
-    groups: list[list[str]] = [[]]  # an option and what follows it
+    """Leave out options of the machine and its user: `--device cuda:1`, `--set log.wandb_project=x`."""
+    groups: list[list[str]] = [[]]  # an option and its values
     for word in words:
         if word.startswith("--"):
             groups.append([])
@@ -141,7 +141,7 @@ def _policy(settings: Mapping[str, Any]) -> str:
 
 
 def _logged(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the evaluation that the training run itself made of exactly this agent."""
+    """Return the training run's own evaluation of exactly this agent."""
     try:
         rows = [row for row in read_metrics(run) if row["step"] == meta["steps"]]
         return [_in_training(next(row for row in reversed(rows) if row.get("eval/return") is not None), meta)]
@@ -183,7 +183,7 @@ def _result(env: str, numbers: Mapping[str, Any], success: float | None, how: st
 
 
 def require_about(about: dict[str, Any]) -> dict[str, Any]:
-    """Return what `describe_run` and `result_from` recorded, refusing what they could not have written."""
+    """Return the records of `describe_run` and `result_from`, refusing what they could not have written."""
     run, results = about.get("run", {}), about.get("results", [])
     _require(set(about) <= {"run", "results"}, "about.keys", sorted(about), "run and results")
     _require(isinstance(run, dict) and set(run) <= RUN_FIELDS, "about.run", run, "what a run records")
@@ -307,7 +307,7 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
 
 
 def _observation(spec: EnvSpec) -> str:
-    """What `agent.act` takes, on one line of a Python comment."""
+    """The input of `agent.act`, on one line of a Python comment."""
     stack = () if spec.frame_stack == 1 else (spec.frame_stack,)
     if not spec.parts:
         kind = "uint8" if spec.pixels else "float32"
@@ -327,7 +327,7 @@ def _observation(spec: EnvSpec) -> str:
 
 
 def is_edited(text: str) -> bool:
-    """Whether a card differs from what `render` wrote."""
+    """Whether a card was edited after `render` wrote it."""
     mark = _MARK.search(text)
     return mark is None or mark[1] != _digest(text[: mark.start()])
 
@@ -390,7 +390,7 @@ def _cells(result: Mapping[str, Any]) -> dict[str, Any]:
 def _training(
     data: Mapping[str, Any], run: Mapping[str, Any], spec: EnvSpec, parameters: int
 ) -> dict[str, str]:
-    """Return the rows of the training table; what is not known is left out."""
+    """Return the rows of the training table; unknown values are left out."""
     config, versions = data["config"], run.get("versions") or {"voidrl": data["voidrl"]}
     finetuned = config["phase"] == "finetune"
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]

@@ -40,7 +40,7 @@ def require_token(token: str | None) -> None:
 
 
 def download(repo_id: str, files: Sequence[str], revision: str | None, token: str | None) -> Path:
-    """Download those of the files that the model has, and return their folder in the client's cache."""
+    """Download the files that the model has, and return their folder in the client's cache."""
     absent = f"there is no folder {repo_id!r} here, and "
     with _calls(repo_id, revision, token, f"{absent}looking for it on the Hugging Face Hub", absent) as (
         hub,

@@ -77,7 +77,7 @@ def save_pretrained(
 
     Args:
         agent: The agent to save.
-        folder: Where `model.safetensors`, `config.json` and the model card `README.md` go.
+        folder: Destination of `model.safetensors`, `config.json` and the model card `README.md`.
         evaluation: A result of `voidrl.evaluate` for this agent in its own environment, shown on the card in
             addition to the evaluations that its run recorded.
         license: The Hub's identifier of a license, such as `mit`; by default the card states none.
@@ -166,7 +166,7 @@ def _config_json(agent: Agent, entry: FileEntry, evaluation: Evaluation | None) 
 
 
 def _about(agent: Agent, sha256: str) -> dict[str, Any]:
-    """Return what the agent's folder of origin records about exactly these weights."""
+    """Return the records of the agent's folder of origin about exactly these weights."""
     if agent.origin is None:
         return {}
     if not is_pretrained(agent.origin):
@@ -185,9 +185,9 @@ def _card(
     repo_id: str | None,
     evaluation: Evaluation | None,
 ) -> str | None:
-    """Return the card to write; None to leave what is there.
+    """Return the card to write; None to keep the existing one.
 
-    Cards edited by hand are kept, except for those of others, whose text is not the user's to publish.
+    Hand-edited cards are kept, except for other people's, whose text is not the user's to publish.
     """
     edited = _edited_card(folder)
     own = agent.origin if agent.trusted else None
@@ -282,19 +282,19 @@ def own_env(agent: Agent) -> str:
 
 
 def _trusting() -> str:
-    """How the caller lets a downloaded agent name code."""
+    """The caller's option for trusting the code of a downloaded agent."""
     return by_caller("trust_code=True", "--trust-code")
 
 
 def _risk(env: str) -> str | None:
-    """Return what making a stranger's environment may do here; None if it is harmless."""
+    """Return the risk of making a stranger's environment here; None if it is harmless."""
     if names_code(env):
         return "run code"
     return "open a path" if names_path(env) else None
 
 
 def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
-    """Refuse whatever may name code, before anything is imported; `merge` unifies the ways to write a field.
+    """Refuse fields that may name code, before any import; `merge` unifies the ways to write a field.
 
     The environment is checked where it would be made (`own_env`), since another one can be passed.
     """
@@ -415,7 +415,7 @@ def push_to_hub(
     evaluation: Evaluation | None = None,
     license: str | None = None,
 ) -> str:
-    """Publish what `save_pretrained` writes on the Hugging Face Hub (extra `hub`), and return its URL.
+    """Publish the files of `save_pretrained` on the Hugging Face Hub (extra `hub`), and return the URL.
 
     Args:
         agent: The agent to publish.

@@ -19,8 +19,8 @@ from voidrl.types import EnvSpec
 def require_fitting(path: Path, spec: EnvSpec, config: Config) -> None:
     """Compare names, shapes and types in the header of a file with those that the config implies.
 
-    Custom code that cannot be built without memory is not compared: it is built as it is, since whoever loads
-    it trusts it, and its weights are compared when they are copied.
+    Custom code that cannot be built without memory is not compared: it is built as usual, since its user
+    trusts it, and its weights are compared when they are copied.
     """
     found, agent = read_headers(path), dry_build(spec, config)
     if agent is None:

@@ -68,7 +68,7 @@ def placed(name: str, seed: int) -> Iterator[torch.device]:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the state of torch's generators; nothing else in a run is random between two resets."""
+    """Return the state of torch's generators; there is no other randomness in a run between two resets."""
     state = {"rng_cpu": torch.get_rng_state()}
     return {**state, "rng_cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
 

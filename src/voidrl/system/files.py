@@ -1,4 +1,4 @@
-"""Paths as users write them, and strict readers of JSON and TOML that somebody else may have written.
+"""Paths as users write them, and strict readers of untrusted JSON and TOML.
 
 Whatever is wrong with the content of a file is an OSError or a ValueError, never another exception. Files
 that are too large, nested too deeply, not regular or not UTF-8 are refused, and so are JSON with repeated
@@ -38,7 +38,7 @@ _TOML_TEXT = re.compile(
 
 
 def user_path(given: str | Path) -> Path:
-    """Expand `~`, and refuse what no system call would accept, whether or not something is there."""
+    """Expand `~`, and refuse paths that no system call would accept, existing or not."""
     try:
         str(given).encode()  # safetensors opens no other paths
         path = Path(given).expanduser()

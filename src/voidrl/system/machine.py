@@ -32,7 +32,7 @@ class Disk:
 
     total: int
     free: int
-    """Without the part reserved for root, as in `df`."""
+    """Free bytes without the part reserved for root, as in `df`."""
 
 
 @dataclass(frozen=True)

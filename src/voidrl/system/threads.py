@@ -1,7 +1,7 @@
 """The number of CPU threads that torch uses while voidrl computes.
 
-By default torch takes all cores. Small networks gain nothing from that, and where other processes use the
-same cores each operation waits for its slowest thread: training becomes tens of times slower. The number is
+By default torch takes all cores. Small networks gain nothing from that, and where other processes use
+those cores each operation waits for its slowest thread: training becomes tens of times slower. The number is
 therefore chosen by the size of an update, and the caller's is restored afterwards.
 """
 
@@ -36,11 +36,11 @@ def cpu_threads(
     """Compute with a suitable number of threads inside, and with the caller's afterwards.
 
     Args:
-        device: Where the networks are; on a GPU nothing changes.
-        gflop: Billions of operations that are computed at a time, such as those of an update.
+        device: Device of the networks; on a GPU nothing changes.
+        gflop: Billions of operations that are computed at a time, such as in an update.
         fixed: `Config.cpu_threads`: this number, or 0 to choose one.
         before: The number with which a run that is resumed was trained so far.
-        say: Takes the sentence about what was chosen.
+        say: Takes the sentence about the choice.
     """
     if device.type != "cpu":
         yield
@@ -70,8 +70,8 @@ def using(number: int) -> Iterator[None]:
 def pick_threads(mine: int, gflop: float, *, fixed: int = 0, before: int | None = None) -> tuple[int, str]:
     """The number of threads, and a sentence about it where there was a choice.
 
-    `cpu_threads` decides, then the number of a run that is resumed, then what the caller has set by
-    `OMP_NUM_THREADS`. What is chosen is never more than torch would take by itself.
+    `cpu_threads` decides, then the number of a run that is resumed, then the caller's
+    `OMP_NUM_THREADS`. The number never exceeds torch's default.
     """
     usable = whole_cores()
     if fixed:

@@ -1,4 +1,4 @@
-"""The user's cache folder, for what can be made again. Importing this module does not import torch."""
+"""The user's cache folder, for data that can be recomputed. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def root() -> Path:
 def open_folder(path: Path) -> None:
     """Make a folder below `root()` from which code may be executed, and mark it as used.
 
-    An OSError says why it cannot be used: it is read-only, other users can write to it, or the disk is full.
+    An OSError says why it is unusable: it is read-only, other users can write to it, or the disk is full.
     """
     folders = [folder for folder in (path, *path.parents) if folder.is_relative_to(root().parent)]
     for folder in reversed(folders):
@@ -48,9 +48,9 @@ def open_folder(path: Path) -> None:
 
 
 def _require_private(folders: Sequence[Path], user: int) -> None:
-    """Refuse folders in which other users could exchange what is there; the last one may be a shared one.
+    """Refuse folders in which other users could replace files; the last one may be shared.
 
-    `user` owns what this process writes, which on some file systems is not its own user.
+    `user` owns files of this process, which on some file systems is not its own user.
     """
     for folder in folders:
         found, is_shared = folder.stat(), folder == folders[-1]
@@ -58,13 +58,13 @@ def _require_private(folders: Sequence[Path], user: int) -> None:
             raise PermissionError(errno.EPERM, f"{folder} belongs to another user")
         by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid  # not the user's own group
         by_all = found.st_mode & stat.S_IWOTH
-        is_sticky = found.st_mode & stat.S_ISVTX  # others cannot rename what is in there
+        is_sticky = found.st_mode & stat.S_ISVTX  # others cannot rename its files
         if (by_group or by_all) and not (is_shared and is_sticky):
             raise PermissionError(errno.EPERM, f"other users can write to {folder}")
 
 
 def delete_unused(path: Path) -> None:
-    """Delete the folders next to this one that have not been used for long."""
+    """Delete sibling folders that have not been used for long."""
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for other in path.parent.iterdir():
         with suppress(OSError):

@@ -30,7 +30,7 @@ def random_replay(
 ) -> Replay:
     """Fill a replay with episodes of about `EPISODE_STEPS`, half of them terminated.
 
-    With a prioritized `config` it has room for `ENTRIES`, all of whose priorities are read for each batch.
+    With a prioritized `config` it has room for `ENTRIES`, and each batch reads all priorities.
     """
     steps = steps or STEPS[device.type]
     rng = np.random.default_rng(0)

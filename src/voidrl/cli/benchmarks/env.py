@@ -1,4 +1,4 @@
-"""Environments alone with random actions, an upper bound on the speed of any run."""
+"""Environments with random actions and no agent: an upper bound on the speed of any run."""
 
 from __future__ import annotations
 

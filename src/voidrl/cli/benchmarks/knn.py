@@ -1,4 +1,4 @@
-"""The k-nearest-neighbor search alone."""
+"""The k-nearest-neighbor search by itself."""
 
 from __future__ import annotations
 

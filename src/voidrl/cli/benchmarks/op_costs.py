@@ -1,4 +1,4 @@
-"""Operations and bytes of our own operators, counted by what they compute, not by how their kernels do it."""
+"""Operations and bytes of our own operators, counted from the math, not from the kernels' implementation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def knn_cost(arguments: Arguments, out: Tensor) -> OpCost:
 
 
 def same_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are views of the same values."""
+    """Whether two tensors view the same memory."""
     here, there = ((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (a, b))
     return here == there
 
@@ -89,8 +89,8 @@ def update_priorities_cost(arguments: Arguments, out: None) -> OpCost:
     return OpCost("priorities", 0.0, stored_bytes(slots) + stored_bytes(error) + written)
 
 
-# Our convolutions are missing: `bench update` counts with plain layouts, whose 3, 4 or 9 channels they leave
-# to PyTorch. The roofline refuses an operator of ours that is not listed here.
+# Our convolutions are missing: `bench update` counts with plain layouts, and they leave inputs with 3, 4 or 9
+# channels to PyTorch. The roofline refuses an operator of ours that is not listed here.
 OWN_OPS: dict[str, Callable[[Arguments, Any], OpCost]] = {
     "knn_distances": knn_cost,
     "images": images_cost,

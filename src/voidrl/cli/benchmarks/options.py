@@ -136,7 +136,7 @@ def _find_methods(workloads: list[str], methods: list[str]) -> list[str]:
     """The methods to measure, `all` replaced by their names."""
     if not methods:
         return []
-    known = [name for name in registry.names("method") if name != "random"]  # which trains nothing
+    known = [name for name in registry.names("method") if name != "random"]  # which has no updates
     for name in methods:
         if name not in (*known, "all"):
             raise UnknownNameError("method", name, (*known, "all"))
@@ -148,7 +148,7 @@ def _find_methods(workloads: list[str], methods: list[str]) -> list[str]:
             f"--methods {' '.join(methods)} cannot be used with {given}: expected one of the workloads that "
             f"are presets, for which methods have recipes: {presets}"
         )
-    every = ["apt", *(name for name in known if name != "apt")]  # APT is what others are compared with
+    every = ["apt", *(name for name in known if name != "apt")]  # APT is the baseline
     return list(dict.fromkeys(found for name in methods for found in (every if name == "all" else [name])))
 
 

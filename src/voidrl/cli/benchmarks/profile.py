@@ -1,7 +1,7 @@
-"""Where the time of an update goes: kernels by class, and how busy the device is.
+"""Profile of an update: time in kernels by class, and how busy the device is.
 
 On CUDA the kernels come from a trace, on a CPU the operators with their own time. The class follows from the
-name: those of cuDNN, cuBLAS and PyTorch, and those of the Triton functions in `voidrl.kernels`.
+name: cuDNN, cuBLAS, PyTorch, and the Triton functions in `voidrl.kernels`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def part_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of one update goes."""
+    """Profile of one update."""
 
     milliseconds: dict[str, float]
-    """By class, the longest first."""
+    """Milliseconds by class, the longest first."""
     kernels: float
     """Number of kernels, or of operators on a CPU."""
     busy: float | None

@@ -1,4 +1,4 @@
-"""What a benchmark returns, and how its table writes numbers."""
+"""The result of a benchmark, and the number formats of its table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Result(NamedTuple):
     figures: dict[str, Any]
     """Every figure, for `--json`."""
     cells: dict[str, str]
-    """Text by column title, for the table; each row of a table has the same titles."""
+    """Text by column title, for the table; all rows of a table share their titles."""
     notes: tuple[str, ...] = ()
     """Lines printed below the row."""
 

@@ -2,10 +2,10 @@
 
 One eager update runs under a dispatch mode that sees every operator. Matrix products and convolutions count
 with their operations and the bytes they read and write, optimizers and moving averages with their bytes, our
-own kernels with both. Everything else counts nothing, since a perfect compiler would fuse it into these. Each
+own kernels with both. Everything else is free, since a perfect compiler would fuse it into these. Each
 operator takes the longer of operations / peak rate and bytes / bandwidth, one operator at a time.
 
-The bound assumes main memory. What stays in a GPU's cache between operators is read faster, so a small update
+The bound assumes main memory. Data that stays in a GPU's cache is read faster, so a small update
 may run below it.
 """
 
@@ -37,7 +37,7 @@ class Peaks:
     bf16: float
     """Dense products on tensor cores."""
     tf32: float
-    """The same for fp32 inputs rounded to TF32."""
+    """Dense products of fp32 inputs rounded to TF32."""
     fp32: float
     bandwidth: float
     measured: bool = False
@@ -52,7 +52,7 @@ class Peaks:
         return f"{source}: {rates}, {self.bandwidth / TERA:.2f} TB/s"
 
 
-DATA_SHEETS = {  # by full name: PCIe and mobile versions of the same chips are slower
+DATA_SHEETS = {  # by full name: PCIe and mobile versions of a chip are slower
     "NVIDIA H200": Peaks(989 * TERA, 494 * TERA, 67 * TERA, 4.8 * TERA),
     "NVIDIA H100 80GB HBM3": Peaks(989 * TERA, 494 * TERA, 67 * TERA, 3.35 * TERA),
     "NVIDIA A100-SXM4-80GB": Peaks(312 * TERA, 156 * TERA, 19.5 * TERA, 2.0 * TERA),
@@ -156,7 +156,7 @@ class CountFloor(TorchDispatchMode):
 
 
 def traffic(op: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
-    """Bytes that an operator reads and writes, including what it changes in place."""
+    """Bytes that an operator reads and writes, including in-place changes."""
     total = 0.0
     for i, argument in enumerate(op._schema.arguments):
         value = args[i] if i < len(args) else kwargs.get(argument.name)

@@ -149,7 +149,7 @@ def _prioritized_replay(entries: int, device: torch.device) -> Replay:
 def reference(
     replay: Replay, batch: int, config: AugmentConfig, layout: Layout, dtype: torch.dtype
 ) -> Tensor:
-    """The same in plain PyTorch, operator by operator."""
+    """The batch in plain PyTorch, operator by operator."""
     obs = replay.frames_of(replay.sample(batch)).stacked()
     pixels = config.shift_pixels or 0
     obs = shift_images(obs, torch.randint(-pixels, pixels + 1, (2, batch), device=obs.device), pixels)

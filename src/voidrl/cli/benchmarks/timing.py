@@ -55,7 +55,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def measure(runs: Sequence[Run], device: torch.device, seconds: float, multiple: int = 1) -> list[Timing]:
-    """Time each run, with alternating repeats, so that other load on the machine affects all alike.
+    """Time each run, with alternating repeats, so that other load on the machine affects all equally.
 
     Args:
         runs: Each runs something `count` times.
@@ -72,7 +72,7 @@ def measure(runs: Sequence[Run], device: torch.device, seconds: float, multiple:
 
 
 def _choose_count(run: Run, device: torch.device, seconds: float, multiple: int) -> int:
-    """How many calls fill the given time."""
+    """The number of calls that fill the given time."""
     run(multiple)  # one-time setup, such as capturing a graph, happens here
     count = multiple
     while (elapsed := time_run(run, count, device)) < seconds / 8:
@@ -131,7 +131,7 @@ class PeakMemory:
             self._base = torch.cuda.memory_allocated(device)
 
     def mib(self) -> float | None:
-        """The peak in MiB, above what was allocated at the start."""
+        """The peak in MiB, above the allocation at the start."""
         if self._device.type != "cuda":
             return None
         synchronize(self._device)

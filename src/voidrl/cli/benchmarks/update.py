@@ -1,4 +1,4 @@
-"""Updates per second of named workloads, and where their time goes."""
+"""Updates per second of named workloads, and profiles of their time."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _measure(
 
 
 def _replay_for(config: Config, replay: Replay) -> Replay:
-    """The same transitions, sampled uniformly if the config says so."""
+    """The replay for a config, sampled uniformly if that has no priorities."""
     if config.replay.priority_exponent or replay.priorities is None:
         return replay
     uniform = copy.copy(replay)

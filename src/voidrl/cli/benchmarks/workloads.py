@@ -17,14 +17,14 @@ class Workload(NamedTuple):
 
     about: str
     spec: EnvSpec | None
-    """None for the demo's maze, which has to be made."""
+    """None for the demo's maze, whose spec comes from the environment."""
     layers: tuple[Mapping[str, Any], ...]
-    """For `voidrl.training.build.build_config`."""
+    """Layers for `voidrl.training.build.build_config`."""
     preset: str | None = None
-    """The preset that `layers` are of, if they are no more than that: other methods have a recipe for it."""
+    """The preset, if `layers` consist only of it: other methods have a recipe for it."""
 
     def with_method(self, method: str) -> Workload:
-        """The same preset with another method's recipe."""
+        """The preset with another method's recipe."""
         assert self.preset is not None
         return self._replace(layers=(preset_values(self.preset, method),))
 

@@ -1,1 +1,1 @@
-"""What this machine can run."""
+"""Checks of what this machine can run."""

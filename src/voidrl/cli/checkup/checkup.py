@@ -1,6 +1,6 @@
-"""What works on this machine, what does not, and the command that fixes it. Does not import torch.
+"""Findings about this machine, and the commands that fix problems. Does not import torch.
 
-Whatever may crash or hang is tried in separate processes (`voidrl.cli.checkup.probes`), all at once.
+Components that may crash or hang are tried in separate processes (`voidrl.cli.checkup.probes`), all at once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], deadline: float) -> list[Finding]:
-    """Return the findings of a process; one that crashed or hung adds a finding about what it was trying."""
+    """Return the findings of a process; one that crashed or hung adds a finding about its last attempt."""
     hung = False
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
@@ -194,7 +194,7 @@ def _compile_cache() -> Finding:
 
 
 def _too_large(free: int, copies: int = 1) -> str:
-    """List the protocols of which this many replays do not fit, smallest first."""
+    """List the protocols whose replay does not fit, `copies` at a time, smallest first."""
     sizes = sorted((copies * replay_bytes(name), name) for name in PROTOCOLS)
     return ", ".join(f"{name} ({size / GB:.1f} GB)" for size, name in sizes if size > free)
 
@@ -208,7 +208,7 @@ def is_ready(findings: Iterable[Finding]) -> bool:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Say in a sentence what this machine can do now."""
+    """Summarize in a sentence what this machine can do now."""
     failed = [finding for finding in findings if finding.state == "fail"]
     if failed:
         names = " and ".join(finding.name for finding in failed)

@@ -1,4 +1,4 @@
-"""What `voidrl doctor` tries in separate processes: `python -m voidrl.cli.checkup.probes torch`.
+"""Probes that `voidrl doctor` runs in separate processes: `python -m voidrl.cli.checkup.probes torch`.
 
 A library that crashes or hangs takes only its own process down. Each finding is printed as one marked line of
 JSON as soon as it is known, so that findings before a crash are kept.
@@ -34,14 +34,14 @@ class Finding:
 
     name: str
     state: Literal["ok", "warn", "fail"]
-    """`fail` if nothing works without it; `warn` if something optional is missing, broken or slow."""
+    """`fail` if voidrl needs it; `warn` if something optional is missing, broken or slow."""
     found: str
     fix: str = ""
     """One command, or one thing to do."""
 
 
 class UnusableError(Exception):
-    """A component that cannot be used; its arguments are the reason and the fix."""
+    """An unusable component; its arguments are the reason and the fix."""
 
 
 class Component(NamedTuple):
@@ -144,7 +144,7 @@ def compute_gradient() -> str:
 
 
 def use_cuda() -> str:
-    """Use the GPU that `--device auto` takes, or say why it cannot be used."""
+    """Use the GPU that `--device auto` takes, or say why that fails."""
     import torch
 
     driver = nvidia_driver()
@@ -244,7 +244,7 @@ GROUPS = {
     "gl": ("OpenGL",),
     "tools": (*COMPONENTS,)[8:-3],
     "clusters": (*COMPONENTS,)[-3:],
-}  # what is tried in one process
+}  # the components that are tried in one process
 
 if __name__ == "__main__":
     for name in GROUPS[sys.argv[1]]:

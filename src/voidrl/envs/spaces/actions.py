@@ -74,7 +74,7 @@ def _choices(space: gym.Space, sizes: list[int], start: list[int]) -> dict[str, 
 
 
 def _width(size: int) -> int:
-    """Coordinates of a component with this many choices: one for each, but one alone for two."""
+    """Coordinates of a component with this many choices: one for each, but only one for two."""
     return size if size > 2 else size - 1
 
 
@@ -127,8 +127,8 @@ def _largest(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
 def chosen_action(taken: np.ndarray, spec: EnvSpec) -> np.ndarray:
     """The agent's actions for choices (N, *action_shape) as the environment takes them.
 
-    The inverse of `env_action` where the agent's actions are discrete. In [−1, 1] it is one of many that
-    stand for the same choices.
+    The inverse of `env_action` where the agent's actions are discrete. In [−1, 1] it is one of many
+    equivalent actions.
     """
     sizes = spec.action_sizes
     index = taken.reshape(len(taken), -1).astype(np.int64) - np.array(spec.action_start)  # (N, components)

@@ -1,4 +1,4 @@
-"""Whether environments return what their spaces say."""
+"""Checks that environments return observations in their spaces."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from voidrl.types import ObsPart
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
 MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
 Mismatch = tuple[str, str]
-"""What was found, and what was expected."""
+"""Phrases for the found and the expected."""
 
 
 class ObservationCheck:
-    """Whether observations are what their Box says: shape, type and values.
+    """Checks that observations fit their Box: shape, type and values.
 
     A type that NumPy casts within its kind fits (float64 for float32, whole numbers for floats). Floats for
     uint8 do not: an image in [0, 1] would become black. Values may exceed the bounds by a rounding error.
@@ -28,7 +28,7 @@ class ObservationCheck:
     Args:
         space: The space.
         check_bounds: Whether values must be within the bounds. They must be finite in any case.
-        name: What messages call the observation.
+        name: Name of the observation in messages.
     """
 
     def __init__(self, space: spaces.Box, *, check_bounds: bool = True, name: str = "observation") -> None:
@@ -57,7 +57,7 @@ class ObservationCheck:
         return self._low, self._high
 
     def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
-        """What is wrong with the shape or the type of observations (*batch, *shape)."""
+        """The mismatch in shape or type of observations (*batch, *shape); None if they fit."""
         expected = (*batch, *self.shape)
         if obs.shape != expected:
             return f"of shape {obs.shape}", f"expected {expected}, as in its observation_space"
@@ -72,7 +72,7 @@ class ObservationCheck:
         return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
 
     def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
-        """The environment with the first value of (N, *shape) that is not contained, and what is wrong."""
+        """The environment with the first value of (N, *shape) that is not contained, and the problem."""
         env, *index = np.argwhere(~((obs >= self._low) & (obs <= self._high)))[0].tolist()
         value, at = obs[(env, *index)], tuple(index)
         found = f"{self.name}{index or ''} = {value}"
@@ -91,7 +91,7 @@ def _whole_numbers(dtype: Any) -> tuple[int, int]:
 
 
 class Problem(NamedTuple):
-    """What is wrong with an observation."""
+    """A problem with an observation."""
 
     env: int | None
     """The environment; None if all of them are concerned."""
@@ -100,7 +100,7 @@ class Problem(NamedTuple):
 
 
 class NestedCheck:
-    """Whether observations that are not one Box are what their space says, in all parts that the agent sees.
+    """Checks that observations other than one Box fit their space, in all parts that the agent sees.
 
     Args:
         space: The space.
@@ -119,7 +119,7 @@ class NestedCheck:
             self._checks.append((part.path, check))
 
     def problem(self, obs: Any, *batch: int) -> Problem | None:
-        """What is wrong with one observation, or with a batch of them; None if nothing is."""
+        """The problem with one observation, or with a batch of them; None if they fit."""
         for path, check in self._checks:
             value = obs
             try:
@@ -142,7 +142,7 @@ class NestedCheck:
 
 
 def _as_box(space: gym.Space) -> spaces.Box:
-    """The Box with the same values."""
+    """The equivalent Box."""
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start) + int(space.n) - 1
         return spaces.Box(low, high, (), np.int64)

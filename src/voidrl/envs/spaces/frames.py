@@ -1,6 +1,6 @@
-"""From observations, as environments give them, to frames.
+"""Conversion of an environment's observations to frames.
 
-Images with numbers beside them are one uint8 array: behind the channels of the image lie planes whose first
+Images with numbers alongside are one uint8 array: behind the channels of the image lie planes whose first
 bytes are the numbers, as little-endian float32, and whose rest is 0. Replay and checkpoints store frames
 without knowing of it.
 """
@@ -119,7 +119,7 @@ def _choices_of(part: ObsPart) -> str:
 
 
 def observed_frames(obs: Any, spec: EnvSpec, action_mask: Any = None) -> tuple[np.ndarray, bool]:
-    """Frames from what a user passes: (B, *obs_shape) as stored, and whether it was one observation.
+    """Frames from a user's observations: (B, *obs_shape) as stored, and whether it was one observation.
 
     Args:
         obs: One observation or a batch, as the environment gives them. With `frame_stack` > 1 the last frames
@@ -209,7 +209,7 @@ def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
 def to_picture(frame: np.ndarray, spec: EnvSpec | None = None) -> np.ndarray:
     """Convert a frame (C, H, W) to a picture (H, W, 3); of stacked frames it shows the newest.
 
-    With the spec, it shows the first image of each observation, and leaves out the numbers beside it. Images
+    With the spec, it shows the first image of each observation, and leaves out the numbers. Images
     that have neither one channel nor colors are shown by the brightest channel.
     """
     if spec is None or not (spec.num_values or spec.parts):

@@ -21,12 +21,12 @@ def mask_length(spec: EnvSpec) -> int:
 def masks_of(
     given: Any, spec: EnvSpec, *batch: int, ended: np.ndarray | bool = False
 ) -> np.ndarray | tuple[int, Mismatch]:
-    """Masks (N, num_actions) float32 from what environments gave; or whose is wrong, and how.
+    """Masks (N, num_actions) float32 from environments' masks; or the index of a wrong one, and the mismatch.
 
     Args:
         given: (*batch, length), or for one environment also a sequence of masks, one for each component.
         spec: The environment's spec.
-        batch: N, or nothing for one environment.
+        batch: N, or empty for one environment.
         ended: (N,) where the episode is over, so that no action follows and the mask does not matter.
     """
     length = mask_length(spec)

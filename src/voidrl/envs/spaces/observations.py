@@ -1,4 +1,4 @@
-"""From an observation space to the parts of a frame.
+"""Conversion of an observation space to the parts of a frame.
 
 A Box is an image if all of this holds; any other Box is numbers:
 
@@ -23,7 +23,7 @@ from voidrl.types import ObsPart
 
 MIN_SIDE = 7  # of an image; smaller ones are numbers
 FEW_CHANNELS = 4
-MAX_BOUND = 1e6  # of images: beyond it, eight bits would show nothing
+MAX_BOUND = 1e6  # of images: beyond it, eight bits would be too coarse
 MAX_WHOLE = 2**16  # values of an image of integers
 MAX_ONE_HOT = 4096
 MANY_NUMBERS = 16384  # of one array with more than two axes
@@ -139,7 +139,7 @@ def layout(parts: Sequence[ObsPart], num_masked: int) -> tuple[tuple[int, ...], 
 
 
 def refusal(space: gym.Space, unseen: Leaf | None) -> SpaceError:
-    """The error for observations in which there is nothing to see; `unseen` is one that cannot be served."""
+    """The error for observations without a usable part; `unseen` is an unsupported part."""
     expected = "expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
     leaf = unseen.space if unseen is not None else None
     if isinstance(leaf, spaces.Text | spaces.OneOf):
@@ -152,7 +152,7 @@ def refusal(space: gym.Space, unseen: Leaf | None) -> SpaceError:
 
 
 def notices(parts: Sequence[ObsPart], unseen: Sequence[Leaf]) -> Iterator[str]:
-    """What the user should know about how observations are converted, as sentences."""
+    """Notices to the user about how observations are converted, as sentences."""
     if unseen:
         names = ", ".join(f"{label(leaf.path)} ({type(leaf.space).__name__})" for leaf in unseen)
         yield f"the agent does not see {names}: a wrapper could turn it into numbers (env.wrappers)"

@@ -1,4 +1,4 @@
-"""What an environment's spaces mean to an agent."""
+"""Interpretation of an environment's spaces for an agent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NO_MASKS = "env.action_masks = 'none' turns masks off"
 
 
 class Reading(NamedTuple):
-    """What an environment's spaces mean to an agent."""
+    """Interpretation of an environment's spaces for an agent."""
 
     spec: EnvSpec
     notices: tuple[str, ...] = ()
-    """What the user should know about the conversion, as sentences."""
+    """Notices to the user about the conversion, as sentences."""
     masks: str = "none"
-    """Where masks of actions come from: `none`, `info`, `method` or `key`."""
+    """Source of action masks: `none`, `info`, `method` or `key`."""
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
@@ -48,7 +48,7 @@ def read_spaces(
         action: The space of actions.
         frame_stack: Frames of one observation.
         keys: The entries of a Dict that the agent sees; all by default.
-        masks: Where masks of actions come from; `auto` takes an entry `action_mask` of a Dict, if there is
+        masks: Source of action masks; `auto` takes an entry `action_mask` of a Dict, if there is
             one.
     """
     fields = action_fields(action)

@@ -1,4 +1,4 @@
-"""Specs from the manifests of runs and shared agents, which may come from anybody."""
+"""Specs from the manifests of runs and shared agents, which may be untrusted."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def find_game(name: str, known: Iterable[str] = GAMES) -> str:
     """The game in `known` that `name` means, spelled as in ALE, Gymnasium, a paper or on the box.
 
     Only letters and digits count, in any case: `ms_pacman`, `ALE/MsPacman-v5` and "Ms. Pac-Man" are one game.
-    A name that is merely similar is an error, since nobody would notice a score under another game.
+    A name that is merely similar is an error, since a score under another game would go unnoticed.
     """
     spelled = {_letters(game): game for game in known}
     match = _GYMNASIUM_ID.fullmatch(name.strip())

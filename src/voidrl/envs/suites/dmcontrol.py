@@ -7,7 +7,7 @@ from typing import NamedTuple
 from voidrl.errors import ConfigError, UnknownNameError
 
 PREFIX = "dmc/"
-"""What an environment id of DMControl starts with."""
+"""Prefix of DMControl's environment ids."""
 
 SUITE: dict[str, tuple[str, ...]] = {
     "acrobot": ("swingup", "swingup_sparse"),
@@ -58,7 +58,7 @@ OTHER_OBSERVATIONS = {
     "quadruped_escape", "quadruped_fetch", "stacker_stack_4", "swimmer_swimmer15",
 }  # fmt: skip
 
-# Tasks that upload a terrain to the GPU, whatever the agent observes.
+# Tasks that upload a terrain to the GPU, even for agents that observe states.
 NEED_GL = {"quadruped_escape"}
 
 CAMERAS: dict[str, int | str] = {"quadruped": 2, "jaco": "front_close"}  # URLB's; 0 for all others
@@ -68,11 +68,11 @@ STATES_REPEAT = 1  # URLB's
 
 
 class DMCTask(NamedTuple):
-    """A task of a domain, or the domain alone."""
+    """A task of a domain, or only the domain."""
 
     domain: str
     task: str | None
-    """None for the domain alone, without a reward."""
+    """None for a domain without a task, which has no reward."""
 
     @property
     def name(self) -> str:

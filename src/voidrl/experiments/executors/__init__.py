@@ -1,4 +1,4 @@
-"""Where the cells of an experiment run: `local`, `ray` or `slurm`, modules with one contract (`base`)."""
+"""Executors for an experiment's cells: `local`, `ray` and `slurm`, modules with one contract (`base`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXECUTORS = ("local", "ray", "slurm")
 
 
 def make_options(name: str, given: Mapping[str, Any]) -> Any:
-    """The options of an executor; refuses those of others."""
+    """The options of an executor; refuses options of others."""
     owners = option_owners()
     _require_name(name)
     for field in given:

@@ -1,9 +1,9 @@
 """The contract of an executor: it starts the processes of cells somewhere and says how they end.
 
-What is to run next, what is done and what has failed is decided in `voidrl.experiments.run`, the same for all
-executors. A cell is known by its folder, relative to the experiment's. Its process is
-`python -m voidrl.experiments.cell` everywhere: it holds the cell's lock, trains and evaluates what is missing
-from the last checkpoint on, and ends with one of the exit codes of that module.
+`voidrl.experiments.run` decides for all executors which cell runs next, which are done and which have
+failed. A cell is known by its folder, relative to the experiment's. Its process is always
+`python -m voidrl.experiments.cell`, which holds the cell's lock, trains and evaluates the missing parts from
+the last checkpoint on, and ends with one of the exit codes of that module.
 
 The module of an executor has `Options`, a frozen dataclass made of `option`, and `make(plan, options)`, which
 returns the executor or refuses with a sentence, before anything is written or submitted. It imports neither
@@ -40,10 +40,10 @@ def option(default: Any, text: str, **argument: Any) -> Any:
 
 
 class Ended(NamedTuple):
-    """How the process of a cell ended."""
+    """The end of a cell's process."""
 
     code: int | None
-    """Its exit code, negative for a signal; None where nobody knows."""
+    """Its exit code, negative for a signal; None where unknown."""
     why: str = ""
     """Why it ended, as part of a sentence; empty where its exit code or the process itself says it."""
     lost: bool = False
@@ -54,7 +54,7 @@ class Ended(NamedTuple):
 class ClusterLostError(Exception):
     """Why an executor cannot reach its cluster any more, as part of a sentence; raised by any of its calls.
 
-    The command ends then. Its cells stay as they are, for a command that attaches later.
+    The command ends then. Its cells are left for a command that attaches later.
     """
 
 
@@ -67,14 +67,14 @@ class Executor(ABC):
 
     preempts: ClassVar[bool] = False
     """Whether exit code 75 without a stop from here means that the cluster took the node away, after which
-    the cell is submitted again; otherwise somebody has signalled the process, which is a failure."""
+    the cell is submitted again; otherwise a signal came from elsewhere, which is a failure."""
     detaches: bool = False
     """Whether cells keep running when the command ends; `voidrl experiment … --stop` stops them then."""
     say: Callable[[str], None] = staticmethod(say)
-    """Prints a line above the table of runs; set by whoever uses the executor."""
+    """Prints a line above the table of runs; set by the caller."""
 
     def attach(self, cells: Collection[str]) -> set[str]:
-        """Those of the cells that an earlier command submitted and that have not been collected since.
+        """The cells that an earlier command submitted and that have not been collected since.
 
         Called once, first. They count as submitted: `poll` returns them. It may return those that have ended.
         """
@@ -100,18 +100,18 @@ class Executor(ABC):
 
     @abstractmethod
     def poll(self) -> dict[str, Ended]:
-        """The cells whose processes have ended since the last call; each is returned once.
+        """The cells whose processes have ended since the last call; each appears once.
 
         Called ten times a second: an executor that has to ask a server for it does so less often.
         """
 
     def where(self, cell: str) -> str:
-        """The node of a cell that runs, such as `node3` or `cuda:1`; empty while it is queued or unknown."""
+        """The node of a running cell, such as `node3` or `cuda:1`; empty while it is queued or unknown."""
         return ""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask all cells to write a checkpoint and end, those that are queued to end; `poll` says when."""
+        """Ask running cells to write a checkpoint and end, and queued ones to end; `poll` says when."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -122,7 +122,7 @@ class Executor(ABC):
 
     @abstractmethod
     def __exit__(self, *exc: object) -> None:
-        """Leave nothing behind that nobody would find again."""
+        """Leave nothing behind that a later command could not find."""
 
 
 def log_path(root: Path, cell: str) -> Path:
@@ -136,7 +136,7 @@ def cell_command() -> list[str]:
 
 
 def cell_environment(job: Job) -> dict[str, str]:
-    """Environment variables of a cell's process, besides those of whoever starts it."""
+    """Environment variables of a cell's process, besides the parent's."""
     variables = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
     if job["fixed_threads"]:  # otherwise `threads` is a limit, within which a run chooses
         variables["OMP_NUM_THREADS"] = str(job["threads"])

@@ -22,11 +22,11 @@ class Gpu:
     """A GPU that CUDA sees here."""
 
     number: int
-    """Among those that CUDA sees, as in `cuda:1`."""
+    """Number among the GPUs that CUDA sees, as in `cuda:1`."""
     uuid: str
-    """Names it in CUDA_VISIBLE_DEVICES, whatever others are visible."""
+    """Its name in CUDA_VISIBLE_DEVICES, whatever others are visible."""
     free: int
-    """Bytes that no process uses."""
+    """Free bytes."""
     total: int
 
 
@@ -45,7 +45,7 @@ def read_gpus() -> list[Gpu]:
         found = []
         for entry in visible.split(","):
             row = next((row for row in there if _names(entry.strip(), row[0], row[1])), None)
-            if row is None:  # as CUDA does: what follows an unknown one is invisible
+            if row is None:  # as in CUDA: devices after an unknown one are invisible
                 break
             found.append(row)
         there = found
@@ -75,7 +75,7 @@ def parse_devices(text: str) -> tuple[int, ...]:
 class Placement:
     """Gives every cell a GPU: one with a free slot and enough memory, of those the one with the most.
 
-    What a cell takes is not known in advance: as much as the largest of those that have ended, which write
+    A cell's memory is not known in advance: it is assumed to be the largest of the ended ones, which write
     it down. Until a new cell has taken its part, that much is reserved. Before any has ended, the cells
     of a GPU are taken to share its memory equally.
 
@@ -91,7 +91,7 @@ class Placement:
     ) -> None:
         self.gpus, self.jobs, self.need, self._read = {gpu.number: gpu for gpu in gpus}, jobs, need, read
         self.cells: dict[str, int] = {}
-        """The GPU of every cell that runs."""
+        """The GPU of every running cell."""
         self._idle = {gpu.number: gpu.free for gpu in gpus}  # free bytes without any cell
 
     def choose(self) -> int | None:
@@ -105,7 +105,7 @@ class Placement:
         return max(fitting, key=lambda number: (fitting[number], -counts[number], -number), default=None)
 
     def shortage(self) -> str:
-        """Why a cell waits though none runs, in a sentence; empty where one runs or there is room."""
+        """Reason why a cell waits though none runs; empty where one runs or there is room."""
         if self.cells or self.choose() is not None:
             return ""
         free = max(gpu.free for gpu in self.gpus.values())

@@ -59,12 +59,12 @@ class Options:
 
     @property
     def slots(self) -> int:
-        """Runs at a time in all."""
+        """Largest number of concurrent runs."""
         return self.jobs * max(1, len(parse_devices(self.devices or "cpu")))
 
 
 def make(plan: Plan, options: Options) -> Local:
-    """Make the executor, if this machine has what it needs."""
+    """Make the executor, if this machine meets its needs."""
     from voidrl.runs.experiment_record import read_gpu_memory
     from voidrl.system.device import pick_device
 
@@ -104,9 +104,9 @@ class Local(Executor):
     """Processes on this machine.
 
     Args:
-        options: What the command line asks for.
+        options: The options of the command line.
         device: The device in the config of cells; None leaves it.
-        gpus: Those over which cells are placed; without any, all have the same device.
+        gpus: The GPUs over which cells are distributed; without any, all cells share one device.
         need: Bytes of GPU memory that earlier cells took.
         threads: CPU threads of cells, where the experiment does not say.
         shares_gpus: Whether several cells run on one GPU.
@@ -166,7 +166,7 @@ class Local(Executor):
             job = {**job, "threads": self._threads}
         if self._placement is not None:
             assert self._gpu is not None
-            # Every process sees its own GPU alone, as cuda:0: its run can be resumed on any other.
+            # Every process sees only its own GPU, as cuda:0: its run can be resumed on any other.
             variables["CUDA_VISIBLE_DEVICES"] = self._placement.gpus[self._gpu].uuid
         try:
             self._children[job["cell"]] = _Child(job, variables)
@@ -220,7 +220,7 @@ class _Child:
             date = datetime.now(UTC).isoformat(timespec="seconds")
             log.write(f"{date} {shlex.join(job['command'])}\n".encode())
             log.flush()
-            # In its own session: a terminal's Ctrl-C goes to the parent alone, which passes it on.
+            # In its own session: a terminal's Ctrl-C goes only to the parent, which passes it on.
             self.process = subprocess.Popen(
                 cell_command(),
                 stdin=subprocess.PIPE,

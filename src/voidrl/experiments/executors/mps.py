@@ -1,6 +1,6 @@
-"""CUDA's multi-process service: kernels of several runs on one GPU at the same time, not one after another.
+"""CUDA's multi-process service: kernels of several runs execute concurrently on one GPU.
 
-A control daemon is started with directories of its own, so that it serves the runs of one command alone. A
+A control daemon is started with its own directories, so that it serves only the runs of one command. A
 small shell process waits for this one to end, however it ends, and then asks the daemon to quit.
 """
 
@@ -35,7 +35,7 @@ for i in range(number.value):
 
 
 class MpsError(Exception):
-    """Why the service cannot be used, as part of a sentence."""
+    """Why the service is unavailable, as part of a sentence."""
 
 
 class Mps:
@@ -45,7 +45,7 @@ class Mps:
         gpus: The UUIDs of the GPUs that it serves; all visible ones if empty.
 
     Raises:
-        MpsError: It is missing, was refused, or does not work; nothing of it is left then.
+        MpsError: It is missing, was refused, or does not work; it is cleaned up then.
     """
 
     def __init__(self, gpus: Sequence[str] = ()) -> None:
@@ -85,7 +85,7 @@ class Mps:
 
 
 def is_served() -> bool:
-    """Whether a daemon of the user or of the machine is there, which CUDA finds by itself."""
+    """Whether the user or the machine already has a daemon, which CUDA finds by itself."""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", SYSTEM_PIPES), "control").exists()
 
 

@@ -2,9 +2,9 @@
 
 Scripts, pickles and submitit's own logs are in OUT/slurm/, as is `jobs.json` with the jobs that no command
 has collected yet. It is written before cells are submitted and after SLURM has given them ids: where a
-command is killed in between, or sbatch fails and has perhaps submitted them all the same, it has the name of
-the jobs to cancel. One command at a time submits from a folder; it may be closed at any time, and the same
-command attaches to its jobs.
+command is killed in between, or sbatch fails but may have submitted them, it has the name of the jobs to
+cancel. One command at a time submits from a folder; it may be closed at any time, and running it again
+attaches to its jobs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SACCT_SECONDS = 30.0  # between two questions to SLURM's accounting
 GRACE_SECONDS = 60.0  # for the files of a job that has ended to appear, or for SLURM to requeue it
 CHECKPOINT_SECONDS = 300  # the signal comes this long before the limit
 UNLIMITED = 10**6
-# By the first word of what sacct says; a job in any other state is not over.
+# By the first word of sacct's state; a job in any other state is not over.
 LOST = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED")
 FAILED = ("FAILED", "OUT_OF_MEMORY", "CANCELLED", "COMPLETED")
 # Options of sbatch that are made from other options, or that submitit needs.
@@ -134,7 +134,7 @@ def parse_sbatch_options(texts: Sequence[str]) -> dict[str, str | bool]:
 
 
 def sbatch_parameters(options: Options, device: str, count: int) -> dict[str, Any]:
-    """What submitit needs to know to write the script of an array of `count` cells."""
+    """Parameters from which submitit writes the script of an array of `count` cells."""
     minutes = parse_minutes(options.time)
     gpus = options.gpus_per_cell
     gpus = int(gpus) if gpus is not None else 0 if device == "cpu" else 1
@@ -176,9 +176,9 @@ class Slurm(Executor):
 
     Args:
         out: The folder of the experiment, which all nodes share.
-        name: Of the experiment, for the names of jobs.
-        options: What the command line asks for.
-        device: Of the runs.
+        name: Name of the experiment, for the names of jobs.
+        options: The options of the command line.
+        device: Device of the runs.
     """
 
     preempts = True
@@ -192,17 +192,17 @@ class Slurm(Executor):
         self._jobs: dict[str, str] = {}
         """Ids of jobs by cell."""
         self._unknown: set[str] = set()
-        """Names of arrays that are perhaps in the queue, without known ids."""
+        """Names of arrays that may be in the queue, without known ids."""
         self._over: dict[str, float] = {}
-        """When the job of a cell seemed to be over for the first time."""
+        """First time at which the job of a cell seemed to be over."""
         self._stopped: set[str] = set()
         """Ids of jobs that were asked to stop."""
         self._next_look = 0.0
         self._info: dict[str, dict[str, str]] = {}
-        """What sacct said last, by id."""
+        """Latest answers of sacct, by id."""
         self._next_sacct = 0.0
         self._warned: set[str] = set()
-        """Commands whose failure has been said."""
+        """Commands whose failure has been reported."""
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -332,7 +332,7 @@ class Slurm(Executor):
     # How jobs end
 
     def _look(self, cell: str, job_id: str, now: float) -> Ended | None:
-        """How a job has ended; None while it may still run."""
+        """The end of a job; None while it may still run."""
         from submitit.core.utils import JobPaths
 
         paths: Any = JobPaths(self._folder, job_id)
@@ -360,9 +360,9 @@ class Slurm(Executor):
         return Ended(None, f"job {job_id} ended as {state} and left no result; {log} may say why")
 
     def _ask_to_stop(self, jobs: Sequence[str]) -> None:
-        """Stop jobs in whatever state; again with every question, as a job between two states hears nothing.
+        """Stop jobs in any state; repeated with every poll, as a job between two states misses signals.
 
-        One that runs gets a signal alone: if it were canceled, it would be killed within seconds, checkpoint
+        A running job only gets a signal: if it were canceled, it would be killed within seconds, checkpoint
         or not.
         """
         if jobs:
@@ -413,7 +413,7 @@ class Slurm(Executor):
         write_json_atomic(self._folder / JOBS_FILE, saved)
 
     def _run(self, *command: str) -> str | None:
-        """The output of a command of SLURM; None if it failed, which is said once."""
+        """The output of a command of SLURM; None if it failed, which is reported once."""
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             why = done.stderr.strip().splitlines()[-1:] if done.returncode else []

@@ -1,13 +1,13 @@
-"""What a SLURM job does on its node: it starts the process of a cell, and is requeued if that stops early.
+"""The task of a SLURM job: start the process of a cell, and requeue the job if that stops early.
 
-submitit calls the task in a process of its own, which sees the signals of SLURM:
+submitit calls the task in a separate process, which sees the signals of SLURM:
 
 | signal | when | what follows |
 |---|---|---|
 | USR2 | some time before the limit | the cell writes a checkpoint, and the job is requeued |
 | TERM | `scancel`, or a preemption | the cell writes a checkpoint; SLURM decides about a requeue |
 
-A cell that ends with exit status 75 by itself has been asked to stop by somebody else, and is requeued too.
+A cell that ends with exit status 75 by itself was asked to stop from elsewhere, and is requeued too.
 Does not import torch.
 """
 
@@ -37,10 +37,10 @@ class CellTask:
     """The work of a job, which submitit pickles; it is pickled again when the job is requeued.
 
     Args:
-        job: What the process of the cell is asked for.
+        job: The job for the cell's process.
         command: The command of that process.
-        variables: Environment variables of that process, besides those of the job.
-        folder: Where it runs.
+        variables: Environment variables of that process, besides the job's.
+        folder: Its working directory.
         log: The file that gets its output.
     """
 
@@ -78,7 +78,7 @@ class CellTask:
         return code
 
     def checkpoint(self) -> Any:
-        """Stop the cell with a checkpoint; returns what the requeued job does, or None if that is nothing."""
+        """Stop the cell with a checkpoint; returns the work of the requeued job, or None without one."""
         from submitit.helpers import DelayedSubmission
 
         if self._process is None:

@@ -1,16 +1,16 @@
 """Difference between a method with and one without pre-training, with intervals over both kinds of seeds.
 
-Scores of the first are nested: several fine-tunings start from each pre-trained agent, and have its luck in
-common. A resample therefore draws pre-trainings first, then fine-tunings within each of them; of the second
+Scores of the first are nested: several fine-tunings start from each pre-trained agent, and share its
+luck. A resample therefore draws pre-trainings first, then fine-tunings within each of them; of the second
 method it draws runs. Games are strata: each is resampled on its own, and the pooled difference is the mean
 over games.
 
 A plain bootstrap of n values has (n − 1)/n of the variance that it should have: half of it for two
 pre-trainings. Deviations from a mean over n are therefore multiplied by √(n / (n − 1)), at both levels. In
 simulations of five games with 2 × 3 against 6 runs, 90 % intervals of the pooled difference then contain the
-truth in 88 to 93 % of cases, without that in 76 to 90 %. Those of a single game do in 92 % if pre-trainings
-are alike, in 84 % if they differ as much as fine-tunings do, in 76 % if twice as much. With 2 × 1 against 2
-runs, it is 84 to 88 % for the pooled difference and 75 to 78 % for a single game.
+truth in 88 to 93 % of cases, without that in 76 to 90 %. Intervals of a single game do in 92 % if
+pre-trainings are alike, in 84 % if they differ as much as fine-tunings do, in 76 % if twice as much. With
+2 × 1 against 2 runs, it is 84 to 88 % for the pooled difference and 75 to 78 % for a single game.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from voidrl.errors import ConfigError
 from voidrl.report.scores.statistics import Interval, Scores
 
 NestedScores = Mapping[str, Sequence[Sequence[float]]]
-"""For each game, the scores of the fine-tunings of each pre-training."""
+"""Scores of the fine-tunings of each pre-training, by game."""
 LEVEL = 0.9
 
 
 @dataclass(frozen=True)
 class Differences:
-    """How far one method is above another, in each game and in their mean."""
+    """Differences between two methods, in each game and in their mean."""
 
     games: dict[str, Interval]
     pooled: Interval
@@ -45,7 +45,7 @@ class Differences:
 def differences(
     nested: NestedScores, plain: Scores, *, level: float = LEVEL, resamples: int = 10_000, seed: int = 0
 ) -> Differences:
-    """Mean of nested scores minus mean of plain ones, in the same games.
+    """Mean of nested scores minus mean of plain ones, on shared games.
 
     The mean of nested scores is that over pre-trainings of the mean over their fine-tunings. A mean of one
     value adds no width: with one pre-training, the interval says nothing about how pre-trainings differ.

@@ -1,9 +1,9 @@
-"""What the runs of a grid show: points from best to worst, and how much each field mattered.
+"""Results of a grid: points from best to worst, and how much each field mattered.
 
 For a full product with equally many seeds at every point, the variance of all runs is split exactly: into the
 main effect of each field, the interactions of fields, and the differences between seeds (analysis of
 variance). Other sets of points, drawn or chosen, are not balanced. There, a field's share is the adjusted R²
-of a fit to the means of points by this field alone: by its values if these repeat, else by a parabola in the
+of a fit to the means of points by only this field: by its values if these repeat, else by a parabola in the
 value or, on a log axis, in its logarithm; with five or six points, by a straight line. Fewer points than
 `points_needed` fit any noise, so that there is no share. Fields that are drawn independently of each other
 have shares that add up to at most 1, apart from chance.
@@ -60,15 +60,15 @@ class ValueMean:
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """How the runs of a grid depend on one field."""
+    """The effect of one field on the runs of a grid."""
 
     name: str
     short: str
     log: bool
     share: float | None
-    """Of the variance; None where nothing varies or there are too few points."""
+    """Share of the variance; None where nothing varies or there are too few points."""
     means: list[ValueMean]
-    """By value, numbers in ascending order; empty for a field whose values do not repeat."""
+    """Means by value, numbers in ascending order; empty for a field whose values do not repeat."""
     dots: list[tuple[Any, float]]
     """Every point: the field's value and the mean over seeds."""
     curve: list[tuple[float, float]]
@@ -92,7 +92,7 @@ class GridResult:
     log: Mapping[str, bool]
     """The fields that vary, and whether they are on a log axis."""
     points: list[PointResult]
-    """In the order of the plan."""
+    """Points in the order of the plan."""
     short: Mapping[str, str] = field(default_factory=dict)
     chosen: str = "product"
 
@@ -121,7 +121,7 @@ class GridResult:
         return math.sqrt(sum(_squares(point.values) for point in self.ranked) / freedom)
 
     def equals_best(self, point: PointResult) -> bool:
-        """Whether a point differs from the best one by no more than seeds do; with one seed, by nothing."""
+        """Whether a point differs from the best one by no more than seeds do; with one seed, not at all."""
         best = self.ranked[0]
         if self.seed_deviation is None:
             return point is not best and point.mean == best.mean
@@ -161,7 +161,7 @@ class GridResult:
         there = [point for point in self.ranked if name in point.point]
         dots = [(point.point[name], point.mean) for point in there]
         groups: dict[str, list[PointResult]] = {}
-        for point in self.points:  # in the order of the plan, which is that of words in a list
+        for point in self.points:  # in the order of the plan, which keeps the order of words in a list
             if point.values and name in point.point:
                 groups.setdefault(repr(point.point[name]), []).append(point)
         repeats = len(groups) <= min(MOST_GROUPS, len(there) / 2)
@@ -195,7 +195,7 @@ class GridResult:
     # In words
 
     def sentences(self, show: Any) -> list[str]:
-        """What it shows, and what it does not; `show` makes text of a value."""
+        """Sentences about the result and its limits; `show` formats a value."""
         return [*self._best_in_words(show), *self._fields_in_words()]
 
     def _best_in_words(self, show: Any) -> Iterator[str]:
@@ -263,7 +263,7 @@ def points_needed(parameters: int) -> int:
 
 
 def _adjusted(values: Sequence[float], fitted: Sequence[float], parameters: int) -> float | None:
-    """Adjusted R², from 0 on: what a fit with as many parameters explains beyond chance."""
+    """Adjusted R², from 0 up: the variance that a fit with as many parameters explains beyond chance."""
     freedom, total = len(values) - parameters - 1, _squares(values)
     if not total or parameters < 1 or len(values) < points_needed(parameters):
         return None

@@ -1,4 +1,4 @@
-"""The value of a measure in a run, from what the run has saved."""
+"""The value of a measure in a run, from its files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def measured_value(
     """The value of a measure; None where the run has none.
 
     Args:
-        measure: Of an evaluation, or a column of the metrics.
-        evaluation: Of the final agent; None without one.
+        measure: A measure of an evaluation, or a column of the metrics.
+        evaluation: Evaluation of the final agent; None without one.
         last: The last value of each column.
     """
     if not is_evaluated(measure):

@@ -1,4 +1,4 @@
-"""The panel: scores with and without pre-training on several Atari games, and what they show.
+"""The panel: scores with and without pre-training on several Atari games, and conclusions.
 
 `panel.json` in an experiment's folder is the list of its scores, written whenever a run is done.
 """
@@ -42,11 +42,11 @@ class PanelEntry:
     game: str
     arm: str
     pretrain_seed: int | None
-    """Of the pre-training that it is, or starts from; None without one."""
+    """Seed of the pre-training: the run itself, or the one it starts from; None without one."""
     seed: int | None
-    """Of training with the game's reward, or of random play; None for a pre-trained agent as it is."""
+    """Seed of training with the game's reward, or of random play; None for zero-shot evaluation."""
     steps: int
-    """Of this run: for a pre-trained agent as it is without reward, otherwise with it."""
+    """Steps of this run: without reward for zero-shot evaluation, otherwise with it."""
     score: float
     """Mean over whole games."""
     human_normalized: float
@@ -63,7 +63,7 @@ class PanelArms:
 
     @property
     def names(self) -> list[str]:
-        """Those that there are, in the order of tables."""
+        """The existing arms, in the order of tables."""
         return [name for name in (self.random, self.zero_shot, self.scratch, self.finetuned) if name]
 
 
@@ -175,7 +175,7 @@ def read_panel(path: Path) -> list[PanelEntry]:
         ) from None
 
 
-# What it shows
+# Results
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Panel:
         return sorted(found, key=lambda entry: (entry.pretrain_seed or 0, entry.seed or 0))
 
     def groups(self, arm: str | None, game: str) -> dict[int | None, list[PanelEntry]]:
-        """The same by pre-training."""
+        """Scores of the arms by pre-training."""
         groups: dict[int | None, list[PanelEntry]] = {}
         for entry in self.of(arm, game):
             groups.setdefault(entry.pretrain_seed, []).append(entry)
@@ -247,7 +247,7 @@ class Panel:
     # In words
 
     def verdicts(self) -> list[str]:
-        """What the scores show, and what they do not."""
+        """Sentences about what the scores show, and what they do not."""
         texts = [*self._gain_in_words(), *self._zero_shot_in_words(), *self._limits()]
         return [text[:1].upper() + text[1:] for text in texts]
 

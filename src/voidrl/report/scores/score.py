@@ -120,7 +120,7 @@ def _score_of(path: Path, saved: dict[str, Any]) -> Score:
 
 
 def _kind(config: Mapping[str, Any], env: str) -> str:
-    """Name what was trained. From scratch a method is only a bonus; environment options are included."""
+    """Name the trained method. From scratch a method is only a bonus; environment options are included."""
     phase, method = config["phase"], config["method"]["name"]
     kind = {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}") + bonus_suffix(config)
     options = env.partition("?")[2]

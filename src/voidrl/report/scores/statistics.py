@@ -1,6 +1,6 @@
 """Scores over games and seeds: aggregates, bootstrap intervals, and the comparison of two methods.
 
-The definitions are those of Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical
+The definitions follow Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical
 precipice". Scores are normalized, `{game: [one per seed, …]}`, and games may differ in their number of seeds:
 internally they are a table with a row per game, padded with NaN.
 """
@@ -38,9 +38,9 @@ class Aggregate:
     """Games whose mean over seeds is at least 1."""
     games: int
     seeds: int
-    """In the game with the fewest."""
+    """Seeds in the game with the fewest."""
     runs: int
-    """In all games."""
+    """Runs in all games."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def bootstrap(
 ) -> Interval:
     """Percentile interval of a statistic, one of `STATISTICS` or a function of a batch of tables.
 
-    `over` says what is resampled. "seeds": seeds within each game, which is what a table of results needs.
+    `over` selects the resampled unit. "seeds": seeds within each game, as a table of results needs.
     "games": games. "both": games, then seeds within each of them.
 
     With "seeds", a game with one seed adds nothing to the width; where no game has a second seed, low =
@@ -127,7 +127,7 @@ def probability_of_improvement(
     over: Over = "seeds",
     seed: int = 0,
 ) -> Interval:
-    """How likely a run of x beats a run of y in the same game: mean over games of P(x > y) + ½ P(x = y).
+    """Probability that a run of x beats a run of y: mean over games of P(x > y) + ½ P(x = y).
 
     Seeds of x and y are drawn independently, games together.
     """
@@ -230,7 +230,7 @@ class Summary:
     games: dict[str, GameScore]
     aggregate: Aggregate
     intervals: dict[str, Interval]
-    """For each of `STATISTICS`."""
+    """Interval of each of `STATISTICS`."""
     level: float
     resamples: int
     over: Over
@@ -241,7 +241,7 @@ class Summary:
         return self.over == "seeds" and self.aggregate.runs == self.aggregate.games
 
     def table(self) -> str:
-        """Return it as text for a terminal."""
+        """Return the summary as text for a terminal."""
         wide = max(len("above human"), *map(len, self.games))
         lines = [f"{'game':{wide}}  seeds       score  normalized"]
         for name, game in self.games.items():

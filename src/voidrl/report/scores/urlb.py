@@ -1,7 +1,7 @@
 """URLB's scores (Laskin et al. 2021): returns divided by an expert's, over the tasks of a body.
 
-A published mean is over the same tasks as ours, as far as they are printed. A family is averaged over methods
-that have the same tasks, so that none counts more than another.
+A published mean is over our tasks, as far as they are printed. A family is averaged over methods
+with equal sets of tasks, so that none counts more than another.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class MethodScores:
     scores: Mapping[str, Sequence[float]]
     """One for each seed, by task."""
     published: Mapping[str, float]
-    """By task; empty where nothing is published."""
+    """Published scores by task; empty where there are none."""
 
 
 @dataclass(frozen=True, eq=False)

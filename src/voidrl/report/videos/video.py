@@ -130,7 +130,7 @@ def record(
     device: str = "auto",
     label: str | None = None,
 ) -> Recording:
-    """Play the episodes that `voidrl.evaluate` plays with the same seed and `num_envs=1`, and record frames.
+    """Play the episodes that `voidrl.evaluate` plays with this seed and `num_envs=1`, and record frames.
 
     Args:
         source: An agent, the folder of a run, a checkpoint or a saved agent, or `user/name` on the Hub.

@@ -1,4 +1,4 @@
-"""How the process of a command ends: as Python ends, or at once where a library would hang or crash then."""
+"""The end of a command's process: as usual, or at once where a library would hang or crash then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps what libraries say to developers off the user's screen: it goes into the log of the run.
+"""Keeps developer messages of libraries off the user's screen: they go into the log of the run.
 
 Deprecations inside torch, a renamed switch for TF32 or a missing variable of a graphics driver are nothing
 that a user of voidrl can change. Warnings of the user's own code, of the environment's package and
@@ -74,18 +74,18 @@ def quiet_libraries() -> Iterator[None]:
         if _listeners and listener.kept:
             _listeners[-1].kept.extend(listener.kept)
         if hook is not None:
-            if warnings.showwarning is hook:  # else somebody has replaced it meanwhile
+            if warnings.showwarning is hook:  # else it has been replaced meanwhile
                 warnings.showwarning = before
             _shown_by.remove(before)
         for name in added:
             os.environ.pop(name, None)
 
 
-_shown_by: list[Callable[..., Any]] = []  # what showed warnings before us
+_shown_by: list[Callable[..., Any]] = []  # the previous handler of warnings
 
 
 def log_hidden_warnings(log: Log) -> None:
-    """Write what was hidden so far to a log, and what will be until the current `quiet_libraries` ends."""
+    """Write messages hidden so far to a log, and further ones until the current `quiet_libraries` ends."""
     for listener in _listeners:
         while listener.kept:
             log(listener.kept.popleft())
@@ -104,7 +104,7 @@ def _hook(
 
 
 def is_hidden(category: type[Warning], filename: str) -> bool:
-    """Whether a warning that was raised in a file is none of the user's business."""
+    """Whether a warning that was raised in a file does not concern the user."""
     if sys.warnoptions or not _listeners or issubclass(category, VoidrlWarning):
         return False
     path = Path(filename)

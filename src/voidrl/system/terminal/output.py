@@ -1,4 +1,4 @@
-"""Output that survives a broken stream: a run is not its terminal, but a command is what it prints.
+"""Output that survives a broken stream: a run outlives its terminal, but some commands only print.
 
 The reader of a pipe ends, the disk behind a redirection is full, a terminal is closed: a run drops what it
 cannot print and notes that in its log. A command whose result is what it prints fails.
@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def durable_output(note: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-    """Drop what cannot be written to stdout and stderr, and note that once.
+    """Drop unwritable output to stdout and stderr, and note that once.
 
     Forked workers inherit this, and drop theirs without a note.
     """
@@ -41,7 +41,7 @@ def durable_output(note: Callable[[str], None] = lambda text: None) -> Iterator[
         nonlocal is_noted
         if not is_noted and os.getpid() == owner:
             is_noted = True
-            with suppress(OSError):  # of a log on the same full disk
+            with suppress(OSError):  # of a log on the full disk
                 note(f"output was lost ({_reason(error)}); the run continues")
 
     with _guarded("stdout", drop), _guarded("stderr", drop):
@@ -69,7 +69,7 @@ def _reason(error: Failure) -> str:
 
 
 class _Guard:
-    """A stream whose failures are handled; in everything else it is the stream itself.
+    """A stream whose failures are handled; otherwise it delegates to the stream.
 
     The handler that was added last decides. Runs in several threads share a guard, which is removed with the
     last of their handlers.
@@ -87,7 +87,7 @@ class _Guard:
         self._attempt(self._stream.writelines, lines)
 
     def flush(self) -> None:
-        if hasattr(self._stream, "flush"):  # a user's own object may have `write` alone
+        if hasattr(self._stream, "flush"):  # a user's own object may have only `write`
             self._attempt(self._stream.flush)
 
     def isatty(self) -> bool:
@@ -131,13 +131,13 @@ def _guarded(name: str, on_failure: Callable[[Failure], None]) -> Iterator[None]
 
 
 def _require_broken(stream: TextIO, error: Failure) -> None:
-    """Raise an error of what was printed, such as a character without an encoding, rather than hide it."""
+    """Raise an error in the printed text, such as a character without an encoding, rather than hide it."""
     if not isinstance(error, OSError) and not getattr(stream, "closed", False):
         raise error
 
 
 def discard_pending(stream: TextIO) -> None:
-    """Drop what a stream holds back after a failed write.
+    """Drop a stream's buffer after a failed write.
 
     Otherwise the next write, and Python when it exits, would try it again: the exit status would be 120.
     """

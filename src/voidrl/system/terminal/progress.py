@@ -154,7 +154,7 @@ class Progress:
         return line
 
     def _numbers(self, steps_unit: str, updates_unit: str) -> dict[str, Text]:
-        """The numbers next to the bar, padded so that they do not move when they change."""
+        """The numbers to the right of the bar, padded to a constant width."""
         steps_rate, updates_rate = self._rates()
         numbers = {
             "steps": Text(f"  {human_count(self._now.steps):>5}/{human_count(self._total)}"),

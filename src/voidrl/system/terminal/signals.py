@@ -1,12 +1,12 @@
-"""What Ctrl-C (SIGINT), SIGTERM and SIGHUP do to a command, a run or a script.
+"""Effects of Ctrl-C (SIGINT), SIGTERM and SIGHUP on a command, a run or a script.
 
 | phase | the first signal | exit status |
 |---|---|---|
 | importing, building, loading | raises `StoppedBySignal` | 128 + its number; 75 while resuming a run |
 | training, evaluating within it, saving | finishes the step and writes a checkpoint | 75 |
-| at the last step | the run is `done`; what would follow does not start | 75 |
+| at the last step | the run is `done`; nothing after it starts | 75 |
 | the runs of an experiment | each of them writes a checkpoint | 75 |
-| evaluation or report of an experiment | raises; the same command does what is missing | 75 |
+| evaluation or report of an experiment | raises; repeat the command to do the rest | 75 |
 | any other command | raises | 128 + its number |
 
 A second one ends the process at once with status 128 + its number. Its workers and the runs of an experiment
@@ -133,7 +133,7 @@ class _Watcher:
 
     def close(self) -> None:
         signal.set_wakeup_fd(self._previous)
-        os.write(self._writer, CLOSE)  # a fork may still have the pipe open, so that closing it ends nothing
+        os.write(self._writer, CLOSE)  # a fork may hold the pipe, so that a close wakes no reader
         self._thread.join()
         self.close_pipe()
 

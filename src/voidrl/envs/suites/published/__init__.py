@@ -4,7 +4,7 @@ Labels in `ours` are the arms of the experiment's file, so that a table can show
 presets (`drq_eps` for `drq-eps`), so that runs outside of experiments are compared, too.
 
 A benchmark may have several tables: the paper's, as printed, and one of public score files with more runs.
-They are stored apart, since the same agent has other numbers there.
+They are stored apart, since an agent scores differently there.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class PublishedRow:
     """One method's row."""
 
     name: str
-    """In lower case: `apt`, `drq`."""
+    """Method in lower case: `apt`, `drq`."""
     label: str
-    """As printed."""
+    """Label as printed."""
     ours: str | None
     """The label of our arm that it is compared with; None if voidrl has none."""
     values: Mapping[str, float]
-    """By column; missing numbers are left out."""
+    """Numbers by column; missing ones are left out."""
     runs: str = ""
     """Runs of each task, `100` or `52–60`; empty where the table does not say, or says it for all rows."""
 
@@ -56,16 +56,16 @@ class Published:
     name: str
     title: str
     source: str
-    """The publication, and where in it."""
+    """The publication and the place in it."""
     measure: str
-    """What the numbers under a task are."""
+    """Meaning of the numbers under a task."""
     columns: tuple[str, ...]
     """Environment ids as in `experiment.json`, then names from `AGGREGATES`."""
     rows: tuple[PublishedRow, ...]
     notes: tuple[str, ...] = ()
-    """What matters for a comparison: protocol, seeds, misprints."""
+    """Caveats for a comparison: protocol, seeds, misprints."""
     heading: str = "published"
-    """For its numbers, where they are next to others."""
+    """Heading of its numbers, where they are shown alongside others."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class _PublishedTable:
     notes: tuple[str, ...]
     heading: str = "published"
     next_to: tuple[str, ...] = ()
-    """Other tables of the same benchmark."""
+    """Other tables of its benchmark."""
 
 
 PAPER = "Liu and Abbeel 2021, Behavior From the Void: Unsupervised Active Pre-Training"
@@ -172,7 +172,7 @@ def names() -> list[str]:
 
 
 def sources(name: str) -> tuple[Published, ...]:
-    """The table of an experiment, and the others of the same benchmark."""
+    """The table of an experiment, and the others of its benchmark."""
     table = numbers(name)
     return (table, *map(numbers, _TABLES[name].next_to))
 

@@ -55,7 +55,7 @@ class Options:
 
 
 def make(plan: Plan, options: Options) -> Ray:
-    """Connect to the cluster, or start one, and look at its nodes; refuse what would fail there."""
+    """Connect to the cluster, or start one, and check its nodes; refuse what would fail there."""
     from voidrl.experiments.executors.ray import cluster
     from voidrl.runs import locks
 

@@ -1,4 +1,4 @@
-"""Connecting to a Ray cluster, and what its nodes must have before anything is submitted there."""
+"""Connecting to a Ray cluster, and checking its nodes before anything is submitted there."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0  # for a TCP connection
 ANSWER_SECONDS = 20.0  # for the first answer of a cluster, with the start of a Python
 CHECK_SECONDS = 180.0  # for all nodes, each of which starts a Python and looks for voidrl
-OBJECT_STORE_BYTES = 100 << 20  # of a cluster started here: nothing larger than a part of a file is sent
-# In a process of its own: Ray would retry for minutes, print, and in the end exit.
+OBJECT_STORE_BYTES = 100 << 20  # of a cluster started here: parts of files are the largest objects sent
+# In a separate process: Ray would retry for minutes, print, and in the end exit.
 _PROBE = """
 import sys
 from ray._private.services import canonicalize_bootstrap_address
@@ -49,7 +49,7 @@ def connect(address: str | None) -> bool:
         raise MissingExtraError("ray", "ray", "--on ray")
     import ray
 
-    if ray.is_initialized():  # by whoever calls voidrl from Python
+    if ray.is_initialized():  # by a caller of voidrl in Python
         return False
     # Set before the first use of Ray: no reports to its makers, and no hints about variables.
     for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}.items():
@@ -112,7 +112,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _same_signals() -> Iterator[None]:
-    """Keep our handlers: Ray replaces that of SIGTERM."""
+    """Keep our handlers: Ray replaces the one for SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -184,7 +184,7 @@ def agents_on(nodes: Sequence[Mapping[str, Any]], namespace: str, node_folder: s
 
 
 def require_usable(agents: Mapping[str, Any], out: Path, variables: dict[str, str], *, shared: bool) -> None:
-    """Refuse nodes without this version of voidrl, and those that do not see the experiment's folder."""
+    """Refuse nodes without this version of voidrl, and nodes that do not see the experiment's folder."""
     with _token(out if shared else None) as token:
         found = _answers([agent.check.remote(variables, token) for agent in agents.values()])
     folders = [] if shared else _answers([agent.check_folder.remote() for agent in agents.values()])
@@ -218,7 +218,7 @@ def _answers(refs: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def _token(out: Path | None) -> Iterator[str | None]:
-    """A file in the experiment's folder, for nodes to look for; afterwards all is as before."""
+    """A file in the experiment's folder, for nodes to look for; removed afterwards."""
     if out is None:
         yield None
         return
@@ -239,7 +239,7 @@ def _token(out: Path | None) -> Iterator[str | None]:
 
 
 def own_paths() -> str:
-    """Where this process finds modules, apart from those of its Python: a node has a Python of its own."""
+    """This process's `sys.path` without its Python installation: a node has its own Python."""
     prefixes = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix})
     entries = dict.fromkeys(entry or str(Path.cwd()) for entry in sys.path)
     return os.pathsep.join(entry for entry in entries if not entry.startswith(prefixes))

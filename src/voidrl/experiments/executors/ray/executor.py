@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
     from voidrl.experiments.executors.ray import Options
 
-ASK_SECONDS = 0.2  # between two looks at what Ray has answered
+ASK_SECONDS = 0.2  # between two polls of Ray's answers
 WAIT_SECONDS = 20.0  # for the end of a process, before it is asked for again
 QUEUED_SECONDS = 10.0  # without an answer of an actor that is to be stopped: it may have no node yet
-END_SECONDS = 120.0  # for checkpoints, when a cluster of one's own ends
+END_SECONDS = 120.0  # for checkpoints, when a cluster started here ends
 MAX_QUEUED = 1000
 
 
@@ -57,7 +57,7 @@ class Ray(Executor):
 
     Args:
         out: The experiment's folder.
-        options: What the command line asks for.
+        options: The options of the command line.
         resources: CPUs and GPUs of each cell.
         variables: Environment variables of their processes.
         owned: Whether the cluster was started here.
@@ -146,7 +146,7 @@ class Ray(Executor):
         return attached
 
     def _require_same_storage(self, cell: str, storage: str) -> None:
-        """Refuse to attach to a cell whose files would not be looked for where they are."""
+        """Refuse to attach to a cell whose files are in another place than this command would look."""
         if storage != _storage(self._options):
             raise RunFolderError(
                 f"{cell} is still in the Ray cluster, submitted with {storage}, and this command has "
@@ -267,7 +267,7 @@ class Ray(Executor):
                     cell.actor.stop.remote()
 
     def _explain(self) -> None:
-        """Say that cells wait for a node that is not there, and when there is one again."""
+        """Report that cells wait for a missing node, and when there is one again."""
         before, self._has_nodes = self._has_nodes, self._monitor.has_node_for(self._resources)
         if before == self._has_nodes:
             return
@@ -368,7 +368,7 @@ class Ray(Executor):
         try:
             if not is_lost:
                 self._close()
-        except (ClusterLostError, ray.exceptions.RayError):  # what is left is found again by the next command
+        except (ClusterLostError, ray.exceptions.RayError):  # the next command finds the remaining cells
             is_lost = True
         self._release()
         if not self._disconnects:
@@ -379,7 +379,7 @@ class Ray(Executor):
             cluster.disconnect(keep=False)
 
     def _close(self) -> None:
-        """Stop cells that would end with the cluster, and leave nothing on nodes that nobody needs."""
+        """Stop cells that would end with the cluster, and leave no unneeded files on nodes."""
         if self._owned and self._cells:
             self.stop()
             deadline = time.monotonic() + END_SECONDS
@@ -392,7 +392,7 @@ class Ray(Executor):
                 self._fetcher.clear_nodes()
 
     def _release(self) -> None:
-        """Let another command work here."""
+        """Release the folder for other commands."""
         self._monitor.close()
         if self._fetcher is not None:
             self._fetcher.close(0.0)
@@ -409,7 +409,7 @@ class Ray(Executor):
 
 
 def _storage(options: Options) -> str:
-    """The options that say where the files of cells are."""
+    """The options that locate the files of cells."""
     folder = f" --node-folder {options.node_folder}" if options.node_folder else ""
     return f"--storage {options.storage}{folder}"
 

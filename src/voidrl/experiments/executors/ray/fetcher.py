@@ -1,6 +1,6 @@
 """A thread that copies runs from and to nodes that do not share the experiment's folder.
 
-Copies take time, during which the command shows what happens and reacts to signals.
+Copies take time, during which the command shows progress and reacts to signals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from voidrl.experiments.executors.ray.run_copy import Call, RunCopy
 from voidrl.experiments.prune import prune_path
 
 TURN_SECONDS = 0.2  # between two looks at all cells
-FETCH_SECONDS = 2.0  # between two copies of the same cell
+FETCH_SECONDS = 2.0  # between two copies of a cell
 CALL_SECONDS = 300.0  # for an answer of a node about a part of a file
 FETCH_TRIES = 3
 
@@ -33,11 +33,11 @@ class Submitted:
     name: str
     attempt: str
     actor: Any
-    """None for one whose actor has ended while no command was there."""
+    """None for one whose actor has ended while no command was attached."""
     source: str | None = None
     submitted: float = field(default_factory=time.time)
     refs: dict[Any, str] = field(default_factory=dict)
-    """Calls without an answer so far, by what they ask for."""
+    """Pending calls, by what they ask for."""
     node: str = ""
     host: str = ""
     has_begun: bool = False
@@ -50,23 +50,23 @@ class Submitted:
     run_copy: RunCopy | None = None
     fetched: float = 0.0
     tries: int = 0
-    """Copies that have failed."""
+    """Number of failed copies."""
     is_collected: bool = False
-    """Nothing of it is left to copy."""
+    """Whether everything of it has been copied."""
     is_kept: bool = False
     """Its files could not be copied and stay on its node, for the next command."""
 
 
 class Fetcher(threading.Thread):
-    """Copies what cells start from to their nodes, and back what they write.
+    """Copies the inputs of cells to their nodes, and their output back.
 
     Args:
         out: The experiment's folder.
         cells: Submitted cells, which the command adds and removes.
         put: Takes a cell that has ended, after the last copy, and how.
         lost: How the loss of a cell is described.
-        namespace: Of the experiment's folder.
-        node_folder: Where nodes keep runs.
+        namespace: Ray's namespace for the experiment's folder.
+        node_folder: The folder of runs on nodes.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Fetcher(threading.Thread):
         return found
 
     def run(self) -> None:
-        """Copy to nodes what cells start from, and back what they write."""
+        """Copy the inputs of cells to nodes, and their output back."""
         while not self._is_closed.wait(TURN_SECONDS):
             for cell in [*self._cells.values()]:
                 if self._is_closed.is_set():
@@ -139,7 +139,7 @@ class Fetcher(threading.Thread):
                 cell.fetched = time.monotonic()
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, ClusterLostError):
             self._agents.pop(cell.node, None)  # asked again, or lost with its node or the cluster
-        except Exception as error:  # whatever it is: without this thread the command would wait forever
+        except Exception as error:  # any error: without this thread the command would wait forever
             if not cell.is_dead and cell.has_begun:
                 return  # a file was replaced meanwhile; at the latest it is copied at the end
             cell.tries += 1
@@ -151,7 +151,7 @@ class Fetcher(threading.Thread):
         self._put((cell, how))
 
     def _describe_failed_copy(self, cell: Submitted, error: Exception) -> str:
-        """Why files could not be copied, and where those of a cell that has ended are kept."""
+        """Reason for a failed copy, and the place of an ended cell's files."""
         why = f"its files could not be copied ({' '.join(str(error).split())[-300:]})"
         if not cell.is_dead:
             return why
@@ -178,7 +178,7 @@ class Fetcher(threading.Thread):
         self._finish(cell, how)
 
     def _agent(self, node: str) -> Call | None:
-        """How to call the agent of a node; None if the node is gone."""
+        """The function that calls the agent of a node; None if the node is gone."""
         if node not in self._agents:
             there = [each for each in cluster.alive_nodes() if each["NodeID"] == node]
             self._agents |= cluster.agents_on(there, self._namespace, self._node_folder)

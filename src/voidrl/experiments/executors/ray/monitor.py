@@ -1,4 +1,4 @@
-"""Notices that a Ray cluster is gone, before Ray does.
+"""Detects the loss of a Ray cluster earlier than Ray does.
 
 Ray waits in the middle of any call for a cluster that does not answer, and after a minute ends the process
 without an exception. Therefore, once a cluster is connected and checked, a thread asks it for its nodes again
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ClusterMonitor(threading.Thread):
-    """Asks for the nodes of the cluster as long as the command is there."""
+    """Polls the nodes of the cluster while the command runs."""
 
     def __init__(self) -> None:
         super().__init__(name="voidrl-ray-monitor", daemon=True)
@@ -57,7 +57,7 @@ class ClusterMonitor(threading.Thread):
             raise ClusterLostError(SILENT)
 
     def has_node_for(self, resources: Mapping[str, float]) -> bool:
-        """Whether a node has what a cell asks for, be it in use or not."""
+        """Whether a node has the resources of a cell, free or in use."""
         needed = {"CPU": resources["num_cpus"], "GPU": resources["num_gpus"]}
         return self._nodes is None or any(
             all(node["Resources"].get(name, 0.0) >= amount for name, amount in needed.items())
@@ -65,7 +65,7 @@ class ClusterMonitor(threading.Thread):
         )
 
     def close(self) -> None:
-        """End after the question that is being asked."""
+        """End after the current query."""
         self._is_closed.set()
 
 
@@ -92,7 +92,7 @@ def answer_of(
     seconds: float = PATIENCE_SECONDS,
     monitor: ClusterMonitor | None = None,
 ) -> T:
-    """What a call of Ray returns; raises `ClusterLostError` if it does not return in time.
+    """The result of a call to Ray; raises `ClusterLostError` if it does not return in time.
 
     With a monitor, it has as long as the cluster is there.
     """

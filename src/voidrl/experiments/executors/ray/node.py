@@ -1,7 +1,7 @@
-"""What the executor `ray` runs on the nodes of a cluster: the process of a cell, and access to its files.
+"""The part of the executor `ray` on the nodes of a cluster: the process of a cell, and access to its files.
 
 Ray is sent this module by value, so that a node without voidrl, or with another version of it, can say so: it
-imports nothing but the standard library and Ray.
+imports only the standard library and Ray.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 CELLS = ".cells"
 PINNED, INCOMING = ".pinned", ".incoming"
 STEP = re.compile(r"step_\d{12}(\.\d+)?")
-LINGER_SECONDS = 2.0  # of an actor after its process: whoever waits for its answer gets it
+LINGER_SECONDS = 2.0  # of an actor after its process, so that a waiting caller gets its answer
 CHECK_SECONDS = 120.0  # for the import of voidrl, on a slow network file system
 
 
@@ -43,7 +43,7 @@ def root_on_node(namespace: str, folder: str | None) -> Path:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     tmp.write_text(json.dumps(data), encoding="utf-8")
@@ -51,7 +51,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read what `write_json` wrote; None where nothing is, or nothing of use."""
+    """Read what `write_json` wrote; None where it is missing or unusable."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -60,12 +60,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def attempt_path(root: Path, cell: str) -> Path:
-    """Which attempt at a cell has begun."""
+    """The file with the number of the attempt at a cell that has begun."""
     return root / CELLS / f"{cell}.attempt.json"
 
 
 def ended_path(root: Path, cell: str) -> Path:
-    """How the last attempt at a cell ended."""
+    """The file that says how the last attempt at a cell ended."""
     return root / CELLS / f"{cell}.ended.json"
 
 
@@ -86,7 +86,7 @@ class CellActor:
     """Starts the process of a cell, waits for it and ends with it.
 
     Args:
-        job: What the process reads; without `root`, which may be another one on each node.
+        job: The input of the process; without `root`, which may be another one on each node.
         setup: `attempt`, `namespace`, `root` (None: a folder on the node), `node_folder`, `source` (relative
             to the root), `variables` and whether it `begins` by itself.
     """
@@ -124,7 +124,7 @@ class CellActor:
     def wait(self, seconds: float) -> dict[str, Any] | None:
         """Wait for the end: `code` or `why`, and when it `started` and `ended`; None if it takes longer.
 
-        Whoever waits asks again: a call without an end would stay here after its caller was killed.
+        The caller asks again: a call without an end would stay here after its caller was killed.
         """
         return self._end if self._has_ended.wait(seconds) else None
 
@@ -137,7 +137,7 @@ class CellActor:
                 return
             assert self._process.stdin is not None
             with suppress(OSError):
-                self._process.stdin.write(b"\n")  # the pipe alone is closed if this actor is lost
+                self._process.stdin.write(b"\n")  # if this actor is lost, the pipe is just closed
                 self._process.stdin.flush()
             with suppress(OSError):
                 self._process.stdin.close()
@@ -186,7 +186,7 @@ class CellActor:
     def _finish(self, end: dict[str, Any]) -> None:
         times = {"started": self._started or time.time(), "ended": time.time()}
         self._end = {**end, **self.where(), **times, "attempt": self._setup["attempt"]}
-        with suppress(OSError):  # of a full disk: whoever waits gets the answer all the same
+        with suppress(OSError):  # of a full disk: a waiting caller still gets the answer
             write_json(ended_path(self._root, self._job["cell"]), self._end)
         self._has_ended.set()
         threading.Thread(target=_exit_soon, daemon=True).start()
@@ -232,7 +232,7 @@ class NodeAgent:
         return {"host": socket.gethostname(), "python": sys.executable, "voidrl": version, "sees": sees}
 
     def check_folder(self) -> str:
-        """Try to make a folder on this node; why that failed, or nothing."""
+        """Try to make a folder on this node; why that failed, or empty."""
         base = self._root.parent.parent
         try:
             base.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ class NodeAgent:
         return found
 
     def end_of(self, cell: str) -> dict[str, Any] | None:
-        """How the last attempt at a cell ended, if its actor could say so."""
+        """The end of the last attempt at a cell, if its actor recorded it."""
         return read_json(ended_path(self._root, cell))
 
     def is_free(self, cell: str) -> bool:
@@ -309,11 +309,11 @@ class NodeAgent:
         return found
 
     def unpin(self, cell: str) -> None:
-        """Let go of what `pin` holds."""
+        """Release the files that `pin` holds."""
         shutil.rmtree(self._root / PINNED / cell, ignore_errors=True)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """A part of a file; what is there of it."""
+        """A part of a file, as far as it exists."""
         with (self._root / name).open("rb") as file:
             file.seek(offset)
             return file.read(size)
@@ -346,7 +346,7 @@ class NodeAgent:
         prune_path(self._root, cell).touch()
 
     def remove(self, cell: str) -> None:
-        """Delete what a cell has here."""
+        """Delete a cell's files here."""
         for path in (attempt_path, ended_path, prune_path):
             path(self._root, cell).unlink(missing_ok=True)
         shutil.rmtree(self._root / cell, ignore_errors=True)
@@ -354,7 +354,7 @@ class NodeAgent:
     def clear(self) -> None:
         """Delete the experiment's folder on this node."""
         shutil.rmtree(self._root, ignore_errors=True)
-        with suppress(OSError):  # of other nodes on the same machine
+        with suppress(OSError):  # of other nodes on this machine
             self._root.parent.rmdir()
 
 

@@ -30,7 +30,7 @@ class RunCopy:
     Args:
         out: The experiment's folder.
         cell: The run folder, relative to it.
-        attempt: Which attempt at the cell it is.
+        attempt: Number of the attempt at the cell.
     """
 
     def __init__(self, out: Path, cell: str, attempt: str) -> None:
@@ -39,7 +39,7 @@ class RunCopy:
         self._lock: int | None = None
 
     def send(self, call: Call, source: str | None) -> None:
-        """Bring a node what the cell needs: its own folder as far as it has come, and its source's."""
+        """Send a node the cell's inputs: its own partial folder, and its source's."""
         if source is not None and not call("has", source):
             self._send(call, source)
         if (self._out / self._cell / "config.json").is_file():
@@ -64,13 +64,13 @@ class RunCopy:
         call("accept", cell)
 
     def fetch(self, call: Call, *, final: bool = False) -> None:
-        """Copy what is new; with `final`, after the process has ended, compare nothing and copy all.
+        """Copy new files; with `final`, after the process has ended, copy all without comparison.
 
         A checkpoint that is damaged on the node is left out, and the older ones stay; with `final` that is an
-        error, after all else is copied except what would say that the run is done.
+        error, after all else is copied except the files that mark the run as done.
         """
         files = call("files", self._cell)
-        # In this order: what JSON says is true of the checkpoints that are listed after it, and metrics that
+        # In this order: the JSON is then true of the checkpoints that are listed after it, and metrics that
         # are read after a checkpoint was written reach as far as it does.
         small = {name: self._read(call, name) for name in files if name.endswith(".json")}
         pinned = call("pin", self._cell)
@@ -97,7 +97,7 @@ class RunCopy:
             self._lock = locks.acquire(self._out / self._cell / locks.RUN_LOCK)  # it reads as alive
 
     def close(self) -> None:
-        """The cell has ended, or is left to itself."""
+        """Release the lock: the cell has ended, or is left to its node."""
         if self._lock is not None:
             locks.unlock(self._lock)
             self._lock = None
@@ -140,7 +140,7 @@ class RunCopy:
         return offset
 
     def _append_log(self, call: Call, name: str) -> None:
-        """Append the log of this attempt to those before it, whose length is noted down."""
+        """Append the log of this attempt to earlier ones, whose length is recorded."""
         target = log_path(self._out, self._cell)
         target.parent.mkdir(parents=True, exist_ok=True)
         noted = self._out / locks.CELLS / f"{self._cell}.log.json"
@@ -183,7 +183,7 @@ class RunCopy:
                     opened.flush()
                     os.fsync(opened.fileno())
             checkpoint.load(tmp)
-            if target.is_dir():  # the same step, saved again: `.1` outranks it until it has its name
+            if target.is_dir():  # an older save of this step: `.1` outranks it until it has its name
                 tmp = tmp.rename(target.with_name(f"{target.name}.1"))
                 _discard(target)
             tmp.rename(target)
@@ -191,7 +191,7 @@ class RunCopy:
             shutil.rmtree(tmp, ignore_errors=True)
 
     def _files_by_hash(self, folder: Path) -> dict[str, Path]:
-        """Files of the checkpoints that are here: what has not changed since is not copied again."""
+        """Files of the checkpoints that are here: unchanged ones are not copied again."""
         found = {}
         for path in folder.glob("step_*"):
             for name, entry in (read_json(path / checkpoint.MANIFEST) or {}).get("files", {}).items():
@@ -221,7 +221,7 @@ def _is_temporary(path: Path) -> bool:
 
 
 def _discard(path: Path) -> None:
-    """Delete a checkpoint, of which no half is ever visible."""
+    """Delete a checkpoint; no half of it is ever visible."""
     shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
 
 
