@@ -307,14 +307,14 @@ def test_detours_hold_one_random_action_for_some_steps():
     torch.manual_seed(0)
     detours, obs = Detours(agent, 50), torch.zeros(50, *CONTINUOUS.frame_shape)
     policy = torch.full((50, CONTINUOUS.action_dim), 2.0)  # which no random action is
-    taken = torch.stack([detours.replace(policy, obs, 0.05) for _ in range(400)])  # (T, N, A)
+    taken = torch.stack([detours.replace(policy, obs, 0.05, MEAN_STEPS) for _ in range(400)])  # (T, N, A)
     away = (taken != 2.0).all(-1)
     expected = 0.05 * MEAN_STEPS / (1 + 0.05 * MEAN_STEPS)
     assert away.float().mean().item() == pytest.approx(expected, abs=0.04)
     inside = away[1:] & away[:-1]
     same = (taken[1:] == taken[:-1]).all(-1)
     assert (same[inside].float().mean() > 0.85).item()  # the others are new detours right behind old ones
-    assert torch.equal(detours.replace(policy, obs, 0.0)[~away[-1]], policy[~away[-1]])
+    assert torch.equal(detours.replace(policy, obs, 0.0, MEAN_STEPS)[~away[-1]], policy[~away[-1]])
 
 
 def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
@@ -323,7 +323,7 @@ def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
     detours = Detours(agent, 64)
     for allowed in ([1, 0, 0], [0, 1, 1], [0, 0, 1]):
         obs = torch.tensor([0.0, *allowed]).repeat(64, 1)
-        taken = detours.replace(torch.full((64,), allowed.index(1)), obs, 1.0)
+        taken = detours.replace(torch.full((64,), allowed.index(1)), obs, 1.0, MEAN_STEPS)
         assert torch.tensor(allowed)[taken].all()
 
 

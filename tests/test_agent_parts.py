@@ -379,9 +379,11 @@ def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_p
         at.append((now[-1].state.updates, now[-1].state.steps))
         assert agent.horizon.updates == 0
 
-    update = trainer.Trainer.update
+    update = trainer.OffPolicyTrainer.update
     monkeypatch.setattr(trainer, "reset", watched)
-    monkeypatch.setattr(trainer.Trainer, "update", lambda self: (now.append(self.run), update(self))[1])
+    monkeypatch.setattr(
+        trainer.OffPolicyTrainer, "update", lambda self: (now.append(self.run), update(self))[1]
+    )
     finished = run_loop(tmp_path / "run", Chain, agent)
     assert finished.state.updates == 60
     # The tenth update is made in step 14, then every tenth in steps 17, 20 and 24, one of the last 8.

@@ -375,16 +375,16 @@ def test_a_kill_before_the_first_checkpoint_begins_again_without_repeated_rows(t
     start(out=tmp_path / "straight")
 
     def die():
-        from voidrl.training.trainer import Trainer
+        from voidrl.training.trainer import OffPolicyTrainer
 
-        update = Trainer.update
+        update = OffPolicyTrainer.update
 
         def killed(self):
             update(self)
             if self.run.state.steps == 15:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Trainer.update = killed
+        OffPolicyTrainer.update = killed
         start(out=tmp_path / "run")
 
     assert wait(forked(die)) == -signal.SIGKILL

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Aside(Protocol):
-    """Where to compute a loss that changes no weights; the engine may run it concurrently."""
+    """A context for a loss that changes no weights; the engine may run it concurrently."""
 
     def __call__(self, *read: Any) -> AbstractContextManager[None]:
         """Compute there what is inside, which reads these tensors."""

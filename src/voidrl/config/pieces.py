@@ -67,7 +67,7 @@ class SkillConfig(MethodConfig):
 
 @dataclass(frozen=True)
 class OptimizerConfig(PieceConfig):
-    """What representations and learners have in common, beside their learning rates."""
+    """Settings of Adam that representations and learners share."""
 
     adam_eps: Positive = 1e-8
     """Adam's ε, for the weights that this piece trains."""

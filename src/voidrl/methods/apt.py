@@ -42,7 +42,7 @@ class APTConfig(ParticleConfig):
     neighbors: Literal["nearest", "random"] = "nearest"
     """`random`: the paper's ablation."""
     particle: Literal["next", "current"] = "next"
-    """Which state of the transition is scored: s' (the text) or s (the equation)."""
+    """The state of the transition that is scored: s' (the text) or s (the equation)."""
     pool: Count = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
     normalize: Literal["reward_mean", "distance_mean", "distance_variance", "none"] = "reward_mean"
