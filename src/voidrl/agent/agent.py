@@ -34,7 +34,7 @@ from voidrl.system.device import uses_bf16
 from voidrl.types import CHECK, Batch, EnvSpec, Loss, Metrics
 
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
-# Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
+# Most steps of the warm-up from which the skill for a task is selected; of more, some at even distances.
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
 
@@ -381,8 +381,10 @@ class Agent(nn.Module):
         if self.method.skill_dim and not self.task_skill_chosen:
             slots = replay.newest(len(replay))  # all of them: skills were tried one after another
             most = SELECTION_STEPS["pixels" if self.spec.pixels else "vectors"]
-            batch = replay.batch(slots[:: -(-len(slots) // most)], 1, 1.0)
-            latents = rewards.batch_latents(self, batch, rewards.encoded_pool(self, replay))
+            segment = replay.segment(slots[:: -(-len(slots) // most)], 1, 1.0)
+            batch, pool = replay.n_step_batch(segment), rewards.encoded_pool(self, replay)
+            option = rewards.encoded_options(self, replay, segment)
+            latents = rewards.batch_latents(self, batch, pool, option)
             self.task_skill.copy_(self.method.select_skill(batch, latents))
         self.task_skill_chosen.fill_(True)
 

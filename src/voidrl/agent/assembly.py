@@ -1,4 +1,4 @@
-"""The parts of an agent: encoders, which weights get gradients, and their optimizers."""
+"""The parts of an agent: its encoders and its optimizers."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
             trainers |= {"learner"} if is_shared else set()
             trainers |= {*for_method} if effective.has_bonus else set()
         trainers |= {"representation"} if auxiliary else set()
-        trainers -= set() if trains_representation else {"representation"}
+    trainers -= set() if trains_representation else {"representation"}
     return EncoderTraining(frozenset(trainers), trains_representation, is_shared)
 
 

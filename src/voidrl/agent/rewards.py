@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     batch: Batch
     latents: Latents
-    discount: Tensor | None
+    reward_factor: Tensor | None
     """(B,) γ^i, 0 after the end of the episode; None for 1."""
 
 
@@ -76,11 +76,11 @@ def intrinsic_reward(agent: Agent, steps: Sequence[Step]) -> tuple[Tensor, Metri
     """(B,): the sum of the steps' discounted rewards, each normalized; (B, dim) if rewards are vectors.
 
     Moments and metrics are those of the scalar rewards of the first step: only first steps are an unbiased
-    sample, since later ones repeat, with discount 0, at the end of an episode.
+    sample, since later ones repeat, with factor 0, at the end of an episode.
     """
     method, metrics, is_vector = agent.method, Metrics(), agent.reward_dim > 0
     total: Tensor | None = None
-    for batch, latents, discount in steps:
+    for batch, latents, factor in steps:
         raw = method.reward(batch, latents)
         scalar = method.scalar_reward(raw, batch.skill)
         if total is None:
@@ -91,8 +91,8 @@ def intrinsic_reward(agent: Agent, steps: Sequence[Step]) -> tuple[Tensor, Metri
         if is_vector or total is not None:  # next to a task's reward, vectors are contracted
             normalized = agent.normalizer(raw if is_vector else scalar)
         discounted = normalized.float()
-        if discount is not None:
-            discounted = discount.view(-1, *[1] * is_vector) * discounted
+        if factor is not None:
+            discounted = factor.view(-1, *[1] * is_vector) * discounted
         total = discounted if total is None else total + discounted
     assert total is not None
     # Copies: by the time they are logged, the next update may have been scored.
@@ -164,10 +164,10 @@ def rewarded_steps(agent: Agent, replay: Replay, segment: Segment, learner_batch
     obs = replay.observations(segment.states.T.flatten())
     z = cache(lambda: agent.encode(obs).unflatten(0, shape))  # (n + 1, B, dim)
     found = []
-    for i, (batch, discount) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
+    for i, (batch, factor) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
         # All steps of a segment belong to one option.
         latents = Latents(partial(_at, z, i), partial(_at, z, i + 1), pool, option, agent.representation)
-        found.append(Step(batch, latents, discount))
+        found.append(Step(batch, latents, factor))
     return found
 
 

@@ -9,7 +9,7 @@ from voidrl.config.checks import Checked, Count, Limit, NotNegative, Polyak, Pos
 
 PIECES = ("method", "representation", "learner")
 STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
-Trainer = Literal["representation", "method", "learner"]
+EncoderTrainer = Literal["representation", "method", "learner"]
 STACK = Limit(lambda stack: stack in STACKS or ":" in stack, f"{', '.join(STACKS)}, or 'module:Class'")
 Discount = Annotated[float, Limit(lambda value: 0 < value < 1, "a number in (0, 1)")]
 

@@ -22,7 +22,7 @@ from voidrl.config.checks import (
 )
 from voidrl.config.effective import Effective, resolve
 from voidrl.config.environment import EnvConfig
-from voidrl.config.pieces import LearnerConfig, MethodConfig, RepresentationConfig, Trainer
+from voidrl.config.pieces import EncoderTrainer, LearnerConfig, MethodConfig, RepresentationConfig
 
 MAX_SNAPSHOTS = 1000
 Scale = Annotated[
@@ -263,7 +263,7 @@ class Config(Checked):
     share_encoder: Literal["nothing", "stack", "all"] = "nothing"
     """Layers that f and the learner's encoder share: `nothing` (the paper on Atari), the `stack` of
     convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""
-    encoder_trainers: tuple[Trainer, ...] = ()
+    encoder_trainers: tuple[EncoderTrainer, ...] = ()
     """Losses that train the encoder f: any of `representation`, `method` and, where it is shared, `learner`;
     several are added up. (): the representation if it has a loss, together with the learner if it is
     auxiliary; without one, the learner that shares it."""

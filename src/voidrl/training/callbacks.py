@@ -69,7 +69,7 @@ class Callback:
         """After each step of the environments; N of them side by side add up to N to `run.step`."""
 
     def on_row(self, run: RunView) -> str | None:
-        """After `run.row` was logged (`log.log_every_steps`)."""
+        """After `run.row` was logged (`log.log_every_steps`, `log.probe_every_steps`)."""
 
     def on_evaluation(self, run: RunView) -> str | None:
         """After `run.evaluation` (`log.eval_every_steps`)."""
@@ -88,8 +88,8 @@ class Callback:
         """Restore what `state` returned; called before `on_start`."""
 
 
-Hook = Callable[[RunView], Any]
-Callbacks = Sequence[Callback | Mapping[str, Hook]]
+EventFunction = Callable[[RunView], Any]
+Callbacks = Sequence[Callback | Mapping[str, EventFunction]]
 
 
 class CallbackList:
@@ -148,7 +148,7 @@ class CallbackList:
         return notes
 
 
-def _hooks_of(callback: Any) -> Iterator[tuple[str, str, Hook]]:
+def _hooks_of(callback: Any) -> Iterator[tuple[str, str, EventFunction]]:
     """The event, name and function of each hook that a callback overrides."""
     if isinstance(callback, Mapping):
         for event, hook in callback.items():

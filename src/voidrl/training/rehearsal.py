@@ -41,23 +41,22 @@ def rehearse_method(agent: Agent) -> None:
     n, name = agent.config.learner.batch_size, f"method {agent.config.method.name!r}"
     method = copy.deepcopy(agent.method)  # running means must not move
     losses: list[Loss] = []
-    with _rehearsal(agent):
-        batch, latents = _made_up_batch(agent, n)
+    with _rehearsal(agent), agent.precision():
+        batch, latents = _made_up_batch(agent, method, n)
         if ":" in name:
-            losses = [*method.train().losses(batch, latents)]
+            losses = [*(method.train().losses(batch, latents) or ())]
             method.eval()
         with torch.no_grad():
             reward = method.reward(batch, latents)
     for loss in losses:
         _check_loss(agent, method, loss)
     expected = (n, method.reward_dim) if method.reward_dim else (n,)
-    if reward.shape != expected:
-        raise ConfigError(
-            f"{name} gave rewards of shape {tuple(reward.shape)} for {n} transitions: expected {expected}"
-        )
+    if getattr(reward, "shape", None) != expected:
+        given = f"of shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else repr(reward)
+        raise ConfigError(f"{name} gave rewards {given} for {n} transitions: expected {expected}")
 
 
-def _made_up_batch(agent: Agent, n: int) -> tuple[Batch, Latents]:
+def _made_up_batch(agent: Agent, method: Method, n: int) -> tuple[Batch, Latents]:
     spec, device = agent.spec, agent.device
     dtype = torch.uint8 if spec.pixels else torch.float32
     obs = torch.zeros(n, *stored_obs_shape(spec), dtype=dtype, device=device)
@@ -66,7 +65,7 @@ def _made_up_batch(agent: Agent, n: int) -> tuple[Batch, Latents]:
     def z(count: int = n) -> Tensor:
         return torch.randn(count, agent.representation.dim, device=device)
 
-    skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
+    skill = method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
     note = torch.ones(n, agent.note_dim, device=device)
     batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one, one, note)
     option = lambda longest: Option(z(), z(), one, one)  # noqa: E731
@@ -118,10 +117,10 @@ def rehearse_representation(agent: Agent) -> None:
             f"encode of {name} maps {n} observations to {tuple(z.shape)}: expected ({n}, {copied.dim}), "
             f"since its dim is {copied.dim}"
         )
-    if returned is None:
+    if not copied.has_loss:
         return
     fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
-    loss = returned[0] if fits else returned
+    loss = returned[0] if fits and returned else returned
     if not fits or not isinstance(loss, Tensor) or loss.shape not in ((), (n,)):
         given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise ConfigError(

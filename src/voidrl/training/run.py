@@ -1,4 +1,4 @@
-"""A run in training: the objects and counters that the loop, its schedule and its hooks share."""
+"""A run in training: the objects and counters that the loop, its trainer and its hooks share."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class OffPolicyTrainer(Trainer):
 
 def _skill_name(skill: list[float]) -> str:
     """A skill in a sentence: the number of a one-hot vector, else its first values."""
-    if sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]:
+    if len(skill) > 1 and sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]:
         return f"{skill.index(1.0) + 1} of {len(skill)}"
     shown = ", ".join(f"{w:.3g}" for w in skill[:SHOWN_VALUES])
     return f"({shown}{', …' * (len(skill) > SHOWN_VALUES)})"
