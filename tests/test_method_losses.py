@@ -86,3 +86,9 @@ def test_a_rehearsal_changes_nothing():
     before = snapshot(agent.tensors())
     rehearse_method(agent)
     assert not moved(before, agent.tensors())
+
+
+def test_a_reward_without_a_return_is_found_before_training(monkeypatch):
+    monkeypatch.setattr(TwoNetworks, "reward", lambda method, batch, latents: None)
+    with pytest.raises(ConfigError, match="gave rewards None for 16 transitions"):
+        rehearse_method(make_agent(method=TwoNetworks))

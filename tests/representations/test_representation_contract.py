@@ -135,6 +135,7 @@ class Mistaken(Representation):
             "vector": (z.sum(0), {}),
             "alone": z.sum(),
             "detached": (z.detach().sum(), {}),
+            "nothing": None,
             "raises": None,
         }
         return wrong[self.returns] if self.returns != "raises" else z @ z
@@ -155,6 +156,7 @@ class Unminimized(Representation):
     [
         ("vector", r"loss of representation '.*:Mistaken' returned \(15,\): expected a scalar tensor"),
         ("alone", r"returned \(\): expected a scalar tensor, or one loss"),
+        ("nothing", "returned NoneType: expected a scalar tensor"),
         ("detached", "has no gradient: expected one that depends on trainable weights"),
         ("raises", r"failed in `loss`, line \d+ of .* \(RuntimeError.*given made-up transitions"),
         (Narrow, r"encode of representation .* maps 2 observations to \(2, 14\): expected \(2, 15\)"),
