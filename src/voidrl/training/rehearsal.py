@@ -77,9 +77,12 @@ def _check_loss(agent: Agent, method: Method, loss: Loss) -> None:
     name = f"method {agent.config.method.name!r}"
     fits = isinstance(loss, Loss) and isinstance(loss.value, Tensor) and loss.value.numel() == 1
     if not fits or not all(isinstance(each, Tensor) and each.ndim == 0 for each in loss.metrics.values()):
+        value = loss.value if isinstance(loss, Loss) else loss
+        given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(
-            f"losses of {name} yielded {loss!r}: expected Loss(optimizer, value, metrics) with a single "
-            f"number, as a tensor, for the value and for each metric; reduce it, for instance with .mean()"
+            f"losses of {name} yielded {type(loss).__name__} with a value of {given}: expected "
+            f"Loss(optimizer, value, metrics) with a single number, as a tensor, for the value and for each "
+            f"metric; reduce it, for instance with .mean()"
         )
     weights = [p for p in [*method.groups()[require_own_optimizer(agent, loss)]] if p.requires_grad]
     found: tuple[Tensor | None, ...] = ()

@@ -35,11 +35,11 @@ def require_ranks(config: Config, factory: Any, size: int) -> None:
         for kind, n in batches.items()
     ]
     rows += [
-        (num_envs < size, f"env.num_envs = {num_envs}", f"use {size} or more in a new run, or fewer ranks"),
         (is_tensor_env(factory), "an environment object", "pass a function that takes num_envs and device"),
         (learner.on_policy, f"rollouts of learner {learner.name!r}", "use 1 rank, or a learner such as dqn"),
-        (counts, f"the visits of method {method.name!r}", "use 1 rank, or a representation with a loss"),
+        (counts, f"the visits of method {method.name!r}", "use 1 rank, or a representation such as simclr"),
         (chooses, f"fine-tuning of method {method.name!r}", "one chooses a skill for the task; use 1 rank"),
+        (num_envs < size, f"env.num_envs = {num_envs}", f"start a run with {size} or more, or fewer ranks"),
     ]
     for is_refused, what, remedy in rows:
         if is_refused and size > 1:
