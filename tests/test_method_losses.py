@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from helpers import fill_replay, make_agent, moved, snapshot
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, moved, snapshot
 
+from voidrl.agent.assembly import RESERVED_GROUPS
+from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.training.rehearsal import rehearse_method
@@ -13,14 +15,18 @@ from voidrl.types import Loss
 class TwoNetworks(Method):
     """A method with two networks in groups of their names, each with a loss."""
 
-    named, logged = ("fast", "slow"), ("fast_loss", "slow_loss")
+    grouped, named, logged = ("fast", "slow"), ("fast", "slow"), ("fast_loss", "slow_loss")
 
     def __init__(self, spec, config, representation):
         super().__init__(spec, config, representation)
         self.fast, self.slow = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
 
     def groups(self):
-        return {"fast": self.fast.parameters(), "slow": self.slow.parameters()}  # generators, as torch gives
+        networks = zip(self.grouped, (self.fast, self.slow), strict=False)
+        return {name: network.parameters() for name, network in networks}  # generators, as torch gives
+
+    def learning_rate(self, group):
+        return {"fast": 1e-2, "slow": 1e-4}[group]
 
     def losses(self, batch, latents):
         one = torch.ones(1, 1)
@@ -32,11 +38,37 @@ class TwoNetworks(Method):
         return torch.ones(len(batch.action))
 
 
-def test_groups_may_be_generators():
+def test_a_method_may_have_two_optimizers_with_rates_of_their_own():
     agent = make_agent(method=TwoNetworks)
     before = snapshot(agent.tensors())
     agent.update(fill_replay())
-    assert {"method.fast.weight", "method.slow.weight"} <= {*moved(before, agent.tensors())}
+    step = {
+        name: (agent.tensors()[f"method.{name}.weight"] - before[f"method.{name}.weight"]).abs().item()
+        for name in ("fast", "slow")
+    }
+    assert step == pytest.approx({"fast": 1e-2, "slow": 1e-4}, rel=1e-3)  # Adam's first step is its rate
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        (("critic", "slow"), "has 'critic', which is reserved"),
+        (("representation", "slow"), "has 'representation', which is reserved"),
+        (("fast",), r"weight slow\.weight of method .* is in no group"),
+    ],
+)
+def test_groups_that_would_leave_weights_untrained_are_refused(groups, sentence, monkeypatch):
+    monkeypatch.setattr(TwoNetworks, "grouped", groups)
+    with pytest.raises(ConfigError, match=sentence):
+        make_agent(method=TwoNetworks)
+
+
+@pytest.mark.parametrize("name", registry.names("learner"))
+def test_names_of_built_in_optimizers_are_reserved(name):
+    """Or a method would work with one learner and be refused with another."""
+    spec = DISCRETE if registry.find("learner", name).actions != "continuous" else CONTINUOUS
+    method = {"method": "mepol"} if name == "mepol" else {}
+    assert {*make_agent(spec, learner=name, **method).learner.groups()} <= RESERVED_GROUPS
 
 
 @pytest.mark.parametrize(

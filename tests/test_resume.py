@@ -19,7 +19,7 @@ from tiny_weights import NARROW, resnet_weights, write_weights
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import registry
-from voidrl.errors import CheckpointError
+from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.nets import resnet
 from voidrl.runs import checkpoint
 
@@ -179,6 +179,16 @@ def test_a_resume_of_a_complete_run_says_so_and_changes_nothing(tmp_path, capsys
     assert agent.steps == 12
     assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != "log.txt"}
     assert cli.main(["resume", str(run)]) == 0
+
+
+def test_a_complete_run_that_has_lost_rows_is_not_called_complete(tmp_path):
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
+    os.truncate(run / "metrics.jsonl", 100)
+    with pytest.raises(
+        RunFolderError, match=r"metrics\.jsonl holds 100 bytes but the checkpoint was made at"
+    ):
+        voidrl.resume(run)
 
 
 def test_a_total_below_the_steps_taken_trains_nothing(tmp_path, capsys):

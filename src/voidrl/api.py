@@ -213,11 +213,12 @@ def resume(
             state = LoopState(metrics_bytes=0)
         else:
             state = load_run(saved, parts.engine)
+        if is_main:
+            require_rows(folder.path, state.metrics_bytes or 0)
         if state.steps >= resumed.steps:
             say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
         if is_main:
-            require_rows(folder.path, state.metrics_bytes or 0)
             require_disk_space(folder.path, agent)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
