@@ -565,19 +565,6 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     assert _last_score(run, "finetune") is None
 
 
-def test_a_score_is_never_that_of_the_zero_shot_agent(tmp_path):
-    from voidrl.report.scores.score import read_scores
-
-    run = tmp_path / "run"
-    run.mkdir()
-    row = {"step": 0, "phase": "finetune", "eval/return": 7.0, "eval/episodes": 10}
-    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    config = {"env": {"id": "atari/pong"}, "seed": 1, "phase": "finetune", "method": {"name": "apt"}}
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RunFolderError, match="holds no evaluation"):
-        read_scores([run])
-
-
 def test_tuning_does_not_judge_a_trial_by_its_zero_shot_agent(tmp_path, source, scores):
     from types import SimpleNamespace
 

@@ -32,7 +32,6 @@ from voidrl.cli import main as cli
 from voidrl.config import Config, registry, to_json, update
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
-from voidrl.report.scores.score import _kind
 from voidrl.report.videos.video import label_of
 from voidrl.sharing import card
 from voidrl.training import build
@@ -328,9 +327,7 @@ def test_runs_with_a_bonus_are_told_apart():
     assert label_of(plain).startswith("from scratch, ")
     assert label_of(agent).startswith("from scratch + rnd, ")
     record = evaluation_record(agent, "run", Evaluation([1.0], [1], [False]), {"env": "atari/pong"})
-    read = {"phase": "train", "method": {"name": "rnd"}, "bonus": {"coefficient": record["agent"]["bonus"]}}
-    assert _kind(read, "atari/pong") == _kind(to_json(agent.config), "atari/pong") == "scratch + rnd"
-    assert _kind(to_json(plain.config), "atari/pong") == "scratch"
+    assert record["agent"]["bonus"] > 0
     assert default_name(to_json(agent.config), "atari/pong")[1] == "scratch-rnd"
     shown = card._training({"config": to_json(agent.config), "voidrl": "1", "agent_steps": 5}, {}, PIXELS, 7)
     assert shown["phase"].startswith("training from scratch on a reward + ")

@@ -19,7 +19,7 @@ from voidrl.cli import training
 GUIDES = {  # the page with more about a command
     "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
     "experiment": "experiments.md", "video": "video.md", "push": "sharing.md", "doctor": "doctor.md",
-    "demo": "demo.md", "score": "environments/atari.md", "bench": "performance.md",
+    "demo": "demo.md", "bench": "performance.md",
 }  # fmt: skip
 
 

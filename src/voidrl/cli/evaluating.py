@@ -1,8 +1,7 @@
-"""evaluate · score."""
+"""evaluate."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 from voidrl.cli.options import add_player_options, load_agent, make_parser
@@ -83,27 +82,3 @@ def evaluate(argv: list[str]) -> None:
 
 def _print_line(text: str) -> None:
     print(wrap_text(text, indent=9))  # the name of the line takes nine columns
-
-
-def score(argv: list[str]) -> None:
-    """One table of many Atari runs, human-normalized, with intervals: `voidrl score RUN …`."""
-    parser = make_parser("score", score.__doc__)
-    add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="run folders, or files that `voidrl evaluate --json` printed")
-    over = ["seeds", "games", "both"]
-    add("--over", choices=over, default="seeds", help="what the intervals resample (default: seeds)")
-    add("--json", action="store_true", help="print everything as JSON")
-    options = parser.parse_args(argv)
-    from voidrl.report.scores.score import by_game, read_scores
-    from voidrl.report.scores.statistics import summarize
-
-    scores = read_scores(options.runs)
-    summary = summarize(by_game(scores), over=options.over)
-    if options.json:
-        runs = [dataclasses.asdict(one) for one in scores]
-        print(json.dumps({"runs": runs, **dataclasses.asdict(summary)}))
-        return
-    print(wrap_text(summary.table()))
-    steps = sorted({one.steps for one in scores})
-    between = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
-    print(wrap_text(f"{len(scores)} runs of {scores[0].kind!r}, evaluated after {between} steps."))

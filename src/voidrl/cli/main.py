@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from voidrl.cli.bench import bench
 from voidrl.cli.doctor import doctor
-from voidrl.cli.evaluating import evaluate, score
+from voidrl.cli.evaluating import evaluate
 from voidrl.cli.experiment import demo, experiment
 from voidrl.cli.exporting import export
 from voidrl.cli.listing import list_
@@ -54,7 +54,6 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "status": status,
     "report": report,
     "video": video,
-    "score": score,
     "export": export,
     "push": push,
     "list": list_,

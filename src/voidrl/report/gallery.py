@@ -1,4 +1,4 @@
-"""Pictures of a report: maze heat maps, videos of policies, maps of representations.
+"""Pictures of a report: maze heat maps and videos of policies.
 
 They show a few representative runs within a budget that the page states. A picture that could not be made is
 listed with the reason.
@@ -6,8 +6,6 @@ listed with the reason.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,19 +14,16 @@ from typing import Any
 import numpy as np
 
 from voidrl.errors import CheckpointError, ConfigError, VoidrlError
-from voidrl.report import latents, media
+from voidrl.report import media
 from voidrl.report.groups import ArmRuns, source_of, stages_of
-from voidrl.report.latents import LatentMap
 from voidrl.report.outcomes import maze_of
 from voidrl.report.read import Collection, Run
 from voidrl.report.saved import Saved, drop_kept, keep, newest, read_kept, read_visits
 
 MAX_MAZES = 24
 MAX_CLIPS = 12
-MAX_MAPS = 4
-MAX_BYTES = 6_000_000  # all clips and maps together, before base64
+MAX_BYTES = 6_000_000  # all clips together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
-POINTS = 600
 FORMAT = 2  # of the cached files; increase it when they are made or packed differently
 Say = Callable[[str], None]
 
@@ -56,13 +51,13 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Picture:
-    """A video or a map of a representation, or the reason why it is missing."""
+    """A video, or the reason why it is missing."""
 
     title: str
     about: str
     run: str
     content: Any
-    """The bytes of an MP4, or a map as the page's script reads it; None if it is missing."""
+    """The bytes of an MP4; None if it is missing."""
     why_not: str
 
 
@@ -73,13 +68,12 @@ class Gallery:
     heats: list[HeatMap] = field(default_factory=list)
     scenes: list[tuple[str, list[Picture]]] = field(default_factory=list)
     """Titles, and videos that are shown side by side."""
-    maps: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Sentences about omitted media."""
 
 
 def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, with_media: bool) -> Gallery:
-    """Heat maps always, videos and maps with `with_media`."""
+    """Heat maps always, videos with `with_media`."""
     gallery = Gallery()
     checkpoints: dict[Path, Saved] = {}
     for run in collection.runs:
@@ -92,7 +86,6 @@ def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, w
     if with_media:
         cache = _MediaCache(checkpoints, say)
         _add_scenes(gallery, collection.runs, arms, cache)
-        _add_maps(gallery, arms, cache)
     return gallery
 
 
@@ -143,7 +136,7 @@ def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> HeatMap:
 
 
 class _MediaCache:
-    """Makes clips and maps once, caches them in their run folders, and keeps to the size budget."""
+    """Makes clips once, caches them in their run folders, and keeps to the size budget."""
 
     def __init__(self, checkpoints: dict[Path, Saved], say: Say) -> None:
         self._checkpoints = checkpoints
@@ -156,12 +149,6 @@ class _MediaCache:
         name = f"clip-{FORMAT}-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"
         options = {"seconds": CLIP_SECONDS, "height": CLIP_HEIGHT}
         return self._get(name, run, lambda: media.clip(run.path, **options), _check_mp4)
-
-    def map(self, run: Run) -> tuple[dict[str, Any] | None, str]:
-        """A map, or why there is none."""
-        name = f"map-{FORMAT}-{POINTS}-{{}}.json"
-        options = {"points": POINTS, "thumbs": POINTS}
-        return self._get(name, run, lambda: _to_json(latents.latent_map(run.path, **options)), json.loads)
 
     def _get(
         self, name: str, run: Run, make: Callable[[], bytes], load: Callable[[bytes], Any]
@@ -204,7 +191,7 @@ class _MediaCache:
             found = load(data)
             keep(run.path, name, saved.key, data)
         if self._bytes + len(data) > MAX_BYTES:
-            raise ConfigError(f"the limit of {MAX_BYTES / 1e6:g} MB for videos and maps is reached")
+            raise ConfigError(f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached")
         self._bytes += len(data)
         return found
 
@@ -243,31 +230,7 @@ def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], 
         gallery.notes.append(f"The first {MAX_CLIPS} of {total} possible videos are shown.")
 
 
-def _add_maps(gallery: Gallery, arms: Sequence[ArmRuns], cache: _MediaCache) -> None:
-    """Maps of pre-trained agents, or if there are none, of the others."""
-    trained = [arm for arm in arms if arm.counted[0].method != "random" or arm.phase == "train"]
-    wanted = [arm for arm in trained if arm.phase == "pretrain"] or trained
-    for arm in wanted[:MAX_MAPS]:
-        run = arm.counted[0]
-        gallery.maps.append(Picture(arm.name, f"seed {run.seed}", run.name, *cache.map(run)))
-    if len(wanted) > MAX_MAPS:
-        gallery.notes.append(f"The first {MAX_MAPS} of {len(wanted)} possible maps are shown.")
-
-
 def _check_mp4(data: bytes) -> bytes:
     if data[4:8] != b"ftyp":
         raise ValueError("not an MP4")
     return data
-
-
-def _to_json(found: LatentMap) -> bytes:
-    data = {
-        "xy": found.xy.round(4).tolist(),
-        "time": found.time.tolist(),
-        "explained": float(found.explained.sum()),
-        "sprite": base64.b64encode(found.sprite).decode(),
-        "thumb": found.thumb_size,
-        "columns": found.columns,
-        "thumbs": found.thumbs,
-    }
-    return json.dumps(data).encode()

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ from voidrl.system.files import user_path
 from voidrl.system.terminal import output
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
+FIGURE_FORMATS = ("png", "pdf")
+REFRESH_SECONDS = 10.0
 SCRIPTS = ("charts.js", "pictures.js", "page.js")
 MOST_COMMANDS = 60  # on the page
 MOST_OPEN_RUNS = 24  # a longer table of runs is folded
@@ -48,9 +51,8 @@ def write_report(
     *,
     title: str | None = None,
     media: bool = True,
-    form: str | None = None,
     figures: str | Path | None = None,
-    figure_formats: Sequence[str] = ("png", "pdf"),
+    refresh_seconds: float | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Read all runs under `paths` and write a report about them; returns its path.
@@ -59,19 +61,18 @@ def write_report(
         paths: Run folders, or folders that contain some at any depth.
         out: The file to write. An existing file is replaced once the new one is complete.
         title: By default the experiment's title, or the environments.
-        media: Whether to make videos and maps of the representation, which takes most of the time.
-        form: `html`, `md` or `csv`; by default from the extension of `out`.
-        figures: A folder for curves and heat maps drawn by matplotlib; none by default.
-        figure_formats: `png`, `pdf` or another format that matplotlib writes.
+        media: Whether to make videos, which takes most of the time.
+        figures: A folder for curves drawn by matplotlib; none by default.
+        refresh_seconds: The page reloads itself after this time; never by default.
         say: Called with progress messages and notes about skipped parts; by default they go to stderr.
     """
     say = say or output.say
     path = user_path(out)
-    form = _checked_format(path, form)
+    form = _checked_format(path)
     if figures is not None:
         from voidrl.report.figures import require_matplotlib, write_figures
 
-        require_matplotlib(figure_formats)
+        require_matplotlib(FIGURE_FORMATS)
     collection = read_all(paths, say)
     arms = make_arms(collection.runs)
     pictures = Gallery()
@@ -79,18 +80,43 @@ def write_report(
         pictures = gallery.make_gallery(collection, arms, say, with_media=media and form == "html")
     title = title or default_title(collection)
     if form == "html":
-        text = render(collection, arms, pictures, title, paths, media=media)
+        text = render(collection, arms, pictures, title, paths, media=media, refresh_seconds=refresh_seconds)
     else:
         text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
     write_text_atomic(path, text)
     if figures is not None:
         panels, grids = panel_sections(collection), grid_sections(collection)
-        drawn = write_figures(arms, pictures.heats, user_path(figures), figure_formats, panels, grids)
+        drawn = write_figures(arms, pictures.heats, user_path(figures), FIGURE_FORMATS, panels, grids)
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
 
-def _checked_format(path: Path, form: str | None) -> str:
+def watch_report(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    title: str | None = None,
+    media: bool = True,
+    figures: str | Path | None = None,
+    seconds: float = REFRESH_SECONDS,
+) -> Path:
+    """Write the report again whenever runs have changed, until none is running; the last time with media."""
+    say, before = output.say, None
+    while True:
+        collection = read_all(paths, lambda text: None)
+        is_over = not any(run.status == "running" for run in collection.runs)
+        now = [(run.path, run.status, run.steps) for run in collection.runs]
+        if is_over or now != before:
+            options = {"media": media, "figures": figures} if is_over else {"refresh_seconds": seconds}
+            path = write_report(paths, out, title=title, say=lambda text: None, **{"media": False} | options)
+            say(f"report: {path}" + (", complete" if is_over else ""))
+        if is_over:
+            return path
+        before = now
+        time.sleep(seconds)
+
+
+def _checked_format(path: Path) -> str:
     """The format to write; fails before minutes are spent on a report that cannot be written."""
     folder = path.parent
     if path.is_dir():
@@ -103,13 +129,9 @@ def _checked_format(path: Path, form: str | None) -> str:
         raise RunFolderError(
             f"the report cannot be written to {path}: {folder} is read-only; choose another path with -o"
         )
-    form = form or FORMATS.get(path.suffix.lower())
+    form = FORMATS.get(path.suffix.lower())
     if form is None:
-        raise ConfigError(
-            f"{path} cannot be written: expected a name that ends with .html, .md or .csv, or --format"
-        )
-    if form not in FORMATS.values():
-        raise ConfigError(f"format {form!r} cannot be written: expected html, md or csv")
+        raise ConfigError(f"{path} cannot be written: expected a name that ends with .html, .md or .csv")
     return form
 
 
@@ -121,6 +143,7 @@ def render(
     paths: Sequence[str | Path],
     *,
     media: bool,
+    refresh_seconds: float | None = None,
 ) -> str:
     """The page as text."""
     charts = chart_data(arms)
@@ -128,7 +151,6 @@ def render(
     clips = [clip for _, row in pictures.scenes for clip in row]
     data = charts | {
         "heats": [vars(h) | {"name": f"{h.label}, seed {h.seed}, in {h.env_name}"} for h in pictures.heats],
-        "maps": [each.content | {"name": each.title} for each in pictures.maps if each.content],
         "clips": [base64.b64encode(clip.content).decode() for clip in clips if clip.content],
     }
     return render_template(
@@ -154,7 +176,8 @@ def render(
         thinned=charts["thinned"],
         pictures=pictures,
         media=media,
-        missing={"videos": _reasons(clips), "maps": _reasons(pictures.maps)},
+        refresh_seconds=refresh_seconds,
+        missing={"videos": _reasons(clips)},
         probes=probe_tables(collection.runs),
         published=published_tables(collection, arms),
         settings=settings_table(arms),

@@ -57,64 +57,7 @@ function heat(figure) {
   figure.append(readout);
 }
 
-/* Spread observations at the same place around it, like the seeds of a sunflower. */
-function spread(xy) {
-  const there = new Map();
-  return xy.map(([x, y]) => {
-    const key = `${x.toFixed(3)},${y.toFixed(3)}`, before = there.get(key) || 0;
-    there.set(key, before + 1);
-    const radius = 0.0075 * Math.sqrt(before), angle = before * 2.399963;
-    return [x + radius * Math.cos(angle), y + radius * Math.sin(angle)];
-  });
-}
-
-function latents(figure) {
-  const found = DATA.maps[+figure.dataset.map], total = found.xy.length, edge = 0.04;
-  const svg = draw("svg", { viewBox: `${-edge} ${-edge} ${1 + 2 * edge} ${1 + 2 * edge}`, role: "img", "aria-label": `Map of the observations of ${found.name}` });
-  const early = found.time[0], late = Math.max(found.time[total - 1], early + 1);
-  const places = spread(found.xy);
-  const dots = places.map(([x, y], i) =>
-    svg.appendChild(draw("circle", { cx: x, cy: 1 - y, r: 0.0085, style: `fill: ${colorAt("t", (found.time[i] - early) / (late - early))}` })));
-  const picture = make("div", { class: "thumb" }), words = make("p", { class: "readout", "aria-live": "polite" });
-  const [width, height] = found.thumb, scale = width ? 140 / Math.max(width, height) : 0;
-  if (found.sprite) {
-    picture.style.cssText = `width:${width * scale}px;height:${height * scale}px;background-size:${found.columns * width * scale}px auto`;
-    picture.style.backgroundImage = `url(${blobUrl(found.sprite, "image/webp")})`;
-    picture.setAttribute("role", "img");
-  } else picture.hidden = true;
-  const slider = make("input", { type: "range", min: 0, max: total - 1, value: total - 1, "aria-label": `Time in the map of ${found.name}` });
-  let held = false, chosen = -1;
-  const choose = (i, fade) => {
-    if (chosen >= 0) dots[chosen].classList.remove("chosen");
-    chosen = i;
-    dots[i].classList.add("chosen");
-    svg.append(dots[i]);
-    const number = Math.floor((i * found.thumbs) / total);
-    picture.style.backgroundPosition = `${-(number % found.columns) * width * scale}px ${-Math.floor(number / found.columns) * height * scale}px`;
-    picture.setAttribute("aria-label", `Frame at step ${count(found.time[i])}`);
-    words.textContent = `step ${count(found.time[i])}`;
-    slider.value = i;
-    slider.setAttribute("aria-valuetext", `step ${count(found.time[i])}`);
-    dots.forEach((dot, j) => dot.classList.toggle("later", fade && j > i));
-  };
-  const under = (event) => {
-    const box = svg.getBoundingClientRect(), wide = 1 + 2 * edge;
-    const px = ((event.clientX - box.left) / box.width) * wide - edge, py = 1 - (((event.clientY - box.top) / box.height) * wide - edge);
-    let best = 0, least = Infinity;
-    places.forEach(([x, y], i) => { const far = (x - px) ** 2 + (y - py) ** 2; if (far < least) { least = far; best = i; } });
-    return best;
-  };
-  svg.addEventListener("pointermove", (event) => { if (!held) choose(under(event), false); });
-  svg.addEventListener("click", (event) => { const i = under(event); held = !(held && i === chosen); choose(i, false); figure.classList.toggle("held", held); });
-  slider.addEventListener("input", () => { held = true; choose(+slider.value, true); });
-  const ramp = make("div", { class: "ramp", style: `background: linear-gradient(to right, ${[0, 1, 2, 3, 4].map((i) => `var(--t${i})`).join(", ")})` });
-  const ends = make("div", { class: "ends" }, make("span", {}, `step ${count(early)}`), make("span", {}, `step ${count(late)}`));
-  figure.append(make("div", { class: "view" }, svg, make("div", { class: "side" }, picture, make("div", {}, words, slider, ramp, ends))));
-  choose(total - 1, false);
-}
-
 for (const figure of document.querySelectorAll(".heat")) heat(figure);
-for (const figure of document.querySelectorAll(".map")) latents(figure);
 for (const video of document.querySelectorAll("video[data-clip]")) video.src = blobUrl(DATA.clips[+video.dataset.clip], "video/mp4");
 for (const button of document.querySelectorAll(".play")) {
   const videos = [...button.closest(".scene").querySelectorAll("video")];
