@@ -204,46 +204,46 @@ def first_of(*names: str) -> Any:
     return importlib.import_module(f"voidrl.{names[-1]}")
 
 
-def bench(name: str) -> Any:
-    """A module of `voidrl bench`, which was a package of its own until 2026-11-17."""
-    return first_of(f"cli.benchmarks.{name}", f"bench.{name}")
-
-
 def measure(name: str, engine: str, seconds: float) -> None:
     """One line when ready; then one line with updates per second for each line of input."""
     import torch
+    from workloads import WORKLOADS
 
-    from voidrl.agent import Agent
-
-    random_replay, find_peaks = bench("data").random_replay, bench("roofline").find_peaks
-    time_run, update, workloads = bench("timing").time_run, bench("update"), bench("workloads")
     build_config = first_of("training.build", "build").build_config
     devices = first_of("system.device", "device")
-    pick_device, seeded = devices.pick_device, devices.seeded
-    multiples, Subject, update_floor = update.MULTIPLE, update.Subject, update._update_floor  # noqa: N806
 
     output, sys.stdout = sys.stdout, sys.stderr
-    device = pick_device("auto")
-    workloads.find_workloads(name)  # says so where there is none
-    work = workloads.find_workload(name)
-    if work.spec is None:
-        sys.exit(f"workload {name} needs its environment: use another one, or `voidrl bench update {name}`")
+    device = devices.pick_device("auto")
+    work = WORKLOADS[name]
     config = build_config(work.spec, [*work.layers, {"engine": engine}])
-    with seeded(0, device):
-        counted = Agent(work.spec, config, device)
-        sizes = {"config": config.replay, "note_dim": counted.note_dim}
-        replay = random_replay(work.spec, device, counted.method.skill_dim, print, **sizes)
-        subject = Subject(work.spec, config, replay, device, print)
-        floor = update_floor(counted, replay, find_peaks(device)).seconds
-        multiple = multiples[device.type]
+    with devices.seeded(0, device):
+        subject, time_run, multiple = subject_of(work.spec, config, device)
         took = time_run(subject.run, 4 * multiple, device) / 4
         count = max(1, round(seconds / took)) * multiple
         torch.cuda.synchronize() if device.type == "cuda" else None
-        ready = {"start_seconds": subject.start_seconds, "peak_mib": subject.peak_mib, "floor_seconds": floor}
+        ready = {"start_seconds": subject.start_seconds, "peak_mib": subject.peak_mib}
         print(json.dumps(ready), file=output, flush=True)
         for _ in sys.stdin:
             subject.run(multiple)
             print(count / time_run(subject.run, count, device), file=output, flush=True)
+
+
+def subject_of(spec: Any, config: Any, device: Any) -> tuple[Any, Any, int]:
+    """An agent with an engine on random transitions, a clock, and the updates of a launch."""
+    try:
+        speed = importlib.import_module("voidrl.cli.speed")
+    except ModuleNotFoundError:  # until 2026-11-19 these were several modules
+        data, update, timing = (
+            first_of(f"cli.benchmarks.{name}", f"bench.{name}") for name in ("data", "update", "timing")
+        )
+        from voidrl.agent import Agent
+
+        agent = Agent(spec, config, device)
+        sizes = {"config": config.replay, "note_dim": agent.note_dim}
+        replay = data.random_replay(spec, device, agent.method.skill_dim, print, **sizes)
+        subject = update.Subject(spec, config, replay, device, print)
+        return subject, timing.time_run, update.MULTIPLE[device.type]
+    return speed.Updates(spec, config, device, print), speed.time_run, speed.MULTIPLE[device.type]
 
 
 def train(arguments: tuple[str, ...], engine: str) -> None:
@@ -252,7 +252,8 @@ def train(arguments: tuple[str, ...], engine: str) -> None:
 
     output, sys.stdout = sys.stdout, sys.stderr
     loop = first_of("training.loop", "loop").Loop
-    run = loop.run
+    name = "train" if hasattr(loop, "train") else "run"
+    run = getattr(loop, name)
 
     def run_in_turn(self: Any) -> None:
         print(json.dumps({"ready": True}), file=output, flush=True)
@@ -260,7 +261,7 @@ def train(arguments: tuple[str, ...], engine: str) -> None:
             sys.exit("nobody waits for this run")
         run(self)
 
-    loop.run = run_in_turn
+    setattr(loop, name, run_in_turn)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         voidrl(["bench", "train", *arguments, "--engine", engine, "--json", str(result)])
@@ -274,8 +275,7 @@ def show(name: str, versions: dict[str, Any], key: str) -> None:
         if figures is not None:
             rate = figures[key]
             cells.append(f"{version} {rate:8.0f} {'updates' if 'updates' in key else 'steps'}/s")
-            if "floor_seconds" in figures:
-                cells.append(f"{100 * rate * figures['floor_seconds']:.0f} % of the floor")
+            if "start_seconds" in figures:
                 cells.append(f"start {figures['start_seconds']:.0f} s")
             else:
                 cells.append(f"{rate * figures['frames_per_step']:.0f} frames/s")

@@ -1,7 +1,7 @@
 """Updates per second of one agent on ranks: what it costs to be one of them, and what two gain or lose.
 
     python benchmarks/ranks.py discrete --device cuda --seconds 10 --json ranks.json
-    python benchmarks/ranks.py maze --device cpu --seconds 1 --rounds 1
+    python benchmarks/ranks.py vectors --device cpu --seconds 1 --rounds 1
 
 Three ways to update the same agent with the same batch: a process on its own, one that torchrun has started
 as the only rank, and two ranks on the same device with half of the batch each, whose gradients go by gloo.
@@ -20,16 +20,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workloads import WORKLOADS
+
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.cli.benchmarks.data import random_replay
-from voidrl.cli.benchmarks.timing import synchronize, time_run
-from voidrl.cli.benchmarks.update import MULTIPLE, WARMUP
-from voidrl.cli.benchmarks.workloads import find_workload
-from voidrl.config import EnvConfig
+from voidrl.cli.speed import MULTIPLE, WARMUP, random_replay, synchronize, time_run
 from voidrl.engine.engine import Engine
-from voidrl.envs.make import probe_env
-from voidrl.presets.presets import DEMO_ENV
 from voidrl.runs.folder import environment_info
 from voidrl.system.device import pick_device
 from voidrl.training.build import build_config
@@ -43,7 +39,7 @@ MARK = "updates per second: "
 def main() -> None:
     """Print a table, and write its numbers as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("workload", nargs="?", default="maze", help="as in `voidrl bench update`")
+    parser.add_argument("workload", nargs="?", default="vectors", choices=WORKLOADS)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--engine", default="auto", choices=("auto", "eager", "graph", "compile"))
     parser.add_argument("--seconds", type=float, default=5.0, help="of updates in each process")
@@ -91,14 +87,14 @@ def rate_of(way: str, options: argparse.Namespace) -> float:
 def measure(options: argparse.Namespace) -> None:
     """As one rank, or on its own: print the rate of updates."""
     device = pick_device(options.device)
-    workload = find_workload(options.workload)
-    spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
+    workload = WORKLOADS[options.workload]
+    spec = workload.spec
     config = build_config(spec, [*workload.layers, {"engine": options.engine}])
     with dist.process_group(device) as group:
         agent = Agent(spec, config, device)
         dist.broadcast_([*agent.tensors().values()])
-        settings = {"config": config.replay, "note_dim": agent.note_dim}
-        replay = random_replay(spec, device, agent.method.skill_dim, print, **settings)
+        size = agent.method.skill_dim, print, config.replay, agent.note_dim
+        replay = random_replay(spec, device, *size)
         engine = Engine(agent, replay, print)
         kind = device.type
         engine.update(0, WARMUP[kind])

@@ -42,10 +42,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     mark("torch")
+    from workloads import WORKLOADS as KNOWN
+
     from voidrl.agent import Agent
-    from voidrl.cli.benchmarks.data import random_replay
-    from voidrl.cli.benchmarks.timing import synchronize
-    from voidrl.cli.benchmarks.workloads import find_workload
+    from voidrl.cli import speed
+    from voidrl.cli.speed import random_replay, synchronize
     from voidrl.engine.engine import Engine
     from voidrl.system.device import pick_device
     from voidrl.training.build import build_config
@@ -54,20 +55,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     device = pick_device(options.device)
     torch.ones(64, 64, device=device).mm(torch.ones(64, 64, device=device)).sum().item()
     mark("device")
-    workload, name = find_workload(options.workloads[0]), options.engines[0]
-    assert workload.spec is not None, "the maze would have to be made"
+    workload, name = KNOWN[options.workloads[0]], options.engines[0]
     layers = [*workload.layers, {"engine": name}, *([SMALL] if options.small else [])]
     config = build_config(workload.spec, layers)
     agent = Agent(workload.spec, config, device)
     mark("agent")
+    speed.REPLAY_STEPS[device.type] = REPLAY_STEPS
     replay = random_replay(
-        workload.spec,
-        device,
-        agent.method.skill_dim,
-        print,
-        REPLAY_STEPS,
-        config=config.replay,
-        note_dim=agent.note_dim,
+        workload.spec, device, agent.method.skill_dim, print, config.replay, agent.note_dim
     )
     synchronize(device)
     mark("replay")

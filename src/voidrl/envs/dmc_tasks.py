@@ -2,7 +2,7 @@
 
 Models, observations, control steps and time limits are the suite's, so that an agent pre-trained in a
 domain fits all of its tasks. The paper does not give its heights and distances. Ours are out of reach of
-uniform random actions, as measured by benchmarks/dmc_sparse_tasks.py in 1000 episodes of 1000 control steps:
+uniform random actions, as measured in 1000 episodes of 1000 control steps:
 
     task                    goal                             threshold  random's best  its successes
     cheetah_jump_sparse     height of the torso                  1.3 m         0.93 m     0 of 1000

@@ -1,1 +1,0 @@
-"""`voidrl bench`: speed on this machine, compared with what its hardware allows."""

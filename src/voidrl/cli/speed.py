@@ -1,0 +1,323 @@
+"""The measurements of `voidrl bench`: updates on random transitions, environments, and whole runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
+from voidrl.config import Config, ReplayConfig, update
+from voidrl.engine.engine import Engine
+from voidrl.envs.make import make_envs
+from voidrl.envs.vector import Envs
+from voidrl.errors import ConfigError, RunInterrupted
+from voidrl.presets.presets import AGENTS
+from voidrl.replay import Replay, make_replay
+from voidrl.runs.folder import RunFolder
+from voidrl.runs.metrics import read_metrics
+from voidrl.system.device import uses_bf16
+from voidrl.system.threads import cpu_threads
+from voidrl.training import build
+from voidrl.training.layers import layers_for
+from voidrl.training.run import Run
+from voidrl.training.saved_run import LoopState
+from voidrl.training.wiring import make_loop
+from voidrl.types import EnvSpec
+
+REPEATS = 5
+WARMUP = {"cuda": 64, "cpu": 4}  # updates; on CUDA enough to capture every graph
+MULTIPLE = {"cuda": 16, "cpu": 2}  # updates per graph; the period of target updates divides it
+ENV_NUMBERS = (1, 16, 64)
+ACTION_SETS = 64  # drawn in advance and used in turn
+LOG_ROWS = 20  # of a whole run; more rows would mean more host reads than a real run has
+DROPPED_ROWS = 2  # of those with updates: graphs are captured in the first of them
+WAITING = 0.2  # share of its time that a learner waits for environments, above which these are the limit
+
+# The random replay
+REPLAY_ENVS = 16
+REPLAY_STEPS = {"cuda": 4096, "cpu": 512}  # per environment; on CUDA more frames than the caches hold
+ENTRIES = {"cuda": 2**20, "cpu": 2**14}  # of a prioritized replay, of which each batch reads all priorities
+EPISODE_STEPS = 250
+DISTINCT_FRAMES = 64  # drawing all frames would dominate the set-up
+
+Say = Callable[[str], None]
+Rows = Iterator[dict[str, Any]]
+
+
+# Updates
+
+
+class Updates:
+    """An agent with an engine and a replay of random transitions, warmed up."""
+
+    def __init__(self, spec: EnvSpec, config: Config, device: torch.device, say: Say) -> None:
+        counts_memory = device.type == "cuda"
+        self.agent, self.device = Agent(spec, config, device), device
+        self.replay = random_replay(
+            spec, device, self.agent.method.skill_dim, say, config.replay, self.agent.note_dim
+        )
+        synchronize(device)
+        if counts_memory:
+            torch.cuda.reset_peak_memory_stats(device)
+        before, start = torch.cuda.memory_allocated(device) if counts_memory else 0, time.perf_counter()
+        self.engine = Engine(self.agent, self.replay, say)
+        self.updates = 0
+        self.run(WARMUP[device.type])
+        synchronize(device)
+        self.start_seconds = time.perf_counter() - start
+        peak = torch.cuda.max_memory_allocated(device) - before if counts_memory else None
+        self.peak_mib = None if peak is None else peak / 2**20
+
+    def run(self, count: int) -> None:
+        """Run the next `count` updates."""
+        self.engine.update(self.updates, count)
+        self.updates += count
+
+    def rates(self, seconds: float) -> list[float]:
+        """Updates per second in each repeat; `seconds` are for all of them."""
+        multiple = MULTIPLE[self.device.type]
+        self.run(multiple)
+        count = multiple
+        while (elapsed := time_run(self.run, count, self.device)) < seconds / REPEATS / 8:
+            count *= 4
+        count = max(1, math.ceil(count * seconds / REPEATS / elapsed / multiple)) * multiple
+        return [count / time_run(self.run, count, self.device) for _ in range(REPEATS)]
+
+
+def update_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
+    """Updates per second of the agent that `voidrl pretrain` would train."""
+    probed, config = _configured(options, {}, say)
+    if config.learner.on_policy:
+        raise ConfigError(
+            f"updates of learner {config.learner.name!r} cannot be measured alone, they take whole rollouts: "
+            f"use `voidrl bench train {options.env}`"
+        )
+    with cpu_threads(device, update_gflop(probed.spec, config), say=say):
+        updates = Updates(probed.spec, config, device, say)
+        rates = updates.rates(options.seconds)
+        with closing(updates.engine):
+            yield {
+                "env": options.env,
+                "engine": updates.engine.mode,
+                "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
+                "cpu_threads": torch.get_num_threads(),
+                "start_seconds": updates.start_seconds,
+                "peak_mib": updates.peak_mib,
+                **_figures("updates_per_second", rates),
+            }
+
+
+def random_replay(
+    spec: EnvSpec, device: torch.device, skill_dim: int, say: Say, config: ReplayConfig, note_dim: int = 0
+) -> Replay:
+    """A replay with episodes of about `EPISODE_STEPS`, half of them terminated."""
+    rng, steps = np.random.default_rng(0), REPLAY_STEPS[device.type]
+    capacity = (steps + 1) * REPLAY_ENVS
+    if config.priority_exponent:
+        capacity = max(capacity, ENTRIES[device.type])
+    config = dataclasses.replace(config, capacity_steps=capacity, device="auto")
+    replay = make_replay(config, spec, REPLAY_ENVS, skill_dim, device, say, note_dim)
+    shape = (DISTINCT_FRAMES, REPLAY_ENVS, *spec.stored_shape)
+    frames: np.ndarray
+    if spec.pixels:
+        frames = rng.integers(0, 256, shape, dtype=np.uint8)
+    else:
+        frames = rng.standard_normal(shape, dtype=np.float32)
+    action = random_actions(spec, rng, (steps, REPLAY_ENVS))
+    reward = rng.standard_normal((steps, REPLAY_ENVS), dtype=np.float32)
+    ended = rng.random((steps, REPLAY_ENVS)) < 1 / EPISODE_STEPS
+    terminated = ended & (rng.random((steps, REPLAY_ENVS)) < 0.5)
+    skill = torch.randn(REPLAY_ENVS, skill_dim, device=device)
+    replay.reset(frames[0])
+    for t in range(steps):
+        after = frames[(t + 1) % len(frames)]
+        replay.add(action[t], reward[t], terminated[t], ended[t] & ~terminated[t], after, skill)
+    return replay
+
+
+# Environments
+
+
+def env_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
+    """Steps per second with random actions and no agent, for each number of environments."""
+    for number in options.num_envs or ENV_NUMBERS:
+        env = {"num_envs": number} | ({"backend": options.backend} if options.backend else {})
+        probed, config = _configured(options, {"env": env}, say)
+        with closing(make_envs(config.env, probed.factory, device=str(device))) as envs:
+            yield {
+                "env": options.env,
+                "backend": config.env.backend,
+                "num_envs": number,
+                "frames_per_step": envs.frames_per_step,
+                **_figures("steps_per_second", _stepping(envs, options.seconds, device)),
+            }
+
+
+def _stepping(envs: Envs, seconds: float, device: torch.device) -> list[float]:
+    """Steps per second in each repeat, without those in which an environment resets."""
+    drawn = random_actions(envs.spec, np.random.default_rng(0), (ACTION_SETS, envs.num_envs))
+    # Where a policy would choose them.
+    actions = cycle(torch.from_numpy(drawn).to(device) if envs.takes_tensors else drawn)
+    envs.reset(0)
+    for _ in range(8):
+        envs.step(next(actions))
+    ended = np.zeros(envs.num_envs, bool)
+    rates = []
+    for _ in range(REPEATS):
+        steps, start = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < seconds / REPEATS or not steps:
+            result = envs.step(next(actions))
+            steps += envs.num_envs - int(ended.sum())
+            ended = result.ended & ~ended
+        rates.append(steps / elapsed)
+    return rates
+
+
+def random_actions(spec: EnvSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform random actions: `shape` integers, or vectors in [−1, 1]."""
+    if spec.discrete:
+        return rng.integers(spec.num_actions, size=shape)
+    return rng.uniform(-1, 1, (*shape, spec.action_dim)).astype(np.float32)
+
+
+# Whole runs
+
+
+def run_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
+    """A run in a temporary folder, without evaluations, and what limits it."""
+    steps = options.steps
+    log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
+    log |= {"eval_every_steps": 0, "eval_episodes": 0, "probe_every_steps": 0, "tensorboard": False}
+    changes: dict[str, Any] = {"steps": steps, "log": log}
+    if options.num_envs:
+        changes["env"] = {"num_envs": options.num_envs[0]}
+    if options.updates_per_step is not None:
+        changes["updates_per_step"] = options.updates_per_step
+    probed, config = _configured(options, changes, say)
+    config = update(config, {"warmup_steps": min(config.warmup_steps, steps // 4)})  # not measured
+    if steps < (least := 2 * LOG_ROWS * config.env.num_envs):
+        raise ConfigError(
+            f"--steps {steps} cannot be used with {config.env.num_envs} environments: expected at least "
+            f"{least}, since the first ones do not count"
+        )
+    with tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder:
+        with (
+            build.assemble(config, probed.factory, say) as parts,
+            RunFolder.create(Path(folder) / "run") as home,
+        ):
+            engine, frames = parts.engine.mode, parts.envs.frames_per_step
+            try:
+                make_loop(Run(parts.engine, parts.envs, home, LoopState())).train()
+            except RunInterrupted:
+                raise KeyboardInterrupt from None  # there is nothing to resume
+        found = steady_rates(read_metrics(home.path))
+    yield {
+        "env": options.env,
+        "engine": engine,
+        "num_envs": config.env.num_envs,
+        "frames_per_step": frames,
+        "updates_per_step": config.updates_per_step,
+        "frames_per_second": found["steps_per_second"] * frames,
+        **found,
+        "limit": limit(found["learner_waits"]),
+    }
+
+
+def limit(waits: float) -> str:
+    """Which part of a run limits it, given the share of time for which the learner waits."""
+    share = f"the learner waits for environments {waits:.0%} of the time"
+    if waits > WAITING:
+        return f"Environments limit this run: {share}. Try more --num-envs, or `voidrl bench env`."
+    return f"Updates limit this run: {share}. Try fewer --updates-per-step, or another --engine."
+
+
+def steady_rates(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rates over the log rows after the warm-up and the first updates."""
+    spans = [
+        (row["step"] - before["step"], row)
+        for before, row in pairwise([{"step": 0, "updates": 0}, *rows])
+        if row["updates"] > before["updates"]
+    ][DROPPED_ROWS:]
+    if not spans:
+        raise ConfigError("the run ended before its rates were steady: use more --steps")
+    seconds = [steps / row["time/steps_per_second"] for steps, row in spans]
+    total = sum(seconds)
+    rates = [row["time/steps_per_second"] for _, row in spans]
+
+    def mean(name: str) -> float:
+        return float(sum(row[name] * time for (_, row), time in zip(spans, seconds, strict=True)) / total)
+
+    return {
+        "steps": sum(steps for steps, _ in spans),
+        "seconds": total,
+        "steps_per_second": mean("time/steps_per_second"),
+        "steps_per_second_min": min(rates),
+        "steps_per_second_max": max(rates),
+        "updates_per_second": mean("time/updates_per_second"),
+        "learner_waits": mean("time/learner_waits"),
+    }
+
+
+# Shared
+
+
+def _configured(
+    options: Namespace, changes: Mapping[str, Any], say: Say, preset: str | None = None
+) -> tuple[build.Probed, Config]:
+    """The environment and the config that `voidrl pretrain`, or for an agent `voidrl train`, would take."""
+    preset = preset or options.preset
+    own = {"engine": options.engine, "precision": options.precision, "device": options.device}
+    phase, named = "train" if preset in AGENTS else "pretrain", {"method": options.method}
+    layers = layers_for(options.env, phase, preset, {**changes, **own}, named if options.method else {})
+    probed = build.probe(options.env, layers)
+    config = build.config_for(probed, layers)
+    if preset is None and (note := build.cpu_preset_note(options.env, probed.spec, config)):
+        if options.what != "env":
+            say(note)
+        return _configured(options, changes, say, build.CPU_PRESET)
+    return probed, config
+
+
+def _figures(key: str, rates: list[float]) -> dict[str, Any]:
+    """The median, the slowest and the fastest repeat, and all of them."""
+    return {
+        key: statistics.median(rates),
+        f"{key}_min": min(rates),
+        f"{key}_max": max(rates),
+        f"{key}_repeats": rates,
+    }
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all queued work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_run(run: Callable[[int], object], count: int, device: torch.device) -> float:
+    """Seconds that `run(count)` takes."""
+    synchronize(device)
+    start = time.perf_counter()
+    run(count)
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+MEASURES: dict[str, Callable[[Namespace, torch.device, Say], Rows]] = {
+    "update": update_rates,
+    "env": env_rates,
+    "train": run_rates,
+}
