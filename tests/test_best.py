@@ -1,6 +1,5 @@
 """Fine-tuning says how it began and ended, keeps its best agent, and warns when it loses what was learned."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -14,14 +13,11 @@ from tiny_runs import Walk, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
-from voidrl.config import Config, FinetuneConfig
-from voidrl.envs.make import make_envs
 from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
 from voidrl.runs import checkpoint
-from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation, zero_shot
+from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation
 from voidrl.training import best, collecting, evaluating
-from voidrl.training.evaluation import Evaluation, evaluate_agent, run_seed
-from voidrl.training.metrics.health import ReturnMonitor
+from voidrl.training.evaluation import Evaluation, run_seed
 
 START = 16  # steps of pre-training
 
@@ -97,25 +93,16 @@ def test_evaluations_change_nothing_in_training(tmp_path, source):
 
 
 def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, source, monkeypatch):
-    asked, made = [], []
-    evaluate, make_envs = evaluating.evaluate_agent, voidrl.training.build.make_envs
+    asked, evaluate = [], evaluating.evaluate_agent
 
     def told(agent, envs, episodes, seed, **options):
         asked.append((agent.steps - START, episodes))
         return evaluate(agent, envs, min(episodes, 2), seed, **options)
 
-    def counted(*args, **options):
-        made.append(args[2] if options.get("evaluation") else 0)  # how many
-        return make_envs(*args, **options)
-
     monkeypatch.setattr(evaluating, "evaluate_agent", told)
-    monkeypatch.setattr(voidrl.training.build, "make_envs", counted)
-    many = {"log.eval_episodes": 12, "env.num_envs": 15}
-    voidrl.finetune(source, Walk, steps=45, out=tmp_path / "a", config={**many, "log.eval_every_steps": 30})
+    config = {"log.eval_episodes": 12, "env.num_envs": 15, "log.eval_every_steps": 30}
+    voidrl.finetune(source, Walk, steps=45, out=tmp_path / "a", config=config)
     assert asked == [(0, 10), (30, 12), (45, 10)]
-    assert made == [0, 12]  # those of evaluations are kept open
-    voidrl.finetune(source, Walk, steps=15, out=tmp_path / "b", config=many)
-    assert made[2:] == [0, 10, 10]  # opened for each
 
 
 def test_a_task_without_end_is_cut(tmp_path, source):
@@ -124,27 +111,6 @@ def test_a_task_without_end_is_cut(tmp_path, source):
     first, last = (row for row in rows(run) if "eval/return" in row)
     assert (first["eval/length"], first["eval/episodes"]) == (12, 1)  # one of two, as long as the run
     assert (last["step"], last["eval/length"]) == (12, 12)
-
-
-def test_a_cut_episode_counts_and_is_the_last_of_its_environment(source):
-    class Slower(Walk):
-        """Episodes of 2, 4, 6, … steps, each of which is rewarded by 1."""
-
-        def __init__(self):
-            super().__init__(length=0)
-
-        def reset(self, **options):
-            self.length += 2
-            return super().reset(**options)
-
-        def step(self, action):
-            obs, _, *ends, info = super().step(action)
-            return obs, 1.0, *ends, info
-
-    for cut, lengths in (({}, [2, 4, 6, 8]), ({"max_episode_steps": 5}, [2, 4, 5])):
-        envs = make_envs(source.config.env, Slower, 1, evaluation=True)
-        result = evaluate_agent(source, envs, 4, 0, **cut)
-        assert result.returns == result.lengths == lengths
 
 
 def test_evaluation_json_has_all_three_and_is_no_result_of_an_experiment(tmp_path, source, scores, capsys):
@@ -236,13 +202,6 @@ def test_the_zero_shot_agent_plays_the_task_of_the_run(tmp_path, source, scores)
     voidrl.finetune(agent, steps=8, out=tmp_path / "again")
 
 
-def test_the_first_row_of_a_run_without_zero_shot_is_not_taken_for_one(tmp_path):
-    row = {"step": 10, "eval/return": 7.0, "eval/return_std": 1.0, "eval/episodes": 10}
-    for step, expected in (10, None), (0, EvaluationSummary(0, 7.0, 1.0, 10, None)):
-        (tmp_path / "metrics.jsonl").write_text(json.dumps({**row, "step": step}) + "\n")
-        assert zero_shot(tmp_path) == expected
-
-
 def killed(call, monkeypatch, at):
     """Run `call` in another process, which is killed once it has taken `at` steps."""
     child = os.fork()
@@ -266,7 +225,6 @@ def killed(call, monkeypatch, at):
 @pytest.mark.parametrize(
     ("at", "given", "then", "end"),
     [
-        (3, {0: 1, 25: 9}, 0, 25),
         (27, {0: 1, 25: 9, 30: 8}, 25, 25),  # one that no checkpoint knows
         (27, {0: 1, 5: 9, 25: 8}, 5, 5),  # one of before the checkpoint
     ],
@@ -290,29 +248,6 @@ def test_a_killed_run_ends_with_the_same_best_agent(
     both = [json.loads((run / "evaluation.json").read_text()) for run in (straight, dead)]
     for name in ("adaptation", "mean_return"):
         assert both[0][name] == both[1][name]
-
-
-def test_a_run_that_is_resumed_differently_keeps_the_best_of_both_pasts(
-    tmp_path, source, scores, monkeypatch
-):
-    scores |= {0: 1, 25: 9}
-    config = {"log.eval_every_steps": 5}
-    tune = lambda: voidrl.finetune(source, Walk, steps=40, out=tmp_path / "run", config=config)  # noqa: E731
-    killed(tune, monkeypatch, 27)
-    scores |= {22: 8, 24: 10, 25: 0}
-    voidrl.resume(tmp_path / "run", env=Walk, config={"log.eval_every_steps": 2})
-    assert kept(tmp_path / "run") == [START + 24]  # and not the later one of the lost part
-
-
-def test_an_extended_run_drops_the_evaluation_of_its_former_end(tmp_path, source):
-    run = tmp_path / "run"
-    voidrl.finetune(source, Walk, steps=20, out=run)
-    assert [*evaluations(run)] == [0, 20]
-    first = rows(run)[0]
-    voidrl.resume(run, steps=40, env=Walk)
-    assert [*evaluations(run)] == [0, 40]  # as if it had been longer all along
-    assert rows(run)[0] == first
-    assert read_evaluation(run / "evaluation.json")["agent"]["steps"] == 40
 
 
 def test_weights_that_are_not_finite_are_never_the_best(tmp_path, source, scores, monkeypatch):
@@ -362,7 +297,7 @@ def task(tmp_path_factory):
     return root / "run"
 
 
-def test_every_command_that_loads_an_agent_takes_the_best(task, tmp_path, monkeypatch, capsys):
+def test_commands_that_load_an_agent_take_the_best(task, tmp_path, monkeypatch, capsys):
     loaded, load = [], voidrl.api.load
 
     def told(*args, **options):
@@ -375,27 +310,15 @@ def test_every_command_that_loads_an_agent_takes_the_best(task, tmp_path, monkey
     for words in (
         ["evaluate", name, "--episodes", "1"],
         ["export", name, "--to", "torch", "--out", "policy.pt2"],
-        ["probe", name, "--steps", "400", "--num-envs", "3", "--json", "-"],
         ["finetune", name, "--steps", "6", "--out", "again"],
         ["push", name, "somebody/agent", "--dry-run"],
     ):
-        for more, steps in ([], 20), (["--best"], 10):
-            loaded.clear()
-            extra = ["--force"] if words[0] == "export" else ["--overwrite"] if words[0] == "finetune" else []
-            assert cli.main([*words, *extra, *more]) == 0, capsys.readouterr().err
-            assert [agent.steps for agent in loaded] == [START + steps], words
-    said = capsys.readouterr().out
-    assert "during training, after step 10" in said  # the card has the evaluation of the best agent
-    assert cli.main(["export", name, "--to", "npz", "--best"]) == 2
-    assert "--best is for policies" in capsys.readouterr().err
+        loaded.clear()
+        assert cli.main([*words, "--best"]) == 0, capsys.readouterr().err
+        assert [agent.steps for agent in loaded] == [START + 10], words
+    capsys.readouterr()
     assert cli.main(["evaluate", str(task.parent / "source"), "--best"]) == 2
     assert "has no best agent, only fine-tuning keeps one: leave out --best" in capsys.readouterr().err
-
-
-def test_a_probe_of_the_best_agent_is_not_written_as_that_of_the_run(task, capsys):
-    assert cli.main(["probe", str(task), "--steps", "400", "--num-envs", "3", "--best"]) == 0
-    assert not (task / "probe.json").exists()
-    capsys.readouterr()
 
 
 # What the user reads
@@ -427,19 +350,6 @@ def test_the_closing_line(tmp_path, source, scores, capsys, given, line, advice)
     assert line in (run / "log.txt").read_text()
 
 
-def test_the_closing_line_of_the_command(task, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(evaluating, "evaluate_agent", lambda agent, *args, **options: Evaluation(
-        [float(agent.steps == START + 20)] * 2, [6] * 2, None
-    ))  # fmt: skip
-    assert cli.main(["finetune", str(task), "--steps", "6", "--out", str(tmp_path / "run")]) == 0
-    *_, line, advice = capsys.readouterr().err.splitlines()
-    assert line == "zero-shot 1.00 → best 1.00 (step 0) → last 0.00"
-    assert advice == (
-        f"the last agent is behind the best one: use the best with --best, as in "
-        f"`voidrl evaluate {tmp_path / 'run'} --best`"
-    )
-
-
 def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, capsys):
     stop = {"on_step": lambda run: voidrl.STOP if run.step >= 8 else None}
     voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", callbacks=[stop])
@@ -463,71 +373,6 @@ def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, 
 )
 def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
     assert best.is_behind(last, first) is behind
-
-
-# The warning
-
-
-def feed(monitor, returns, zero_shot, *, every=100, episodes=10, updates=1):
-    said = []
-    for number, value in enumerate(returns, 1):
-        row = {"updates": updates, "episodes": number * episodes}
-        row |= {} if value is None else {"episode/return": value}
-        said += monitor.check(number * every, row, zero_shot)
-    return said
-
-
-def monitor(steps=1000):
-    return ReturnMonitor(Config(steps=steps, finetune=FinetuneConfig(heads="random")))
-
-
-def test_the_warning_names_both_returns_and_the_remedy_and_comes_once():
-    (said,) = feed(monitor(), [1.0, 0.1, 0.3, 0.1, 0.1], summary(1.0, 0.1))
-    assert said == (
-        "warning at step 300: training episodes return 0.2 on average since step 100, well below the 1 of "
-        "the pre-trained agent (zero-shot); the best agent so far is kept, use it with --best or load(…, "
-        "best=True), or try another finetune.heads ('random' now)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("returns", "zero_shot", "warns"),
-    [
-        ([0.8] * 9, summary(1.0), False),  # exploration costs something
-        ([0.7] * 9, summary(1.0), True),
-        ([0.7] * 9, summary(1.0, 0.2), False),  # within two standard deviations
-        ([-130] * 9, summary(-100.0), True),
-        ([-120] * 9, summary(-100.0), False),
-        ([0.1, 0.9] * 5, summary(1.0), False),  # never for long
-        ([0.1, 0.1, None, 0.1], summary(1.0), True),  # no episode ended in between
-        ([-1.0] * 9, summary(0.0), False),  # nothing has a scale
-        ([-1.0] * 9, summary(0.0, 0.1), True),
-    ],
-)
-def test_when_it_comes(returns, zero_shot, warns):
-    assert bool(feed(monitor(), returns, zero_shot)) is warns
-
-
-def test_it_waits_for_a_tenth_of_the_run_for_ten_episodes_and_for_updates():
-    low = summary(1.0)
-    # The first row of a process may be of the warm-up, or of the time before a resume.
-    assert not feed(monitor(steps=10_000), [0.0] * 10, low)
-    assert feed(monitor(steps=10_000), [0.0] * 11, low)
-    assert not feed(monitor(), [0.0] * 10, low, episodes=1)
-    assert feed(monitor(), [0.0] * 11, low, episodes=1)
-    assert not feed(monitor(), [0.0] * 9, low, updates=0)
-
-
-def test_a_run_that_loses_what_it_had_warns_and_a_healthy_one_does_not(tmp_path, source, scores, capsys):
-    config = {"log.log_every_steps": 20, "log.checkpoint_every_steps": 1000}
-    voidrl.finetune(source, Walk, steps=100, out=tmp_path / "healthy", config=config)
-    assert "well below" not in capsys.readouterr().err
-    scores[0] = 1000.0
-    voidrl.finetune(source, Walk, steps=100, out=tmp_path / "lost", config=config)
-    said = capsys.readouterr().err
-    assert said.count("well below the 1e+03 of the pre-trained agent") == 1
-    assert "warning at step 80:" in said  # after ten episodes that began with updates
-    assert "well below" in (tmp_path / "lost" / "log.txt").read_text()
 
 
 # Those who read runs
@@ -574,13 +419,3 @@ def test_tuning_does_not_judge_a_trial_by_its_zero_shot_agent(tmp_path, source, 
     agent = voidrl.finetune(source, Walk, steps=12, out=tmp_path / "run", config={"log.eval_every_steps": 10})
     found = _values(SimpleNamespace(config=agent.config), "eval/return", tmp_path / "run")
     assert found == [(10, 5.0), (12, 0.0)]
-
-
-def test_the_disk_has_room_for_the_best_agent(source):
-    from voidrl.training.disk import checkpoint_bytes
-
-    def needed(phase):
-        config = dataclasses.replace(source.config, phase=phase, steps=10**6)
-        return checkpoint_bytes(config, source.spec, 0, 12_345, count=1)
-
-    assert needed("finetune") - needed("train") == 12_345

@@ -8,7 +8,7 @@ from voidrl.agent.assembly import RESERVED_GROUPS
 from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
-from voidrl.training.rehearsal import rehearse_method
+from voidrl.training.rehearsal import rehearse
 from voidrl.types import Loss
 
 
@@ -110,17 +110,17 @@ def test_mistakes_in_losses_are_found_before_training(mistake, monkeypatch):
     make, sentence = MISTAKES[mistake]
     monkeypatch.setattr(TwoNetworks, "losses", lambda method, batch, latents: iter([make(method)]))
     with pytest.raises(ConfigError, match=sentence):
-        rehearse_method(make_agent(method=TwoNetworks))
+        rehearse(make_agent(method=TwoNetworks))
 
 
 def test_a_rehearsal_changes_nothing():
     agent = make_agent(method=TwoNetworks)
     before = snapshot(agent.tensors())
-    rehearse_method(agent)
+    rehearse(agent)
     assert not moved(before, agent.tensors())
 
 
 def test_a_reward_without_a_return_is_found_before_training(monkeypatch):
     monkeypatch.setattr(TwoNetworks, "reward", lambda method, batch, latents: None)
     with pytest.raises(ConfigError, match="gave rewards None for 16 transitions"):
-        rehearse_method(make_agent(method=TwoNetworks))
+        rehearse(make_agent(method=TwoNetworks))

@@ -17,7 +17,6 @@ from voidrl.nets.observations import input_shape, stored_obs_shape, symlog, unpa
 from voidrl.probing.features import encode_states
 from voidrl.replay import Replay
 from voidrl.replay.sizes import slot_bytes
-from voidrl.training.rehearsal import rehearse_method
 from voidrl.types import EnvSpec, Frames, Layout
 
 MIXED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4)
@@ -143,7 +142,6 @@ def test_every_method_trains_on_mixed_observations(name, kind):
     agent = make_agent(spec, method=small_method(name), learner__n_step=2, finetune__warmup_steps=9)
     sizes = {"skill_dim": agent.method.skill_dim, "note_dim": agent.note_dim}
     replay = fill_replay(spec, steps=20, **sizes)
-    rehearse_method(agent)
     obs, env = replay.observations(replay.sample(4)), torch.arange(4)
     agent.method.begin(obs, env, agent.representation)
     agent.method.observe(obs, torch.zeros(4, agent.method.skill_dim), env, agent.representation)

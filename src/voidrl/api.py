@@ -35,7 +35,7 @@ from voidrl.training.disk import require_disk_space
 from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
-from voidrl.training.rehearsal import rehearse_method, rehearse_representation
+from voidrl.training.rehearsal import rehearse
 from voidrl.training.saved_run import LoopState, begin_stream, load_run
 
 if TYPE_CHECKING:
@@ -381,8 +381,7 @@ def _start(
             agent.steps = pretrained.steps
             if Explorer.is_needed(config):
                 engine.explorer = Explorer.copy_of(pretrained, agent.device)
-        rehearse_representation(agent)
-        rehearse_method(agent)
+        rehearse(agent)
         _begin(engine)
         if note := starting.short_run_note(agent):
             notes.append(note)

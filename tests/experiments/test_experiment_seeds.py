@@ -234,10 +234,8 @@ def test_what_adapts_pretrained_weights_is_named():
     assert tuned.phase == "finetune"
     rates = {"finetune.encoder_learning_rate": 1e-6, "finetune.first_layer_learning_rate": 0.0}
     off = {"adapt": False, "warmup_steps": 0}
-    tuned = update(tuned, {"finetune": off, "finetune.explorer": 0.1, **rates})
+    tuned = update(tuned, {"finetune": off, **rates})
     assert [*adaptations(tuned)] == [
-        "after the warm-up the pre-trained policy acts in stretches of about 50 steps, which begin with "
-        "probability 0.1; from scratch there are none",
         "the pre-trained encoder has learning rate 1e-06; from scratch it has 0.00025, as all weights",
         "the pre-trained first layer of the heads is frozen; from scratch it has 0.00025, as all weights",
     ]

@@ -13,7 +13,7 @@ from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
 from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
-from voidrl.training.rehearsal import rehearse_method
+from voidrl.training.rehearsal import rehearse
 from voidrl.types import EnvSpec
 
 STATES = 4
@@ -263,5 +263,5 @@ def test_rewards_of_another_width_are_refused_before_training():
             return batch.next_obs[:, 0]
 
     with pytest.raises(ConfigError, match=r"rewards of shape \(16,\) for 16 transitions: expected \(16, 2\)"):
-        rehearse_method(make_agent(DISCRETE, method=Narrow))
-    rehearse_method(pair())
+        rehearse(make_agent(DISCRETE, method=Narrow))
+    rehearse(pair())

@@ -227,7 +227,7 @@ class Agent(nn.Module):
         representation.train()
         if "representation" not in self.encoder_trainers and representation.encoder is not None:
             representation.encoder.eval()  # the loss trains the heads only
-        loss, metrics = representation.loss(views)
+        loss, metrics = require_loss(config.name, representation.loss(views), len(segment.slots))
         representation.eval()
         if loss.ndim:  # of each transition
             if weight is not None and representation.raises_priority:
@@ -313,7 +313,14 @@ class Agent(nn.Module):
     @torch.no_grad()
     def encode(self, obs: Tensor) -> Tensor:
         """The representation of observations, (B, dim)."""
-        return self.representation.encode(obs).float()
+        z = self.representation.encode(obs).float()
+        if z.shape != (len(obs), self.representation.dim):
+            raise ConfigError(
+                f"encode of representation {self.config.representation.name!r} maps {len(obs)} observations "
+                f"to {tuple(z.shape)}: expected ({len(obs)}, {self.representation.dim}), since its dim is "
+                f"{self.representation.dim}"
+            )
+        return z
 
     def set_progress(self, run_steps: int) -> None:
         """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""
@@ -492,3 +499,21 @@ class Agent(nn.Module):
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Start fine-tuning from a pre-trained agent's weights."""
         transfer.load_pretrained(self, tensors)
+
+
+def require_loss(name: str, returned: Any, n: int) -> tuple[Tensor, Metrics]:
+    """What a representation's `loss` of n transitions returned, if that can be minimized."""
+    fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)
+    loss = returned[0] if fits else returned
+    if not fits or not isinstance(loss, Tensor) or loss.shape not in ((), (n,)):
+        given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(
+            f"loss of representation {name!r} returned {given}: expected a scalar tensor, or one loss for "
+            f"each transition, and a dictionary of metrics"
+        )
+    if not loss.requires_grad:
+        raise ConfigError(
+            f"loss of representation {name!r} has no gradient: expected one that depends on trainable "
+            f"weights; look for .detach() or torch.no_grad()"
+        )
+    return returned

@@ -185,7 +185,6 @@ def _on_policy_rows(
     for field, value in {
         "replay.priority_exponent": config.replay.priority_exponent,
         "reset.every_updates": config.reset.every_updates,
-        "finetune.explorer": config.finetune.explorer if phase.adapts else 0,
         "bonus.coefficient": config.bonus.coefficient if phase.has_bonus else 0,
     }.items():
         yield (

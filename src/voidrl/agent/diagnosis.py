@@ -43,73 +43,44 @@ def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: ran
 
 def _diagnose_metric(agent: Agent, key: str) -> Culprit:
     owner = agent.metric_owners.get(key, "learner")
-    name, where = f"metric {key!r} of", "losses or metrics"
-    if key.startswith(CHECK):
-        loss = key.rpartition("/")[2]
-        name, where = ("the loss of" if loss == owner else f"the {loss} loss of"), "losses"
     if owner == "task":
         remedy = f"lower reward_scale ({agent.config.reward_scale:g} now)"
         return Culprit("the sum of the task's rewards", remedy)
-    if owner == "representation":
-        return _culprit(agent, "representation", name, "loss")
     if owner == "latents":
-        return _culprit(agent, "representation", "z = f(s) of", "encode")
+        return diagnose(agent, "representation", "z = f(s)", "encode")
     if owner == "reward":
-        return _culprit(agent, "method", "the intrinsic reward of", "reward")
-    return _culprit(agent, owner, name, where)
+        return diagnose(agent, "method", "the intrinsic reward", "reward")
+    name = "the loss" if key.startswith(CHECK) else f"metric {key!r}"
+    return diagnose(agent, owner, name, "loss" if owner == "representation" else "losses")
 
 
 def diagnose_weight(agent: Agent) -> Culprit | None:
     """The first weights that are not finite, although every loss was; None if all are finite."""
     for name, value in agent.named_parameters():
         if not torch.isfinite(value).all():  # host synchronization, once per checkpoint
-            piece = name.partition(".")[0]
-            remedy = _remedy(agent, piece, "loss" if piece == "representation" else "losses")
+            remedy = diagnose(agent, name.partition(".")[0], "", "losses").why
             return Culprit(f"weight {name}", f"the losses were finite, their gradients were not: {remedy}")
     return None
 
 
-def diagnose_skill(agent: Agent, function: str) -> Culprit:
-    """A skill from this function of the method."""
-    return _culprit(agent, "method", "a skill of", function)
-
-
-def diagnose_policy(agent: Agent) -> Culprit:
-    """An action of the learner, all losses of which were finite."""
-    return _culprit(agent, "learner", "the action of", "act")
-
-
-def _culprit(agent: Agent, kind: str, name: str, function: str) -> Culprit:
-    return Culprit(f"{name} {kind} {getattr(agent.config, kind).name!r}", _remedy(agent, kind, function))
-
-
-def _remedy(agent: Agent, kind: str, function: str) -> str:
-    """Advice to look at the code of a custom piece, and to lower the learning rates of its trainers."""
-    custom = getattr(agent.config, kind).name
-    trains = any(weight.requires_grad for weight in getattr(agent, kind).parameters())
-    trainers = [kind] if trains else []
+def diagnose(agent: Agent, kind: str, what: str, function: str) -> Culprit:
+    """`what` a piece has computed in this function, and the advice to look at it or to lower its rates."""
+    config, name = agent.config, getattr(agent.config, kind).name
+    trainers = [kind] if any(p.requires_grad for p in getattr(agent, kind).parameters()) else []
     # A built-in method without weights has read z, which was finite but may have grown too large.
-    if kind == "representation" or (kind == "method" and ":" not in custom and not trains):
+    if kind == "representation" or (kind == "method" and ":" not in name and not trainers):
         trainers = sorted(agent.encoder_trainers, reverse=True)
-        if kind == "representation" and ":" not in custom:
-            shares = agent.representation.uses_learner_encoder
-            config = agent.config.learner if shares else agent.config.representation
-            custom, function = config.encoder.stack, "forward"
     advice = []
-    if ":" in custom:
+    if ":" in name:
         advice.append(
-            f"look at `{function}` of {custom} for divisions by 0, and logarithms, roots and norms of 0"
+            f"look at `{function}` of {name} for divisions by 0, and logarithms, roots and norms of 0"
         )
-    if trainers:
-        advice.append(f"try a lower {' or '.join(_rate(agent, each) for each in trainers)}")
-    return ", or ".join(advice) or "check the range of the observations"
-
-
-def _rate(agent: Agent, kind: str) -> str:
-    config = agent.config
-    if kind == "learner":
-        return f"{config.effective.learning_rate_field} ({config.effective.learning_rate:g} now)"
-    return f"{kind}.learning_rate ({getattr(config, kind).learning_rate:g} now)"
+    for trainer in trainers:
+        field, rate = f"{trainer}.learning_rate", getattr(config, trainer).learning_rate
+        if trainer == "learner":
+            field, rate = config.effective.learning_rate_field, config.effective.learning_rate
+        advice.append(f"try a lower {field} ({rate:g} now)")
+    return Culprit(f"{what} of {kind} {name!r}", ", or ".join(advice) or "check the range of observations")
 
 
 def failed_piece(agent: Agent, error: BaseException) -> str:

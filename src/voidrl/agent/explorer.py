@@ -1,8 +1,8 @@
 """The frozen pre-trained policy that explores for an agent which is fine-tuned (CPT, Campos et al. 2021).
 
-It acts in the warm-up where the agent's own heads are new, and afterwards in the stretches that
-`finetune.explorer` asks for. Differences from CPT: there, following the pre-trained policy is also one more
-action whose value is learned; here it only explores, in stretches of geometric length that become rarer.
+It acts in the warm-up where the agent's own heads are new, and afterwards, where adaptation has replaced
+them, in stretches. Differences from CPT: there, following the pre-trained policy is also one more action
+whose value is learned; here it only explores, in stretches of geometric length that become rarer.
 
 The policy is a copy of the pre-trained learner, with the exploration noise at the end of its schedule. It
 belongs to a run, not to the agent: a run's checkpoints have it, saved agents do not.
@@ -22,7 +22,7 @@ from voidrl.errors import CheckpointError
 from voidrl.learners.base import Learner
 from voidrl.types import EnvSpec
 
-ASKED_PROBABILITY = 0.02  # of a stretch: half of the steps at first
+PROBABILITY = 0.02  # of a stretch: half of the steps at first
 MEAN_STEPS = 50.0  # of a stretch
 
 
@@ -52,7 +52,7 @@ class Explorer:
     @staticmethod
     def is_needed(config: Config) -> bool:
         """Whether a run starts with an explorer; with `finetune.heads = "auto"` one may come later."""
-        return config.effective.adapts and (config.finetune.explorer > 0 or Explorer.warms_up(config))
+        return config.effective.adapts and Explorer.warms_up(config)
 
     @staticmethod
     def warms_up(config: Config) -> bool:
@@ -61,17 +61,16 @@ class Explorer:
         by_policy = tuning.warmup_actions == "policy" and not config.learner.on_policy
         return by_policy and tuning.heads in ("random", "first_layer")
 
-    def set_progress(self, config: Config, steps: int, *, in_warmup: bool, is_asked: bool = False) -> bool:
+    def set_progress(self, config: Config, steps: int, *, in_warmup: bool, is_asked: bool) -> bool:
         """Move the schedule of a run to where it is after `steps` steps; returns whether it may act now.
 
-        `is_asked`: adaptation has asked for it, whatever `finetune.explorer` says.
+        `is_asked`: adaptation has asked for stretches, which become rarer to the end of the run.
         """
-        tuning = config.finetune
-        self.everywhere.fill_(in_warmup and self.warms_up(config))
-        share = 1 - steps / config.steps
-        probability = tuning.explorer or (ASKED_PROBABILITY if is_asked else 0.0)
-        self.start_probability.fill_(0.0 if in_warmup else probability * max(0.0, share))
-        return self.warms_up(config) if in_warmup else probability > 0 and share > 0
+        everywhere = in_warmup and self.warms_up(config)
+        self.everywhere.fill_(everywhere)
+        share = max(0.0, 1 - steps / config.steps) if is_asked and not in_warmup else 0.0
+        self.start_probability.fill_(PROBABILITY * share)
+        return everywhere or share > 0
 
     # Acting
 

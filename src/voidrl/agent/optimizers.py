@@ -112,8 +112,9 @@ class Optimizers:
                     f"{' or '.join(map(repr, self._plans))}; yield no loss for a group without parameters"
                 )
             self[name].zero_grad(set_to_none=True)
-        with full_precision(loss):  # or the gradients of full-precision layers would be bf16
-            loss.backward(inputs=[p for name in names for p in self.parameters(name)])
+        if loss.requires_grad:
+            with full_precision(loss):  # or the gradients of full-precision layers would be bf16
+                loss.backward(inputs=[p for name in names for p in self.parameters(name)])
         for name in names:
             if all(weight.grad is None for weight in self.parameters(name)):
                 raise ConfigError(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from voidrl import dist
 from voidrl.agent.joint_loss import JointLoss
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, shown
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Views
@@ -62,13 +62,30 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
 
 def require_own_optimizer(agent: Agent, loss: Loss) -> str:
     """The optimizer of a loss of the method, which must be one of its own."""
+    name = f"method {agent.config.method.name!r}"
+    is_number = isinstance(loss, Loss) and isinstance(loss.value, Tensor) and loss.value.numel() == 1
+    if not is_number or not all(isinstance(metric, Tensor) for metric in loss.metrics.values()):
+        raise ConfigError(
+            f"losses of {name} yielded {shown(loss)}: expected Loss(optimizer, value, metrics) with a single "
+            f"number, as a tensor, for the value and for each metric; reduce it, for instance with .mean()"
+        )
     if loss.optimizer not in agent.method_groups:
         expected = " or ".join(map(repr, sorted(agent.method_groups))) or "no loss, since it has no weights"
         raise ConfigError(
-            f"a loss of method {agent.config.method.name!r} names optimizer {loss.optimizer!r}: expected one "
-            f"of its groups(), {expected}"
+            f"a loss of {name} names optimizer {loss.optimizer!r}: expected one of its groups(), {expected}"
         )
     return loss.optimizer
+
+
+def reward_of(agent: Agent, batch: Batch, latents: Latents) -> Tensor:
+    """(B,), or (B, reward_dim): the method's reward of each transition."""
+    method, n, name = agent.method, len(batch.action), agent.config.method.name
+    reward = method.reward(batch, latents)
+    expected = (n, method.reward_dim) if method.reward_dim else (n,)
+    if getattr(reward, "shape", None) != expected:
+        given = f"of shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else repr(reward)
+        raise ConfigError(f"method {name!r} gave rewards {given} for {n} transitions: expected {expected}")
+    return reward
 
 
 @torch.no_grad()
@@ -81,7 +98,7 @@ def intrinsic_reward(agent: Agent, steps: Sequence[Step]) -> tuple[Tensor, Metri
     method, metrics, is_vector = agent.method, Metrics(), agent.reward_dim > 0
     total: Tensor | None = None
     for batch, latents, factor in steps:
-        raw = method.reward(batch, latents)
+        raw = reward_of(agent, batch, latents)
         scalar = method.scalar_reward(raw, batch.skill)
         if total is None:
             normalized, logged = agent.normalizer.observe(scalar)

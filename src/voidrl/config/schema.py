@@ -130,10 +130,6 @@ class FinetuneConfig(Checked):
     warmup_actions: Literal["policy", "random"] = "policy"
     """Actions of the warm-up: the pre-trained policy's, whatever becomes of the heads, or uniform random ones
     (the paper on DMControl). Skill methods try their skills in this time, which takes the policy."""
-    explorer: Share = 0.0
-    """Probability per step, after the warm-up, that the frozen pre-trained policy takes over in an
-    environment for about 50 steps (CPT: behavior transfers better than weights). It falls linearly to 0. Only
-    the new policy is evaluated."""
     noise: Literal["auto", "end", "restart"] = "auto"
     """Exploration noise (ε, or the standard deviation): stay at the `end` of its schedule, or `restart` it;
     `auto` restarts it for a new policy: that of a learner without an actor whose heads are new.

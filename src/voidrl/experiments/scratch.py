@@ -22,7 +22,7 @@ EQUIVALENT = {
 # Those that are about pre-trained weights. `adaptations` names each that matters.
 ADAPTATION = (
     *("heads", "frozen_column", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions"),
-    *("explorer", "adapt"),
+    "adapt",
 )
 NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…_end`
 
@@ -58,11 +58,6 @@ def adaptations(tuned: Config) -> Iterator[str]:
         )
         yield "fine-tuning scales rewards by the returns of its warm-up; from scratch, they are not scaled"
         yield "fine-tuning explores by detours, too; from scratch there are none"
-    if tuning.explorer:
-        yield (
-            f"after the warm-up the pre-trained policy acts in stretches of about 50 steps, "
-            f"which begin with probability {tuning.explorer:g}; from scratch there are none"
-        )
     if tuning.frozen_column != "none":
         whose = "the learner's pre-trained encoder" if tuning.frozen_column == "learner" else "f"
         yield f"heads also read the features of {whose}, which is frozen; from scratch there is one encoder"

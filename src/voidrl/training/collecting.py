@@ -85,7 +85,8 @@ class Collector:
         # Those of custom methods are checked, which costs a host synchronization per change.
         is_custom = ":" in self.run.config.method.name
         if is_custom and self.skill.numel() and not torch.isfinite(self.skill).all():
-            raise failures.not_finite(self.run, diagnosis.diagnose_skill(self.agent, "sample_skill"))
+            culprit = diagnosis.diagnose(self.agent, "method", "a skill", "sample_skill")
+            raise failures.not_finite(self.run, culprit)
 
     # Actions
 

@@ -83,7 +83,8 @@ def require_finite_weights(run: Run) -> None:
 def bad_action(run: Run) -> NonFiniteError:
     """Explain an action that is not finite; a loss that broke before it is the cause."""
     run.engine.metrics.flush()
-    return not_finite(run, first_culprit(run) or diagnosis.diagnose_policy(run.agent))
+    policy = diagnosis.diagnose(run.agent, "learner", "the action", "act")
+    return not_finite(run, first_culprit(run) or policy)
 
 
 def first_culprit(run: Run) -> diagnosis.Culprit | None:

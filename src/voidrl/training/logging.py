@@ -13,7 +13,7 @@ from voidrl.system.units import crossed
 from voidrl.training import failures
 from voidrl.training.hooks import Hook
 from voidrl.training.metrics import MetricsWriter
-from voidrl.training.metrics.health import HealthMonitor, ReturnMonitor
+from voidrl.training.metrics.health import HealthMonitor
 from voidrl.training.run import Run
 from voidrl.training.saved_run import require_same_agent
 from voidrl.training.split import RankMetrics
@@ -51,7 +51,6 @@ class Logging(Hook):
     def __init__(self, run: Run, trainer: Trainer) -> None:
         self.trainer = trainer
         self.health = HealthMonitor(run.config, constant_reward=run.agent.method.constant_reward)
-        self.returns = ReturnMonitor(run.config)
         self._are_compared = run.group.size == 1  # the agents of all ranks, once in this process
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, run.config.env.num_envs))  # returns
 
@@ -104,9 +103,7 @@ class Logging(Hook):
         run.write_row(row)
         run.keep_score(row)
         run.folder.status.beat(state.steps)
-        zero_shot = None if run.best is None else run.best.zero_shot
-        lost = [] if zero_shot is None else self.returns.check(state.steps, row, zero_shot)
-        for warning in [*self.health.check(state.steps, row), *lost]:
+        for warning in self.health.check(state.steps, row):
             run.engine.say(warning)
         self._show(run, row)
 

@@ -97,7 +97,9 @@ class OffPolicyTrainer(Trainer):
         if skill:
             say(f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}")
         if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
-            raise failures.not_finite(self.run, diagnosis.diagnose_skill(agent, "select_skill"))
+            raise failures.not_finite(
+                self.run, diagnosis.diagnose(agent, "method", "a skill", "select_skill")
+            )
         self.collector.change_all_skills()
 
 
