@@ -516,4 +516,4 @@ def require_loss(name: str, returned: Any, n: int) -> tuple[Tensor, Metrics]:
             f"loss of representation {name!r} has no gradient: expected one that depends on trainable "
             f"weights; look for .detach() or torch.no_grad()"
         )
-    return returned
+    return loss, returned[1]
