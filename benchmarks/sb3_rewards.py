@@ -56,7 +56,6 @@ NO_REWARD = {"intrinsic_scale": 0.0}
 # Arguments of APTReward, of APTReplayBuffer, or of neither
 VARIANTS: dict[str, dict[str, Any]] = {
     "random": {},
-    "dqn-n5-simclr-standard": {"encoder": "simclr", "shift_pixels": 1},  # takes longest
     "dqn-zero": NO_REWARD | {"n_steps": 1},
     "dqn-n5-zero": NO_REWARD,
     "dqn-standard": {"n_steps": 1},

@@ -309,7 +309,6 @@ def test_commands_that_load_an_agent_take_the_best(task, tmp_path, monkeypatch, 
     name = str(task)
     for words in (
         ["evaluate", name, "--episodes", "1"],
-        ["export", name, "--to", "torch", "--out", "policy.pt2"],
         ["finetune", name, "--steps", "6", "--out", "again"],
         ["push", name, "somebody/agent", "--dry-run"],
     ):

@@ -231,8 +231,9 @@ def test_another_number_of_ranks_is_refused(on_two, words, capsys):
     )
 
 
-def test_the_replays_of_all_ranks_are_exported(on_two, tmp_path):
-    exported = export_data(on_two[0], tmp_path / "data.npz", "npz")
+def test_the_replays_of_all_ranks_are_exported(on_two, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    exported = export_data(on_two[0], "data-v0")
     tensors, _ = saved_tensors(on_two[0])
     counters = [tensors[f"{rank}/replay.safetensors/counters"] for rank in range(2)]
     assert exported.steps == sum(int(size) for *_, size in counters)

@@ -14,7 +14,6 @@ from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.config import Config, EnvConfig, merge, require, to_json
 from voidrl.config.arguments import known_arguments
-from voidrl.data.files import absolute_name
 from voidrl.data.fill import fill_replay, open_fitting
 from voidrl.engine.engine import Engine
 from voidrl.envs.make import EnvFactory, make_envs
@@ -61,7 +60,7 @@ def pretrain(
     device: str | None = None,
     overwrite: bool = False,
     callbacks: Callbacks = (),
-    data: str | Path | None = None,
+    data: str | None = None,
 ) -> Agent:
     """Train an agent without the environment's reward.
 
@@ -81,8 +80,7 @@ def pretrain(
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
         callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
-        data: A dataset that fills the replay before the first step: the id or the path of a Minari dataset,
-            or an .npz file of `voidrl export`.
+        data: The id of a Minari dataset that fills the replay before the first step.
     """
     arguments = _arguments(steps, data, method=method, seed=seed, device=device)
     layers = partial(layers_for, env, "pretrain", config=config, arguments=arguments)
@@ -103,7 +101,7 @@ def train(
     device: str | None = None,
     overwrite: bool = False,
     callbacks: Callbacks = (),
-    data: str | Path | None = None,
+    data: str | None = None,
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
 
@@ -326,10 +324,10 @@ def _agent_in(
 # Starting
 
 
-def _arguments(steps: Steps | None = None, data: str | Path | None = None, **others: Any) -> dict[str, Any]:
+def _arguments(steps: Steps | None = None, data: str | None = None, **others: Any) -> dict[str, Any]:
     """The arguments that were given, as changes to the config, which a resumed run understands too."""
     given = {"steps": None if steps is None else parse_count(steps, zero=True), **others}
-    given["replay.data"] = None if data is None else absolute_name(data)
+    given["replay.data"] = data
     return {name: value for name, value in given.items() if value is not None}
 
 

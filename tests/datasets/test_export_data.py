@@ -1,6 +1,7 @@
 """A run's replay as a dataset, and back."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,13 @@ from voidrl.cli.main import main
 from voidrl.config import EnvConfig
 from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.export import export_data
-from voidrl.data.files import Content, is_dataset_id, open_dataset, write_minari, write_npz
+from voidrl.data.files import Content, Dataset, write_dataset
 from voidrl.data.fill import fill_replay as fill_from
 from voidrl.data.units import action_space, observation_space
 from voidrl.envs.spaces import env_action
-from voidrl.errors import CheckpointError, ConfigError, DataError, MissingExtraError, UnknownNameError
+from voidrl.errors import CheckpointError, ConfigError, DataError, MissingExtraError
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
+from voidrl.training.layers import task_config
 from voidrl.types import EnvSpec
 
 STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
@@ -27,14 +29,25 @@ MIXED = EnvSpec((1, 8, 8), True, 1, num_actions=2, num_values=3)
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=15&max_episode_steps=6"
 NARROW = {"learner.encoder.width": 0.1, "representation.encoder.width": 0.1, "learner.hidden_dim": 8}
 SMALL = config(warmup_steps=100, env__num_envs=2, env__frame_stack=2) | NARROW  # nothing is learned
-WRITERS = {"minari": write_minari, "npz": write_npz}
+pytest.importorskip("minari")
 
 
-def written(replay, path, to="minari"):
-    """A replay as a dataset in a file."""
-    content = Content(observation_space(replay.spec), action_space(replay.spec), None, {"seed": 3}, {})
-    name = WRITERS[to](path, content, read_episodes(replay, find_spans(replay)), overwrite=False)
-    return open_dataset(name)
+@pytest.fixture(autouse=True)
+def datasets(tmp_path, monkeypatch):
+    """The folder of Minari's datasets."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def written(replay, name="set-v0"):
+    """A replay as a dataset."""
+    return write(name, replay.spec, read_episodes(replay, find_spans(replay)))
+
+
+def write(name, spec, episodes):
+    content = Content(observation_space(spec), action_space(spec), None, {"seed": 3}, {})
+    write_dataset(name, content, episodes, overwrite=False)
+    return Dataset(name)
 
 
 def count_replay(steps, capacity, ends, stack=1, num_envs=1):
@@ -114,13 +127,12 @@ def test_a_lost_life_is_a_termination_within_its_episode():
     assert not game.truncations.any()
 
 
-@pytest.mark.parametrize("to", ["minari", "npz"])
 @pytest.mark.parametrize(
     ("spec", "skill_dim"), [(PIXELS, 0), (CONTINUOUS, 2), (DISCRETE, 0), (MIXED, 0)], ids=["i", "c", "d", "m"]
 )
-def test_a_dataset_has_every_value_of_the_replay(spec, skill_dim, to, tmp_path):
+def test_a_dataset_has_every_value_of_the_replay(spec, skill_dim):
     replay = stored_replay(spec, skill_dim)
-    dataset = written(replay, tmp_path / "set-v0", to)
+    dataset = written(replay)
     spans = find_spans(replay)
     assert len(spans) > 4
     assert dataset.lengths.tolist() == [len(span.rows) for span in spans]
@@ -159,20 +171,19 @@ def stored_replay(spec, skill_dim=0, **options):
     return replay
 
 
-@pytest.mark.parametrize("to", ["minari", "npz"])
 @pytest.mark.parametrize("spec", [CONTINUOUS, STACKED], ids=["continuous", "stacked"])
-def test_what_is_read_back_is_what_was_written(spec, to, tmp_path):
+def test_what_is_read_back_is_what_was_written(spec):
     replay = fill_replay(spec, steps=40, num_envs=1)
-    dataset = written(replay, tmp_path / "set-v0", to)
+    dataset = written(replay)
     back = Replay(spec, 1, 200, 0, CPU, CPU)
     said = fill_from(back, dataset.name, EnvConfig(id="test"), make_agent(spec).method)
     assert said == f"the replay begins with {len(replay)} transitions from the dataset {dataset.name!r}"
     np.testing.assert_allclose(transitions(back), transitions(replay), atol=2e-5)
 
 
-def test_the_columns_of_a_replay_share_the_data(tmp_path):
+def test_the_columns_of_a_replay_share_the_data():
     replay = count_replay(steps=60, capacity=100, ends=(3, 14, 15, 30, 52))
-    dataset = written(replay, tmp_path / "set-v0", "npz")
+    dataset = written(replay)
     for n in (2, 3, 5):
         back = Replay(replay.spec, n, 200, 0, CPU, CPU)
         said = fill_from(back, dataset.name, EnvConfig(id="test"), make_agent().method)
@@ -183,9 +194,9 @@ def test_the_columns_of_a_replay_share_the_data(tmp_path):
         assert all(row in all_of_them for row in found)  # (s, a, r, γ, s') are never mixed
 
 
-def test_each_rank_fills_its_own_columns(tmp_path, monkeypatch):
+def test_each_rank_fills_its_own_columns(monkeypatch):
     replay = count_replay(steps=60, capacity=100, ends=(3, 14, 15, 30, 52))
-    dataset = written(replay, tmp_path / "set-v0", "npz")
+    dataset = written(replay)
     env, method = EnvConfig(id="test", num_envs=5), make_agent().method
     whole = Replay(replay.spec, 5, 200, 0, CPU, CPU)
     fill_from(whole, dataset.name, env, method)
@@ -200,9 +211,9 @@ def test_each_rank_fills_its_own_columns(tmp_path, monkeypatch):
     assert torch.equal(torch.cat(parts, 1), whole.action.unflatten(0, (-1, 5)))
 
 
-def test_of_more_data_than_fits_the_last_is_taken(tmp_path):
+def test_of_more_data_than_fits_the_last_is_taken():
     replay = count_replay(steps=60, capacity=100, ends=(29,))
-    dataset = written(replay, tmp_path / "set-v0", "npz")
+    dataset = written(replay)
     back = Replay(replay.spec, 1, 10, 0, CPU, CPU)
     said = fill_from(back, dataset.name, EnvConfig(id="test"), make_agent().method)
     assert f"the replay begins with {len(back)} of 59 transitions" in said
@@ -211,14 +222,15 @@ def test_of_more_data_than_fits_the_last_is_taken(tmp_path):
     assert actions == [*range(59, 50, -1)]
 
 
-def test_skills_come_from_the_data_or_are_drawn(tmp_path):
+def test_skills_come_from_the_data_or_are_drawn():
     agent = make_agent(CONTINUOUS, method=small_method("diayn"))
-    with_skills = written(fill_replay(CONTINUOUS, skill_dim=3), tmp_path / "a-v0", "npz")
-    without = written(fill_replay(CONTINUOUS), tmp_path / "b-v0", "npz")
+    with_skills = written(fill_replay(CONTINUOUS, skill_dim=3), "a-v0")
+    without = written(fill_replay(CONTINUOUS), "b-v0")
     back = Replay(CONTINUOUS, 2, 200, 3, CPU, CPU)
     said = fill_from(back, with_skills.name, EnvConfig(id="test"), agent.method)
     assert "were drawn" not in said
-    stored = {tuple(row) for row in with_skills._arrays["skills"].tolist()}
+    every = with_skills.episodes(range(len(with_skills.lengths)))
+    stored = {tuple(row) for episode in every for row in episode.skills.tolist()}
     assert {tuple(row) for row in back.skill[back.newest(200)].tolist()} <= stored
     back = Replay(CONTINUOUS, 2, 200, 3, CPU, CPU)
     said = fill_from(back, without.name, EnvConfig(id="test"), agent.method)
@@ -236,9 +248,9 @@ def run(tmp_path_factory):
     return out
 
 
-def test_a_run_is_exported_and_another_begins_with_it(run, tmp_path, monkeypatch, capsys):
-    minari = pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+def test_a_run_is_exported_and_another_begins_with_it(run, datasets, tmp_path, monkeypatch, capsys):
+    import minari
+
     assert main(["export", str(run), "--to", "minari", "--out", "voidrl/maze-v0"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("voidrl/maze-v0: 40 steps of ")
@@ -246,85 +258,59 @@ def test_a_run_is_exported_and_another_begins_with_it(run, tmp_path, monkeypatch
     found = minari.load_dataset("voidrl/maze-v0")
     assert "voidrl/maze-v0" in minari.list_local_datasets()
     assert found.total_steps == 40
-    assert found[0].observations.shape[1:] == (15, 15, 3)  # one frame, as the environment gives it
     own = json.loads(found.storage.metadata["voidrl"])
     assert (own["seed"], own["step"], own["config"]["env"]["id"]) == (5, 40, MAZE)
     env = found.recover_environment()
     assert env.observation_space == found.observation_space
-    assert env.reset()[0].shape == (15, 15, 3)
     # The very frames of the run: the first episode begins as any in this maze.
     assert np.array_equal(found[0].observations[0], env.reset()[0])
 
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    voidrl.export_data(run, "./data/maze-v0")  # a relative path
-    assert open_dataset("data/maze-v0").lengths.sum() == 40
-
     out = tmp_path / "second"
-    voidrl.pretrain(MAZE, config=SMALL, steps=12, out=out, data="voidrl/maze-v0")
+    options = ["--learner.hidden-dim", "8", "--log.tensorboard", "false", "--device", "cpu"]
+    options += ["--env.num-envs", "2", "--env.frame-stack", "2", "--warmup-steps", "100", "--out", str(out)]
+    assert main(["train", MAZE, "--from-data", "voidrl/maze-v0", "--steps", "12", *options]) == 0
     saved = json.loads((out / "config.json").read_text())
     assert saved["replay"]["data"] == "voidrl/maze-v0"
-    said = (out / "log.txt").read_text()
-    assert "transitions from the dataset 'voidrl/maze-v0'" in said
-    voidrl.export_data(out, tmp_path / "both", "npz")
-    total = int(open_dataset(tmp_path / "both.npz").lengths.sum())
+    assert "transitions from the dataset 'voidrl/maze-v0'" in (out / "log.txt").read_text()
+    total = voidrl.export_data(out, "both-v0").steps
     assert total >= 12 + 40 - 4
     # A resumed run has its data from the checkpoint, and does not need the dataset any more.
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "elsewhere"))
     agent = voidrl.resume(out, steps=14)
     assert agent.steps == 14
-    voidrl.export_data(out, tmp_path / "later", "npz")
-    assert int(open_dataset(tmp_path / "later.npz").lengths.sum()) == total + 2
+    assert voidrl.export_data(out, "later-v0").steps == total + 2
+    assert task_config(agent.config).replay.data is None  # a fine-tuned agent does not begin with it
     with pytest.raises(DataError, match="there is no dataset 'voidrl/maze-v0'"):
         voidrl.pretrain(MAZE, config=SMALL, out=tmp_path / "third", data="voidrl/maze-v0")
     assert not (tmp_path / "third").exists()
 
 
-def test_the_command_line_names_the_data_by_its_absolute_path(run, tmp_path, monkeypatch):
-    assert main(["export", str(run), "--to", "npz", "--out", str(tmp_path / "data")]) == 0
-    monkeypatch.chdir(tmp_path)
-    small = ["--learner.hidden-dim", "8", "--learner.batch-size", "8", "--log.tensorboard", "false"]
-    small += ["--device", "cpu", "--warmup-steps", "9", "--out", "new", "--env.frame-stack", "2"]
-    assert main(["train", MAZE, "--from-data", "data.npz", "--steps", "4", *small]) == 0
-    saved = json.loads((tmp_path / "new" / "config.json").read_text())
-    assert saved["replay"]["data"] == str(tmp_path / "data.npz")
-    # A fine-tuned agent does not begin with the data of another run.
-    agent = voidrl.load(tmp_path / "new")
-    from voidrl.training.layers import task_config
-
-    assert task_config(agent.config).replay.data is None
-
-
-def test_bad_input_gets_one_sentence(run, tmp_path, monkeypatch):
-    with pytest.raises(UnknownNameError, match="unknown format 'minarii'; did you mean 'minari'"):
-        export_data(run, tmp_path / "x", "minarii")
-    path = tmp_path / "data.npz"
-    export_data(run, path, "npz")
-    with pytest.raises(ConfigError, match=r"data\.npz exists already: .*overwrite=True"):
-        export_data(run, path, "npz")
-    export_data(run, path, "npz", overwrite=True)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("…")
-    with pytest.raises(ConfigError, match="is a folder without a dataset and is not replaced"):
-        export_data(run, tmp_path / "mine", "minari", overwrite=True)
+def test_bad_input_gets_one_sentence(run, datasets, tmp_path, monkeypatch):
+    export_data(run, "data-v0")
+    with pytest.raises(ConfigError, match=r"data-v0 exists already: .*overwrite=True"):
+        export_data(run, "data-v0")
+    export_data(run, "data-v0", overwrite=True)
+    (datasets / "mine-v0").mkdir()
+    with pytest.raises(ConfigError, match="holds no dataset and is not replaced"):
+        export_data(run, "mine-v0", overwrite=True)
+    with pytest.raises(ConfigError, match=r"dataset 'x\.npz' cannot be used: expected an id such as"):
+        export_data(run, "x.npz")
     with pytest.raises(DataError, match=r"has pixels 3×15×15, 4 actions and environment .* has vector 6"):
-        voidrl.pretrain(Chain, data=path, out=tmp_path / "run", config=config(steps=10))
-    (tmp_path / "broken.npz").write_bytes(b"no")
-    with pytest.raises(DataError, match=r"broken\.npz' cannot be read"):
-        open_dataset(tmp_path / "broken.npz")
-    with pytest.raises(DataError, match=r"there is no dataset 'nothing' in nothing: expected the path"):
-        open_dataset("nothing")
+        voidrl.pretrain(Chain, data="data-v0", out=tmp_path / "run", config=config(steps=10))
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"needs minari.*pip install 'voidrl\[minari\]'"):
-        export_data(run, tmp_path / "y", "minari")
+    (datasets / "data-v0" / "data" / "metadata.json").write_text("{")
+    with pytest.raises(DataError, match=r"'data-v0' cannot be read .*: expected one that the"):
+        Dataset("data-v0")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtraError, match=r"needs h5py.*pip install 'voidrl\[minari\]'"):
+        export_data(run, "y-v0")
 
 
 def test_a_run_without_its_replay_is_refused(tmp_path):
     changes = config(steps=4, warmup_steps=4, learner__hidden_dim=8, log__keep_replay=False)
     voidrl.train(Chain, config=changes, out=tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"holds no replay: .*log\.keep_replay = True"):
-        export_data(tmp_path / "run", tmp_path / "x", "npz")
+        export_data(tmp_path / "run", "x-v0")
 
 
 @pytest.mark.parametrize(
@@ -335,38 +321,26 @@ def test_a_run_without_its_replay_is_refused(tmp_path):
         ({"observations": np.zeros((2, 4), np.float32)}, "it has 2 observations in an episode of 2 steps"),
     ],
 )
-def test_damaged_episodes_are_refused(change, sentence, tmp_path):
+def test_damaged_episodes_are_refused(change, sentence):
     replay = count_replay(steps=2, capacity=10, ends=())
     (episode,) = read_episodes(replay, find_spans(replay))
     episode = replace(episode, observations=np.zeros((3, 4), np.float32), actions=np.array([0, 1]))
-    content = Content(observation_space(DISCRETE), action_space(DISCRETE), None, {}, {})
-    write_npz(tmp_path / "x", content, [replace(episode, **change)], overwrite=False)
+    write("x-v0", DISCRETE, [replace(episode, **change)])
     with pytest.raises(DataError, match=sentence):
-        fill_from(
-            Replay(DISCRETE, 1, 10, 0, CPU, CPU), str(tmp_path / "x.npz"), EnvConfig(), make_agent().method
-        )
+        fill_from(Replay(DISCRETE, 1, 10, 0, CPU, CPU), "x-v0", EnvConfig(), make_agent().method)
 
 
-def test_an_episode_without_a_final_flag_ends_all_the_same(tmp_path):
+def test_an_episode_without_a_final_flag_ends_all_the_same():
     replay = count_replay(steps=7, capacity=20, ends=(2,))
     episodes = []
     for episode in read_episodes(replay, find_spans(replay)):
         never = np.zeros(len(episode), bool)
         episodes.append(replace(episode, terminations=never, truncations=never))
-    content = Content(observation_space(replay.spec), action_space(replay.spec), None, {}, {})
-    write_npz(tmp_path / "x", content, episodes, overwrite=False)
+    write("x-v0", replay.spec, episodes)
     back = Replay(replay.spec, 1, 20, 0, CPU, CPU)
-    fill_from(back, str(tmp_path / "x.npz"), EnvConfig(), make_agent().method)
+    fill_from(back, "x-v0", EnvConfig(), make_agent().method)
     slots = back.newest(len(back)).flip(0)
     batch = back.batch(slots, 3, 1.0)
     assert batch.obs[:, 0].tolist() == [0, 1, 2, 4, 5, 6]
     assert batch.reward.tolist() == [0 + 1 + 2, 1 + 2, 2, 4 + 5 + 6, 5 + 6, 6]  # never over the border at 3
     assert batch.next_obs[:, 0].tolist() == [3, 3, 3, 7, 7, 7]
-
-
-def test_ids_are_told_from_paths():
-    assert is_dataset_id("maze-v0")
-    assert is_dataset_id("D4RL/door/human-v2")
-    assert not is_dataset_id("./maze-v0")
-    assert not is_dataset_id("/data/maze-v0")
-    assert not is_dataset_id("data/maze")

@@ -144,8 +144,8 @@ def test_the_loop_notes_the_novelty_within_each_episode(tmp_path):
 
 def test_a_dataset_has_no_novelty_within_episodes():
     replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
-    with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
-        data_into(replay, "x.npz", EnvConfig(), ngu())
+    with pytest.raises(ConfigError, match=r"replay\.data = 'x-v0' cannot be used with method 'ngu'"):
+        data_into(replay, "x-v0", EnvConfig(), ngu())
 
 
 def test_familiar_states_lose_their_scale():

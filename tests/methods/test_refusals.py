@@ -63,7 +63,7 @@ CASES = [  # each on a minibatch of 16
     ("mepol", {"replay__capacity_steps": 100}, "capacity_steps = 100 cannot be used .* use 800 or more"),
     ("mepol", {"replay__priority_exponent": 0.5}, "priority_exponent = 0.5 cannot be used .* use 0"),
     ("mepol", {"reset__every_updates": 5}, "reset.every_updates = 5 cannot be used"),
-    ("mepol", {"replay__data": "x.npz"}, "replay.data = 'x.npz' cannot be used .* leave it out"),
+    ("mepol", {"replay__data": "x-v0"}, "replay.data = 'x-v0' cannot be used .* leave it out"),
 ]
 NOT_OF_METHODS = ("steps", "learner", "representation", "phase")
 

@@ -1,4 +1,4 @@
-"""Policies as files: ONNX Runtime and torch act as the agent does."""
+"""Policies as files: ONNX Runtime acts as the agent does."""
 
 import json
 import shutil
@@ -23,9 +23,10 @@ import voidrl
 from voidrl.cli.main import main
 from voidrl.envs.spaces import env_action
 from voidrl.envs.spaces.frames import frames_of
-from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from voidrl.errors import ConfigError, MissingExtraError
 from voidrl.nets.observations import stored_obs_shape, unpack
-from voidrl.playing.export import WRITERS, Policy
+from voidrl.playing import export
+from voidrl.playing.export import Policy
 from voidrl.types import EnvSpec, ObsPart
 
 UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (2,)}
@@ -78,12 +79,8 @@ def agent_obs(agent, n, seed=0):
     return torch.from_numpy(obs)
 
 
-def read(path, to):
+def read(path):
     """The policy in a file as a function of arrays, and its metadata."""
-    if to == "torch":
-        extra = {"voidrl": ""}
-        module = torch.export.load(path, extra_files=extra).module()
-        return lambda inputs: module(**inputs).numpy(), json.loads(extra["voidrl"])
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(path))
     metadata = json.loads(session.get_modelmeta().custom_metadata_map["voidrl"])
@@ -114,15 +111,14 @@ def test_a_policy_is_that_of_its_agent(name):
 
 
 @pytest.mark.slow  # torch's exporters take seconds to import
-@pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("name", AGENTS)
-def test_acts_as_the_agent_does(name, to, tmp_path):
+def test_acts_as_the_agent_does(name, tmp_path):
     agent = trained(name)
     before = {name: tensor.clone() for name, tensor in agent.tensors().items()}
-    path = voidrl.export_policy(agent, tmp_path / "policy", to)
+    path = voidrl.export_policy(agent, tmp_path / "policy")
     assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
     assert [file.name for file in tmp_path.iterdir()] == ["policy"]  # with its weights
-    policy, metadata = read(path, to)
+    policy, metadata = read(path)
     spec = agent.spec
     for n in (1, 3, 20):
         obs, skill, inputs = inputs_of(agent, n)
@@ -155,13 +151,11 @@ def test_a_policy_keeps_the_noise_of_its_agent_out():
 
 def test_bad_input_gets_one_sentence(tmp_path, monkeypatch):
     agent = make_agent()
-    with pytest.raises(UnknownNameError, match="unknown format 'onx'; did you mean 'onnx'"):
-        voidrl.export_policy(agent, tmp_path / "x", "onx")
     (tmp_path / "there").write_text("mine")
     with pytest.raises(ConfigError, match="there exists already: choose another name, or replace it"):
-        voidrl.export_policy(agent, tmp_path / "there", "torch")
-    with pytest.raises(ConfigError, match=r"cannot be written: there is no folder .*nowhere"):
-        voidrl.export_policy(agent, tmp_path / "nowhere" / "x", "torch")
+        voidrl.export_policy(agent, tmp_path / "there")
+    with pytest.raises(ConfigError, match="cannot be written: expected a file in a folder that exists"):
+        voidrl.export_policy(agent, tmp_path / "nowhere" / "x")
     with pytest.raises(ConfigError, match="method 'random' cannot be exported: it learned no policy"):
         voidrl.export_policy(make_agent(method="random"), tmp_path / "x")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -180,34 +174,34 @@ def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
 
     agent.learner.greedy = greedy
     with pytest.raises(ConfigError, match=r"the policy cannot be exported .*that torch\.export can trace"):
-        voidrl.export_policy(agent, tmp_path / "x", "torch")
+        voidrl.export_policy(agent, tmp_path / "x")
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(WRITERS, "torch", lambda policy, path, metadata: path.write_text(metadata))
+    monkeypatch.setattr(export, "_write_onnx", lambda policy, path, metadata: path.write_text(metadata))
     changes = config(steps=20, warmup_steps=20, env__num_envs=1, learner__encoder__width=0.1)
-    voidrl.pretrain("voidrl/PixelMaze-v0?size=5&image_size=15", config=changes, out=tmp_path / "run")
+    run = tmp_path / "run"
+    voidrl.pretrain("voidrl/PixelMaze-v0?size=5&image_size=15", config=changes, out=run)
     capsys.readouterr()
-    path = tmp_path / "run" / "policy.pt2"
+    path = run / "policy.onnx"
     path.touch()
     for argv, sentence in (
-        (["--to", "torch"], "exists already: choose another name, or replace it with --force"),
-        (["--to", "flax"], "unknown format 'flax'; known: minari, npz, onnx, torch"),
+        (["--to", "onnx"], "exists already: choose another name, or replace it with --force"),
+        (["--to", "flax"], "unknown format 'flax'; known: minari, onnx"),
         ([], "required: --to"),
     ):
-        assert main(["export", str(tmp_path / "run"), *argv]) == 2
+        assert main(["export", str(run), *argv]) == 2
         assert sentence in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "run"), "--to", "torch", "--force"]) == 0
+    assert main(["export", str(run), "--to", "onnx", "--force"]) == 0
     assert capsys.readouterr().out.strip() == str(path)
     metadata = json.loads(path.read_text())
     assert metadata["environment"] == "voidrl/PixelMaze-v0?size=5&image_size=15"
     assert metadata["steps"] == 20
     (tmp_path / "other").mkdir()
-    assert main(["export", str(tmp_path / "other"), "--to", "onnx"]) == 2
-    assert "is no run" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "other"), "--to", "npz"]) == 2
-    assert "is no run" in capsys.readouterr().err
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    (tmp_path / "run" / "checkpoints").mkdir()
-    assert main(["export", str(tmp_path / "run"), "--to", "npz"]) == 2
+    for to in ("onnx", "minari"):
+        assert main(["export", str(tmp_path / "other"), "--to", to]) == 2
+        assert "is no run" in capsys.readouterr().err
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    assert main(["export", str(run), "--to", "minari"]) == 2
     assert "holds no checkpoint yet" in capsys.readouterr().err

@@ -44,7 +44,7 @@ START = {
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
-    "--from-data DATA": "fill the replay from a Minari dataset (an id or a path) or an .npz file first",
+    "--from-data DATA": "fill the replay from the Minari dataset of this id first",
     **OUTPUT,
 }
 TRAIN = {
@@ -225,9 +225,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
 
     pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
     if "--from-data" in options:
-        from voidrl.data.files import absolute_name
-
-        pieces["replay.data"] = absolute_name(options["--from-data"])
+        pieces["replay.data"] = options["--from-data"]
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         preset, bonus = options.get("--preset"), options.get("--bonus")

@@ -74,8 +74,7 @@ class ReplayConfig(Checked):
     """β of the importance weights (N P)^−β, which are divided by the largest of the batch; None: 0.4 at the
     start, rising linearly to 1 at the end of the run (Schaul et al. 2016, Rainbow)."""
     data: str | None = None
-    """A dataset that fills the replay before the first step: the id or the path of a Minari dataset, or an
-    .npz file of `voidrl export`. None for an empty replay."""
+    """The id of a Minari dataset that fills the replay before the first step; None for an empty replay."""
 
     @property
     def importance_range(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The experience of a run as a dataset."""
+"""The experience of a run as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from voidrl import __version__
 from voidrl.config import Config, to_json
 from voidrl.data.episodes import find_spans, read_episodes
-from voidrl.data.files import WRITERS, Content
+from voidrl.data.files import Content, write_dataset
 from voidrl.data.units import action_space, observation_space
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.spaces import spec_from_json
-from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
+from voidrl.errors import CheckpointError, ConfigError
 from voidrl.replay import Replay
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
@@ -32,7 +32,7 @@ class Exported(NamedTuple):
     """Summary of a written dataset."""
 
     name: str
-    """The id of the dataset, or its path."""
+    """The id of the dataset."""
     episodes: int
     steps: int
     cut: int
@@ -41,34 +41,23 @@ class Exported(NamedTuple):
     """Episodes that were still being played, written as truncated."""
 
     def __str__(self) -> str:
-        lines = [f"{self.steps} steps of {self.episodes} episodes"]
-        if self.cut:
-            lines.append(f"{self.cut} of them without their first steps, which the replay had overwritten")
-        if self.open:
-            lines.append(f"{self.open} cut where they were still being played, as truncations")
-        return "; ".join(lines)
+        cut = f"; {self.cut} of them without their first steps, which the replay had overwritten"
+        ongoing = f"; {self.open} cut where they were still being played, as truncations"
+        text = f"{self.steps} steps of {self.episodes} episodes"
+        return text + (cut if self.cut else "") + (ongoing if self.open else "")
 
 
-def export_data(
-    run: str | Path,
-    out: str | Path,
-    format: str = "minari",  # noqa: A002
-    *,
-    overwrite: bool = False,
-) -> Exported:
-    """Write the replay of a run's newest checkpoint as a dataset.
+def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) -> Exported:
+    """Write the replay of a run's newest checkpoint as a Minari dataset (extra `minari`).
 
     Observations are single frames as the environment produced them, actions are in its units. Episodes are
     in the order in which they began, rank after rank.
 
     Args:
         run: The folder of a run, or one of its checkpoints.
-        out: The id of a Minari dataset (`name-v0`), or a path.
-        format: `minari` or `npz`.
-        overwrite: Replace a dataset that is there.
+        dataset_id: The id of the dataset, such as `maze/apt-v0`.
+        overwrite: Replace a dataset of this id.
     """
-    if format not in WRITERS:
-        raise UnknownNameError("format", format, WRITERS)
     saved = _newest(run)
     if REPLAY not in saved.files:
         raise CheckpointError(
@@ -81,8 +70,8 @@ def export_data(
     found = [find_spans(replay) for replay in replays]
     if not (spans := [*chain(*found)]):
         raise ConfigError(f"{saved.path} cannot be exported: its replay has no steps")
-    counts = {"cut": sum(span.cut for span in spans), "open": sum(span.open for span in spans)}
-    steps = sum(len(span.rows) for span in spans)
+    cut = [i for i, span in enumerate(spans) if span.cut]
+    ongoing = [i for i, span in enumerate(spans) if span.open]
     metadata = {
         "voidrl": __version__,
         "environment": config.env.id,
@@ -90,20 +79,20 @@ def export_data(
         "step": saved.step,
         "spec": spec.to_json(),
         "config": to_json(config),
-        "episodes_without_beginning": [i for i, span in enumerate(spans) if span.cut],
-        "episodes_without_end": [i for i, span in enumerate(spans) if span.open],
+        "episodes_without_beginning": cut,
+        "episodes_without_end": ongoing,
     }
-    phase = {"pretrain": f"pre-training by {config.method.name}", "finetune": "fine-tuning"}
-    bonus = f" with a bonus by {config.method.name}" if config.effective.has_bonus else ""
+    algorithm = config.method.name if config.effective.pretrains else config.learner.name
     about = {
-        "algorithm_name": config.method.name if config.effective.pretrains else config.learner.name,
-        "description": f"The replay of {phase.get(config.phase, 'training')}{bonus} in {config.env.id} after "
-        f"{saved.step} steps, by voidrl {__version__}.",
+        "algorithm_name": algorithm,
+        "description": f"The replay of {algorithm} ({config.phase}) in {config.env.id} after {saved.step} "
+        f"steps, by voidrl {__version__}.",
     }
     content = Content(observation_space(spec), action_space(spec), _env_spec(config), metadata, about)
     episodes = chain.from_iterable(map(read_episodes, replays, found))
-    name = WRITERS[format](out, content, episodes, overwrite=overwrite)
-    return Exported(name, len(spans), steps, **counts)
+    write_dataset(dataset_id, content, episodes, overwrite=overwrite)
+    steps = sum(len(span.rows) for span in spans)
+    return Exported(dataset_id, len(spans), steps, len(cut), len(ongoing))
 
 
 def _newest(run: str | Path) -> checkpoint.Checkpoint:
@@ -123,8 +112,7 @@ def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> R
     cpu = torch.device("cpu")
     num_envs = len(saved.tensors(REPLAY)["age"])
     rows = -(-config.replay.capacity_steps // config.env.num_envs)
-    size = num_envs, rows * num_envs
-    replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay)
+    replay = Replay(spec, num_envs, rows * num_envs, skill_dim, cpu, cpu, config.replay)
     load_replay(saved, replay)
     return replay
 

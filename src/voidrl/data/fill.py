@@ -15,7 +15,7 @@ import torch
 from voidrl import dist
 from voidrl.config import EnvConfig
 from voidrl.data.episodes import Episode
-from voidrl.data.files import Dataset, open_dataset
+from voidrl.data.files import Dataset
 from voidrl.data.units import actions_within, agent_action
 from voidrl.envs.spaces import read_spaces, to_frames
 from voidrl.envs.spaces.check import ROUNDING
@@ -31,22 +31,22 @@ SAME = (  # of data and environment
 
 
 class Move(NamedTuple):
-    """One row of one column: a step, or the reset that begins an episode."""
+    """One row of one column, or of all columns: a step, or the reset that begins an episode."""
 
-    is_reset: bool
+    is_reset: Any
     action: np.ndarray
-    reward: float
-    terminated: bool
-    truncated: bool
-    ended: bool
-    skill_ended: bool
+    reward: Any
+    terminated: Any
+    truncated: Any
+    ended: Any
+    skill_ended: Any
     next_frame: np.ndarray
     skill: np.ndarray
 
 
 def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, EnvSpec]:
     """A dataset and its spec, after a comparison of its spaces with the environment's."""
-    dataset = open_dataset(data)
+    dataset = Dataset(data)
     reading: dict[str, Any] = {"keys": env.keys, "masks": env.action_masks}
     if dataset.is_ours or env.action_masks != "key":
         reading["masks"] = "none"  # others are not in datasets; ours are in the frames
@@ -103,22 +103,15 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
     skill = method.sample_skill(at_start) if dim else torch.zeros(len(columns), 0)
     added = 0
     for _ in range(rows):
-        row = [next(column) for column in columns]
-        if draws and any(move.is_reset for move in row):
-            fresh = torch.tensor([move.is_reset for move in row], device=skill.device)
+        move = Move(*map(np.stack, zip(*[next(column) for column in columns], strict=True)))
+        if draws and move.is_reset.any():
+            fresh = torch.from_numpy(move.is_reset).to(skill.device)
             skill = torch.where(fresh[:, None], method.sample_skill(at_start), skill)
         elif dim and not draws:
-            skill = torch.from_numpy(np.stack([move.skill for move in row])).to(skill.device)
-        added += replay.add(
-            np.stack([move.action for move in row]),
-            np.array([move.reward for move in row], np.float32),
-            np.array([move.terminated for move in row]),
-            np.array([move.truncated for move in row]),
-            np.stack([move.next_frame for move in row]),
-            skill,
-            np.array([move.ended for move in row]),
-            np.array([move.skill_ended for move in row]),
-        )
+            skill = torch.from_numpy(move.skill).to(skill.device)
+        reward = move.reward.astype(np.float32)
+        step = move.action, reward, move.terminated, move.truncated, move.next_frame, skill
+        added += replay.add(*step, move.ended, move.skill_ended)
     added = int(dist.total(added)[0])
     of_all = f" of {stream.steps}" if added < stream.steps else ""
     drawn = "; skills, which it lacks, were drawn for each episode" if draws else ""
@@ -152,15 +145,23 @@ class Stream:
             skipped = 0
 
     def _episode(self, episode: Episode) -> Iterator[Move]:
-        frames = to_frames(episode.observations, self._spec)
-        actions = self._actions(episode.actions)
+        frames, actions = to_frames(episode.observations, self._spec), episode.actions
         steps, dim = len(episode), self.skill_dim
-        self._require(len(frames) == steps + 1, f"{len(frames)} observations in an episode of {steps} steps")
-        self._require(len(actions) == steps, f"{len(actions)} actions in an episode of {steps} steps")
-        finite = np.isfinite(episode.rewards).all() and (self._spec.pixels or np.isfinite(frames).all())
-        self._require(bool(finite), "observations or rewards that are not finite")
         skills = np.zeros((steps, 0), np.float32) if episode.skills is None else episode.skills
-        self._require(skills.shape == (steps, dim), f"skills of shape {skills.shape} in {steps} steps")
+        finite = np.isfinite(episode.rewards).all() and (self._spec.pixels or np.isfinite(frames).all())
+        problems = {
+            f"{len(frames)} observations in an episode of {steps} steps": len(frames) != steps + 1,
+            f"{len(actions)} actions in an episode of {steps} steps": len(actions) != steps,
+            f"actions outside of its space {self._dataset.action_space}": not actions_within(
+                actions, self._spec, ROUNDING
+            ),
+            "observations or rewards that are not finite": not finite,
+            f"skills of shape {skills.shape} in {steps} steps": skills.shape != (steps, dim),
+        }
+        for problem, found in problems.items():
+            if found:
+                raise DataError(f"the dataset {self._dataset.name!r} cannot be used: it has {problem}")
+        actions = agent_action(actions, self._spec)
         changes = np.append((skills[1:] != skills[:-1]).any(1), False)
         nothing = np.zeros_like(actions[0])
         yield Move(True, nothing, 0.0, False, False, False, False, frames[0], skills[0])
@@ -169,13 +170,3 @@ class Stream:
             truncated = bool(episode.truncations[t]) or (last and not terminated)
             outcome = float(episode.rewards[t]), terminated, truncated, last, bool(changes[t])
             yield Move(False, actions[t], *outcome, frames[t + 1], skills[t])
-
-    def _actions(self, actions: np.ndarray) -> np.ndarray:
-        """The agent's actions, after a check of the environment's."""
-        within = actions_within(actions, self._spec, ROUNDING)
-        self._require(within, f"actions outside of its space {self._dataset.action_space}")
-        return agent_action(actions, self._spec)
-
-    def _require(self, ok: bool, found: str) -> None:
-        if not ok:
-            raise DataError(f"the dataset {self._dataset.name!r} cannot be used: it has {found}")

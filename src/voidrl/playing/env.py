@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from voidrl.envs.atari import AtariEnvs
 from voidrl.envs.convert import Converted
 from voidrl.envs.envpool import PREFIX as ENVPOOL
 from voidrl.envs.guarded import Guarded
-from voidrl.envs.ids import ATARI, DMC, parse_id
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
@@ -42,7 +41,8 @@ def make_env(
             or a function that returns a `gymnasium.Env`.
         config: Changes, of which only `env` matters: `{"env.dmc.observation": "pixels"}`; or the
             config of an agent (`agent.config`), for the environment as it was trained in.
-        render_mode: None, or `rgb_array`; others, such as `human`, where a Gymnasium environment has them.
+        render_mode: None, or `rgb_array`. A window of a Gymnasium environment is an option of its id:
+            `CartPole-v1?render_mode=human`.
     """
     if not isinstance(env, str) and (not callable(env) or isinstance(env, gym.Env)):
         raise ConfigError(
@@ -52,8 +52,8 @@ def make_env(
     settings = dataclasses.replace(_env_config(env, config), id=name, count_states=False)
     factory = None if isinstance(env, str) else env
     native = factory is None and name.startswith(NATIVE)
-    if render_mode not in (None, "rgb_array"):
-        settings, factory = _with_render_mode(settings, factory, render_mode, native)
+    modes = "None or 'rgb_array'; for a window, an id such as 'CartPole-v1?render_mode=human'"
+    require(render_mode in (None, "rgb_array"), "render_mode", render_mode, modes)
     vectors = native or (factory is not None and settings.backend == "native")
     envs = make_envs(
         settings if vectors else dataclasses.replace(settings, backend="sync"),
@@ -88,23 +88,6 @@ def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | C
     require(isinstance(given.get("env", {}), Mapping), "env", given.get("env"), "a mapping of values")
     values = merge(protocol_for(env, default_preset(env)), given)["env"]
     return update(EnvConfig(), values, "env.")
-
-
-def _with_render_mode(
-    config: EnvConfig, factory: EnvFactory | None, mode: str, native: bool
-) -> tuple[EnvConfig, EnvFactory | None]:
-    """The environment in a render mode, which Gymnasium or the factory takes as an argument."""
-    if native or (factory is not None and "render_mode" not in inspect.signature(factory).parameters):
-        why = "it is simulated without a window" if native else "its factory takes no render_mode"
-        raise ConfigError(
-            f"render_mode = {mode!r} cannot be used with environment {config.id!r}, {why}: expected None or "
-            f"'rgb_array'"
-        )
-    if factory is not None:
-        return config, partial(factory, render_mode=mode)  # type: ignore[call-arg]
-    parse_id(config.id)
-    joined = f"{config.id}{'&' if '?' in config.id else '?'}render_mode={mode}"
-    return dataclasses.replace(config, id=joined), None
 
 
 class NativeEnv(gym.Env):

@@ -1,4 +1,4 @@
-"""The deterministic policy of an agent as a file: ONNX, or a program of `torch.export`.
+"""The deterministic policy of an agent as an ONNX file.
 
 A policy maps observations as networks take them, stacked frames (B, *obs_shape) in uint8 or float32, to the
 agent's actions: indices (B,) or numbers in [−1, 1], (B, action_dim). Weights and metadata are in the file.
@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from voidrl import __version__
 from voidrl.agent import Agent
 from voidrl.config import to_json, without_local_fields
-from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError, by_caller
+from voidrl.errors import ConfigError, MissingExtraError, by_caller
 from voidrl.learners.base import Learner
 from voidrl.nets.augment import images
 from voidrl.nets.layers import FullPrecisionLinear
@@ -31,12 +31,12 @@ from voidrl.nets.noisy import NoisyLinear
 from voidrl.nets.observations import pack_input
 from voidrl.system.files import user_path
 
-METADATA = "voidrl"  # its key in the metadata of an ONNX model, and the name of its extra file in a .pt2
+METADATA = "voidrl"  # its key in the metadata of the model
 TRACED_BATCH = 2  # the least that torch does not take for a constant
 
 
-def export_policy(agent: Agent, path: str | Path, format: str = "onnx", *, overwrite: bool = False) -> Path:  # noqa: A002
-    """Write the deterministic policy of an agent to a file, and return its path.
+def export_policy(agent: Agent, path: str | Path, *, overwrite: bool = False) -> Path:
+    """Write the deterministic policy of an agent as an ONNX file (extra `onnx`), and return its path.
 
     The policy's inputs are `obs`, `values` (the numbers that come with images, stacked like these) and
     `skill`, the last two only where there are any; its output is `action`. The metadata says what an action
@@ -44,23 +44,22 @@ def export_policy(agent: Agent, path: str | Path, format: str = "onnx", *, overw
 
     Args:
         agent: The agent.
-        path: The file, by convention `….onnx` or `….pt2`.
-        format: `onnx`, for ONNX Runtime and others, or `torch`, for `torch.export.load`.
+        path: The file, by convention `….onnx`.
         overwrite: Replace the file.
     """
-    if format not in WRITERS:
-        raise UnknownNameError("format", format, WRITERS)
     target = user_path(path)
     require_free(target, overwrite)
     if not agent.learns:
         raise ConfigError(
             f"an agent of method {agent.config.method.name!r} cannot be exported: it learned no policy"
         )
-    policy = Policy(agent)
+    for package in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "onnx", "export to ONNX")
     temporary = target.with_name(f".tmp-{os.getpid()}-{target.name}")
     try:
         with torch.no_grad(), _quiet():
-            WRITERS[format](policy, temporary, json.dumps(policy_metadata(agent)))
+            _write_onnx(Policy(agent), temporary, json.dumps(policy_metadata(agent)))
         temporary.replace(target)
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror or error}") from error
@@ -71,11 +70,11 @@ def export_policy(agent: Agent, path: str | Path, format: str = "onnx", *, overw
 
 def require_free(target: Path, overwrite: bool) -> None:
     """Refuse a file that exists, and one in a folder that does not."""
-    if target.is_dir() or (target.exists() and not overwrite):
-        force = "" if target.is_dir() else f", or replace it with {by_caller('overwrite=True', '--force')}"
-        raise ConfigError(f"{target} exists already: choose another name{force}")
-    if not target.parent.is_dir():
-        raise ConfigError(f"{target} cannot be written: there is no folder {target.parent}")
+    if target.exists() and not overwrite:
+        force = by_caller("overwrite=True", "--force")
+        raise ConfigError(f"{target} exists already: choose another name, or replace it with {force}")
+    if target.is_dir() or not target.parent.is_dir():
+        raise ConfigError(f"{target} cannot be written: expected a file in a folder that exists")
 
 
 def policy_metadata(agent: Agent) -> dict[str, Any]:
@@ -165,34 +164,17 @@ def _without_noise(layer: NoisyLinear) -> nn.Linear:
 
 
 def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
-    for package in ("onnx", "onnxscript"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "onnx", "export to ONNX")
-    made = torch.onnx.export(
-        policy.program(),
-        (),
-        dynamo=True,
-        input_names=[*policy.inputs],
-        output_names=["action"],
-        verbose=False,
-    )
+    names = {"input_names": [*policy.inputs], "output_names": ["action"]}
+    made = torch.onnx.export(policy.program(), (), dynamo=True, verbose=False, **names)
     assert made is not None
     made.model.metadata_props[METADATA] = metadata
     made.model.producer_name, made.model.producer_version = "voidrl", __version__
     made.save(path, external_data=False)
 
 
-def _write_torch(policy: Policy, path: Path, metadata: str) -> None:
-    with path.open("wb") as file:
-        torch.export.save(policy.program(), file, extra_files={METADATA: metadata})
-
-
-WRITERS: dict[str, Callable[[Policy, Path, str], None]] = {"onnx": _write_onnx, "torch": _write_torch}
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the exporters' warnings about their own code."""
+    """Hide the exporter's warnings about its own code."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
     levels = [logger.level for logger in loggers]
     try:
