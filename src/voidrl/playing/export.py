@@ -164,8 +164,10 @@ def _without_noise(layer: NoisyLinear) -> nn.Linear:
 
 
 def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
-    names = {"input_names": [*policy.inputs], "output_names": ["action"]}
-    made = torch.onnx.export(policy.program(), (), dynamo=True, verbose=False, **names)
+    names = [*policy.inputs]
+    made = torch.onnx.export(
+        policy.program(), (), dynamo=True, verbose=False, input_names=names, output_names=["action"]
+    )
     assert made is not None
     made.model.metadata_props[METADATA] = metadata
     made.model.producer_name, made.model.producer_version = "voidrl", __version__

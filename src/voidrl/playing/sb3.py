@@ -228,9 +228,9 @@ class APTReplayBuffer(ReplayBuffer):
         final = rows[np.arange(len(rows)), last]
         done = self.dones[final, envs] * (1 - self.timeouts[final, envs])
         samples = ReplayBufferSamples(
-            observations=self.to_torch(self._normalize_obs(self.observations[batch_inds, envs], env)),
+            observations=self.to_torch(self._array(self.observations[batch_inds, envs], env)),
             actions=self.to_torch(self.actions[batch_inds, envs]),
-            next_observations=self.to_torch(self._normalize_obs(self.next_observations[final, envs], env)),
+            next_observations=self.to_torch(self._array(self.next_observations[final, envs], env)),
             dones=self.to_torch(done[:, None]),
             rewards=self.to_torch((rewards * discounts).sum(1, keepdims=True).astype(np.float32)),
         )
@@ -245,12 +245,16 @@ class APTReplayBuffer(ReplayBuffer):
         if env is None:
             z = self._features[torch.from_numpy(rows), torch.from_numpy(columns)]  # (B, n, d)
         else:  # the moments of the observations have changed since
-            obs = self._normalize_obs(self.next_observations[rows, columns], env)
-            assert isinstance(obs, np.ndarray)
+            obs = self._array(self.next_observations[rows, columns], env)
             z = self.latent.encode(obs.reshape(-1, *obs.shape[2:])).view(*rows.shape, -1)
         raw = torch.cat([particle_reward(each, k=self.k) for each in z.unbind(1)])  # (n · B,)
         reward = standardized(raw, self.moments, "transition")
         return reward.view(rows.shape[::-1]).T.cpu().numpy()
+
+    def _array(self, obs: np.ndarray, env: VecNormalize | None) -> np.ndarray:
+        normalized = self._normalize_obs(obs, env)
+        assert isinstance(normalized, np.ndarray)
+        return normalized
 
 
 class LatentSpace:
