@@ -31,7 +31,6 @@ from voidrl.types import EnvSpec
 
 CASES = {
     "dqn": (DISCRETE, {}),
-    "popart": (DISCRETE, {"learner__popart": True}),
     "sac": (CONTINUOUS, {"learner": "sac"}),
     "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
     "trunk": (CONTINUOUS, {"learner": {"name": "ddpg", "trunk_dim": 6}}),
@@ -90,10 +89,6 @@ def test_rewards_differ_if_returns_can(rewards, terminated_at, differ):
 @pytest.mark.parametrize("case", CASES)
 def test_values_are_mapped_and_a_fit_recovers_the_map(case):
     agent, replay = agent_and_replay(case)
-    if case == "popart":
-        agent.learner.popart.update(
-            torch.randn(64) * 5 + 3, agent.learner.critic, agent.learner.target_critic
-        )
     q, chosen = values(agent, replay), best_actions(agent, replay)
     returns = Returns(replay.newest(len(replay)), 4 * q.double().detach().numpy() - 7)
     assert fit(agent, replay, returns) == pytest.approx((1.0, 4.0, -7.0, q.abs().max().item()), abs=1e-4)

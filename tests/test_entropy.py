@@ -198,36 +198,26 @@ def test_copies_lower_the_entropy_but_keep_it_finite():
 # --- reward -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("power", [1.0, 2, 0.5, "dim"])
 @pytest.mark.parametrize("c", [0.0, 1.0])
-def test_reward_equals_brute_force_for_every_option(power, c):
+def test_reward_equals_brute_force_for_every_option(c):
     z, others, k = points(24, 6), points(40, 6, seed=1), 5
     for particles, include_self, average in itertools.product((None, others), (False, True), (False, True)):
         pool = z if particles is None else particles
         distances = brute_force(z, pool, k - include_self, exclude_self=particles is None)
         if include_self:
             distances = torch.cat([torch.zeros(24, 1), distances], dim=1)
-        powered = distances ** (6 if power == "dim" else power)
-        expected = (c + (powered.mean(dim=1) if average else powered[:, -1])).log()
+        expected = (c + (distances.mean(dim=1) if average else distances[:, -1])).log()
         options = {"k": k, "c": c, "include_self": include_self, "average": average}
-        found = particle_reward(z, particles=particles, distance_power=power, **options)
+        found = particle_reward(z, particles=particles, **options)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_reward_is_finite_for_copies_and_for_wide_features():
-    assert torch.equal(particle_reward(torch.ones(9, 3)), torch.zeros(9))
-    wide = particle_reward(points(16, 512), distance_power="dim")  # 32 ** 512 overflows even float64
-    assert wide.isfinite().all()
-    assert wide.mean().item() == pytest.approx(512 * math.log(math.sqrt(2 * 512)), rel=0.05)
-
-
-@pytest.mark.parametrize("power", [1, 2])
-def test_rewards_of_points_close_together_are_not_rounded_to_zero(power):
+def test_rewards_of_points_close_together_are_not_rounded_to_zero():
     z = 1e-6 * points(20, 3)
-    expected = (brute_force(z, z, 4, exclude_self=True) ** power).mean(dim=1).log1p()
-    found = particle_reward(z, k=4, distance_power=power)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
+    expected = brute_force(z, z, 4, exclude_self=True).mean(dim=1).log1p()
+    torch.testing.assert_close(particle_reward(z, k=4).double(), expected, rtol=1e-4, atol=0)
+    assert torch.equal(particle_reward(torch.ones(9, 3)), torch.zeros(9))
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
@@ -254,8 +244,6 @@ def test_errors_of_the_reward():
     for options, error, sentence in (
         ({"k": 9, "include_self": True}, NeighborError, neighbors),
         ({"k": 1, "include_self": True}, NeighborError, "expected 2 to 8"),
-        ({"distance_power": -1}, ConfigError, "distance_power = -1"),
-        ({"distance_power": "dims"}, ConfigError, "distance_power = 'dims'"),
         ({"c": -1.0}, ConfigError, "c = -1"),
         ({"neighbors": "neerest"}, UnknownNameError, "did you mean 'nearest'"),
     ):

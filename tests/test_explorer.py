@@ -97,7 +97,7 @@ def test_stretches_begin_and_last_as_asked(mean, probability):
 
 @pytest.mark.parametrize(
     "learner",
-    ["dqn", {"name": "dqn", "popart": True}, "rainbow", "ddpg"],
+    ["dqn", {"name": "dqn", "act_with": "target"}, "rainbow", "ddpg"],
     ids=str,
 )
 def test_the_copy_acts_as_the_agent_did_and_reads_nothing_on_the_host(learner):

@@ -173,8 +173,7 @@ COMBINATIONS = [
     # Scales: of intrinsic rewards, and of values.
     *(("dqn", {"intrinsic_normalization": variant}) for variant in ("scale", "standardize")),
     ("ddpg", {"intrinsic_normalization": "standardize", "learner__intrinsic_n_step": "single"}),
-    ("dqn", {"learner__popart": True, "learner__noisy_sigma": 0.5}),
-    ("dqn", {"phase": "train", "learner__popart": True, "learner__dueling": False, **PRIORITIZED}),
+    ("dqn", {"phase": "train", "learner__dueling": False, "learner__noisy_sigma": 0.5, **PRIORITIZED}),
 ]
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
     "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
@@ -416,7 +415,7 @@ OTHER_OBSERVATIONS = {
     "mixed sac": (MIXED_CONTINUOUS, {"learner": "sac"}),
     "mixed ddpg": (MIXED_CONTINUOUS, {"learner": "ddpg", "method": "icm"}),
     "masked vectors": (MASKED, {}),
-    "masked popart": (MASKED, {"learner__popart": True, "learner__noisy_sigma": 0.5}),
+    "masked noisy": (MASKED, {"learner__noisy_sigma": 0.5}),
 }
 
 
@@ -630,7 +629,7 @@ def test_actions_are_chosen_by_a_captured_pass():
 
 RESUMED = {
     "dqn pixels": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
-    "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
+    "scales": (MAZE, {"intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
     "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),

@@ -63,7 +63,6 @@ LEARNERS = {
     "greedy": {"learner__epsilon_start": 0.0},
     "epsilon": {"learner__epsilon_start": 0.7},
     "target": {"learner__epsilon_start": 0.5, "learner__act_with": "target"},
-    "popart": {"learner__popart": True},
     "rainbow": {"learner": {"name": "rainbow", "atoms": 5}},
     "aps": {"method": small_method("aps")},
     "random": {"method": "random"},

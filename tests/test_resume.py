@@ -32,7 +32,7 @@ WIDTHS = {  # of representations whose default width would take most of the time
 ANNEALED = {"learner__n_step": 10, "learner__n_step_end": 3, "learner__discount": 0.97,
             "learner__discount_end": 0.997, "learner__anneal_updates": 9, "representation": "spr",
             "reset__every_updates": 12, "reset__last_steps": 0}  # fmt: skip
-VALUES = {"intrinsic_normalization": "standardize", "learner__popart": True}
+VALUES = {"intrinsic_normalization": "standardize"}
 CROPPED = {"augment__crop_size": 36, "augment__shift_pixels": 0, **EVALUATED}
 CASES = {
     "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),
@@ -49,7 +49,7 @@ CASES = {
     "workers": (Walk, "apt", tiny(env__num_envs=2, env__backend="async")),
     "priorities": (Walk, "apt", tiny(env__num_envs=2, replay__priority_exponent=0.5)),
     "annealing and resets": (Walk, "apt", tiny(**ANNEALED)),
-    "normalized values": (Walk, "apt", tiny(env__num_envs=2, learner="dqn", **VALUES)),
+    "normalized rewards": (Walk, "apt", tiny(env__num_envs=2, learner="dqn", **VALUES)),
     "crops": (MAZE.replace("image_size=36", "image_size=40"), "apt", tiny(**CROPPED)),
 }
 

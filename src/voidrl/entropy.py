@@ -49,13 +49,7 @@ def random_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self
     _check(queries, particles, k, exclude_self)
     queries, particles = _widen(queries, particles)
     n, available = len(queries), len(particles) - int(exclude_self)
-    # Floyd's sampling: k draws without replacement in O(nk) memory. A draw from 0 … last that is already
-    # taken is replaced by `last`, which no earlier draw could reach.
-    index = torch.empty(n, k, dtype=torch.int64, device=queries.device)
-    for j, last in enumerate(range(available - k, available)):
-        draw = torch.randint(last + 1, (n, 1), device=queries.device)
-        taken = (index[:, :j] == draw).any(dim=1, keepdim=True)  # (n, 1)
-        index[:, j : j + 1] = draw.masked_fill(taken, last)
+    index = torch.rand(n, available, device=queries.device).topk(k).indices  # (n, k), without replacement
     if exclude_self:  # the draw was among the others: step over the query's own index
         index += index >= torch.arange(n, device=queries.device)[:, None]
     distances: Tensor = torch.linalg.vector_norm(queries[:, None] - particles[index], dim=-1)  # (n, k)
@@ -150,12 +144,13 @@ def particle_reward(
     own_first: bool = False,
     k: int = 5,
     c: float = 1.0,
-    distance_power: float | Literal["dim"] = 1.0,
     include_self: bool = False,
     average: bool = True,
     neighbors: Literal["nearest", "random"] = "nearest",
 ) -> Tensor:
-    """The reward of APT before normalization, log(c + mean_j ‖z − z_j‖^p) over k neighbors (eq. 5): (n,).
+    """The reward of APT before normalization, log(c + mean_j ‖z − z_j‖) over k neighbors (eq. 5): (n,).
+
+    The equation has the power dim(z) of the distance, the authors' code 1.
 
     Args:
         z: (n, d) the particles to reward.
@@ -163,7 +158,6 @@ def particle_reward(
         own_first: The particles begin with z, and none of z is its own neighbor.
         k: number of neighbors.
         c: the constant of eq. 4, at least 0; with 0 a point that equals all its neighbors gets −inf.
-        distance_power: the exponent p. The paper has the dimension of z (`"dim"`), its code 1.
         include_self: count the point itself as one of its k neighbors, as the authors' code does: k = 12 is
             then the mean of 11 distances and a zero.
         average: False uses only the k-th neighbor (eq. 3).
@@ -172,9 +166,6 @@ def particle_reward(
     pool = z if particles is None else particles
     exclude_self = particles is None or own_first  # with include_self, the point's zero is added below
     _check(z, pool, k, exclude_self, include_self)
-    power = z.shape[1] if distance_power == "dim" else distance_power
-    if isinstance(power, str) or not power > 0:
-        raise ConfigError(f"distance_power = {power!r} cannot be used: expected a number above 0, or 'dim'")
     if not c >= 0:
         raise ConfigError(f"c = {c} cannot be used: expected at least 0, usually 1")
     search = {"nearest": knn_distances, "random": random_distances}.get(neighbors)
@@ -185,12 +176,8 @@ def particle_reward(
     if not average:
         distances = distances[:, -1:]  # (n, 1)
     count = k if average else 1  # includes the point's own distance of 0
-    if power == 1:  # fewer kernels
-        mean = distances.mean(dim=1) if count == distances.shape[1] else distances.sum(dim=1) / count  # (n,)
-        return mean.log1p() if c == 1 else (mean + c).log()
-    # In logarithms, since ‖·‖^d overflows for wide z: log(c + mean) = logaddexp(log c, logsumexp − log k).
-    log_mean = (power * distances.log()).logsumexp(dim=1) - math.log(count)  # (n,)
-    return torch.logaddexp(log_mean, torch.full_like(log_mean, math.log(c) if c > 0 else -math.inf))
+    mean = distances.mean(dim=1) if count == distances.shape[1] else distances.sum(dim=1) / count  # (n,)
+    return mean.log1p() if c == 1 else (mean + c).log()
 
 
 class RunningMean(nn.Module):

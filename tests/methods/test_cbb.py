@@ -9,7 +9,6 @@ from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, ru
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.nets.counting import (
     CodeSample,
-    PixelDensity,
     SimHash,
     VisitTable,
     hash_input,
@@ -182,41 +181,3 @@ def test_what_is_counted_follows_the_representation_which_is_trained_only_if_it_
         assert agent.method.source == expected
         assert agent.trains_representation == (name == "simclr" and expected == "latent")
     assert make_agent(PIXELS, method="cbb").config.representation.name == "learner"
-
-
-# The density model
-
-
-def test_the_pseudo_count_of_a_plain_frequency_is_the_count():
-    density = PixelDensity(1, 1, levels=4, prior=1e-9)
-    images = torch.tensor([0.1, 0.1, 0.1, 0.6, 1.0])[:, None, None]
-    density.add(images)
-    before, after = density(images)
-    torch.testing.assert_close(before.exp(), torch.tensor([3, 3, 3, 1, 1]).double() / 5)
-    torch.testing.assert_close(after.exp(), torch.tensor([4, 4, 4, 2, 2]).double() / 6)
-    torch.testing.assert_close(density.pseudo_count(images), torch.tensor([3, 3, 3, 1, 1]).double())
-
-
-def test_pixels_are_conditioned_on_those_above_and_to_the_left():
-    density = PixelDensity(2, 2, levels=2, prior=0.5)
-    dark, mixed = torch.zeros(1, 2, 2), torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
-    density.add(torch.cat([dark, dark, mixed]))
-    log_rho, _ = density(mixed)
-    # Rows first: 0 came 3 of 3 times; 1 after 0, once of 3; 0 below 0, 3 of 3; 1 below 1 and after 0, 1 of 1.
-    expected = 3.5 / 4 * 1.5 / 4 * 3.5 / 4 * 1.5 / 2
-    assert log_rho.exp().item() == pytest.approx(expected)
-
-
-def test_rare_images_earn_more_than_common_ones_and_never_above_ten():
-    agent = make_agent(PIXELS, method="cbb", method__source="density")
-    obs = torch.zeros(3, *PIXELS.obs_shape, dtype=torch.uint8)
-    for i in range(3):  # a light spot on a dark ground
-        obs[i, :, 10 * i : 10 * i + 4, 20:24] = 255
-    agent.method.observe(obs[[0] * 500 + [1] * 50], NO_SKILL, None, None)
-    batch = fill_replay(PIXELS).batch(torch.tensor([3, 20, 40]), 1, 1.0)._replace(next_obs=obs)
-    common, rare, new = agent.method.reward(batch, None).tolist()
-    assert 3 * common < rare < new / 3
-    assert new <= 10.0
-
-
-# Configs

@@ -47,10 +47,8 @@ CASES = [  # each on a minibatch of 16
     # Values
     ("cbb", {"bits": 5000}, "bits = 5000"),
     ("cbb", {"pool": 64, "recounted": 8}, "recounted = 8 cannot be used: expected at least pool = 64"),
-    ("cbb", {"source": "density"}, "'density' cannot be used with vector 4.*use 'image'"),
     ("cbb", {"source": "images"}, "source"),
     ("maxent", {"epsilon": 2.0}, r"epsilon = 2.* cannot be used: expected a number in \(0, 1\), or 0"),
-    ("maxent", {"source": "density"}, "source"),
     ("metra", {"coordinates": (0, 4)}, r"coordinates = \(0, 4\) .*expected indices from 0 to 3"),
     ("metra", {"coordinates": (1, 1)}, r"coordinates = \(1, 1\) .*different indices"),
     ("proto", {"num_prototypes": 2049}, "num_prototypes = 2049 cannot be used: expected 1 to 2048"),

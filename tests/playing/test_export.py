@@ -40,7 +40,6 @@ AGENTS = {
     "dqn on images": (PIXELS, {"augment__crop_size": 36}),
     "rainbow on images, with a frozen column": (PIXELS, {"learner": "rainbow", **COLUMNS}),
     "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
-    "popart": (DISCRETE, {"learner__popart": True}),
     "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
     "sac": (SCALED, {}),
     "sac on images": (PIXELS_CONTINUOUS, NORMED),

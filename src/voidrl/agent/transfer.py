@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from voidrl.errors import CheckpointError
 from voidrl.nets import ProgressiveEncoder, polyak_update
 
 if TYPE_CHECKING:
@@ -21,12 +20,6 @@ def load_pretrained(agent: Agent, tensors: dict[str, Tensor]) -> None:
     fresh = fresh_heads(agent, heads)
     if isinstance(learner.encoder, ProgressiveEncoder):
         tensors = _with_new_column(agent, tensors)
-    normalized = any(name.startswith("learner.popart.") for name in tensors)
-    if normalized and not fresh and getattr(learner, "popart", None) is None:
-        raise CheckpointError(
-            "the saved agent does not fit this one: its heads predict values that PopArt normalizes, and "
-            "learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
-        )
     skipped = [*fresh, *RUNS_OWN]
     if heads != "pretrained" or "task_scale" not in tensors:
         skipped.append("task_scale")  # values that are kept as they are keep the scale of their rewards

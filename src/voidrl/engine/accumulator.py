@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from voidrl import kernels
 from voidrl.errors import ConfigError
 from voidrl.types import NonFinite
 
@@ -17,9 +16,9 @@ class Accumulator:
     """Means of device scalars between two log rows, kept on the device until `flush`.
 
     All scalars live on one device. Adds of the same variant with the same keys share one vector, which is
-    never reallocated: an add may be part of a captured CUDA graph. It costs two small kernels for any number
-    of metrics. Besides the sums it counts the adds before the first that was not finite, so that NaN can be
-    attributed to the metric where it began, even if it has reached all others by the time the host reads.
+    never reallocated: an add may be part of a captured CUDA graph. Besides the
+    sums it counts the adds before the first that was not finite, so that NaN can be attributed to the metric
+    where it began, even if it has reached all others by the time the host reads.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,9 @@ class Accumulator:
         if group not in self._sums:
             self._sums[group] = torch.zeros_like(row, dtype=torch.float64)
             self._finite[group] = torch.zeros_like(row, dtype=torch.float64)
-        _accumulate(row, self._sums[group], self._finite[group])
+        sums, finite = self._sums[group], self._finite[group]
+        sums += row
+        finite += sums - sums == 0  # once NaN or infinite, a sum stays so
 
     def flush(self) -> dict[str, float]:
         """Return the mean of every key since the last flush and start over; NaN and infinity are kept."""
@@ -68,14 +69,3 @@ class Accumulator:
     def buffers(self) -> list[Tensor]:
         """The tensors that an add changes."""
         return [*self._sums.values(), *self._finite.values()]
-
-
-def _accumulate(row: Tensor, sums: Tensor, finite: Tensor) -> None:
-    """Add a row to its sums, and 1 to `finite` where the sum is finite; (keys,) each."""
-    if kernels.usable(row):
-        from voidrl.kernels.accumulate import accumulate
-
-        accumulate(row, sums, finite)
-        return
-    sums += row
-    finite += sums - sums == 0  # once NaN or infinite, a sum stays so

@@ -1,9 +1,5 @@
 """DQN for discrete actions: double, dueling, n-step, ε-greedy or noisy (DrQ's learner on Atari).
 
-With `popart` the critic and its target predict normalized values (voidrl.nets.popart). Actions are compared
-by these, since adding a large mean would round their differences away; everything that is logged or returned,
-and the priorities, is in units of the reward.
-
 A critic with a method `td_loss` computes the loss itself: those on successor features (voidrl.nets.successor)
 learn from vector rewards. It may also choose actions by values of its own, `acting_values`.
 
@@ -28,7 +24,6 @@ from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import (
     DuelingQ,
     Encoder,
-    popart_for,
     redraw_noise,
     scale_gradient,
     silence,
@@ -65,9 +60,6 @@ class DQNConfig(LearnerConfig):
     """The network that chooses actions; BBF acts by the target network."""
     head_gradient_scale: Positive = 1.0
     """Multiplies the gradient that the heads pass to the encoder (SPR: 2^−½)."""
-    popart: bool = False
-    """Learn values normalized by the running mean and deviation of their targets (PopArt), which leaves
-    values themselves unchanged whenever these move. The loss has then the same scale whatever the rewards."""
     epsilon_start: Share = 1.0
     """Probability of a random action at the start."""
     epsilon_end: Share = 0.05
@@ -102,7 +94,6 @@ class DQN(Learner):
                 noisy_sigma=config.noisy_sigma,
                 shared_hidden=config.shared_hidden,
             )
-        self.popart = popart_for(self.critic) if config.popart else None
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
@@ -118,11 +109,11 @@ class DQN(Learner):
 
     def values(self, output: Tensor) -> Tensor:
         """The critic's output as Q values, (B, A)."""
-        return output if self.popart is None else self.popart.denormalize(output)
+        return output
 
     def greedy(self, output: Tensor, allowed: Tensor | None = None) -> Tensor:
         """The best actions by the critic's output, (B,), among those of the (B, A) mask if there is one."""
-        q = output if self.config.popart else self.values(output)
+        q = self.values(output)
         return (q if allowed is None else q.masked_fill(~allowed, -torch.inf)).argmax(-1)
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
@@ -150,16 +141,10 @@ class DQN(Learner):
         silence(self.critic)
         return self.chosen(self.values(self.critic(self.features(obs), skill)), action).float()
 
-    def rescale_values(self, scale: Tensor, shift: Tensor) -> bool:
-        """Through the last layers; PopArt's outputs n, with Q = σ n + μ, become a n + ((a − 1) μ + b) / σ."""
-        if self.popart is not None:
-            shift = ((scale - 1) * self.popart.mean + shift) / self.popart.std
-        return super().rescale_values(scale, shift)
-
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """One loss, for which online and target network draw new noise."""
         redraw_noise(self.critic, self.target_critic)
-        td_loss = getattr(self.critic if self.popart is None else self.popart, "td_loss", None)
+        td_loss = getattr(self.critic, "td_loss", None)
         found = self.critic_loss(batch, reward) if td_loss is None else td_loss(self, batch, reward)
         yield Loss("critic", *found)
 

@@ -59,9 +59,6 @@ class RainbowConfig(DQNConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            not self.popart, "popart", self.popart, "False, as C51's values have a fixed support; or use dqn"
-        )
         require(math.isfinite(self.v_max), "v_max", self.v_max, "a finite number")
         below = math.isfinite(self.v_min) and self.v_min < self.v_max
         require(below, "v_min", self.v_min, f"a finite number below v_max = {self.v_max}")

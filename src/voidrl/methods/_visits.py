@@ -68,7 +68,7 @@ class VisitMethod(Method):
         if self.source == "latent":
             self.hash = SimHash(representation.dim, config.bits or DEFAULT_BITS["latent"])
             self.sample = CodeSample(config.recounted)
-        elif self.source == "image":
+        else:
             bits = config.bits or DEFAULT_BITS["image" if spec.pixels else "vector"]
             self.hash = SimHash(hash_width(spec, IMAGE_SIZE), bits, config.table_size)
             self.table = VisitTable(self.hash.buckets)

@@ -19,7 +19,6 @@ from voidrl.nets.layers import (
     unit_vectors,
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
-from voidrl.nets.popart import PopArt, popart_for
 from voidrl.nets.progressive import ProgressiveEncoder
 from voidrl.nets.successor import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
@@ -36,7 +35,6 @@ __all__ = [
     "FullPrecisionLinear",
     "Linear",
     "NoisyLinear",
-    "PopArt",
     "ProgressiveEncoder",
     "SuccessorCritic",
     "SuccessorDuelingQ",
@@ -49,7 +47,6 @@ __all__ = [
     "join",
     "mlp",
     "polyak_update",
-    "popart_for",
     "redraw_noise",
     "rescale",
     "scale_gradient",

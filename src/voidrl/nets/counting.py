@@ -1,4 +1,4 @@
-"""Visit counts of states that hardly ever repeat exactly: hash codes, tables, recounts and a density model.
+"""Visit counts of states that hardly ever repeat exactly: hash codes, tables and recounts.
 
 All state is in buffers that are changed in place. Whatever may run inside a captured CUDA graph (`forward` of
 each class, `recount`) reads nothing back to the host.
@@ -171,51 +171,3 @@ class CodeSample(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """(B,) int64: how many codes of the sample equal each of these."""
         return (codes[:, None] == self.codes).sum(1)
-
-
-class PixelDensity(nn.Module):
-    """A density of small gray images by counting: p(x) = Π p(x_ij | the levels above and to the left).
-
-    Each position has a table of its own, of how often each level followed each pair of neighbors. A level
-    that came n times out of m has probability (n + α) / (m + α · levels).
-    """
-
-    counts: Tensor
-
-    def __init__(self, height: int, width: int, levels: int, prior: float) -> None:
-        super().__init__()
-        self.levels, self.prior = levels, prior
-        shape = (height * width, levels * levels, levels)
-        self.register_buffer("counts", torch.zeros(shape, dtype=torch.int64))
-
-    def _rows(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, h, w) in [0, 1] → (B, h · w) positions in the flat table of contexts, and levels."""
-        x = (images * self.levels).long().clamp(max=self.levels - 1)
-        above, left = F.pad(x, (0, 0, 1, 0))[:, :-1], F.pad(x, (1, 0))[:, :, :-1]
-        context = (above * self.levels + left).flatten(1)
-        position = torch.arange(context.shape[1], device=x.device)
-        return position * self.levels**2 + context, x.flatten(1)
-
-    @torch.no_grad()
-    def add(self, images: Tensor) -> None:
-        """Count (n, h, w) images once each."""
-        rows, level = self._rows(images)
-        index = (rows * self.levels + level).flatten()
-        self.counts.view(-1).index_add_(0, index, torch.ones_like(index))
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) each, float64: log ρ, and log ρ' after the image had been seen once more."""
-        rows, level = self._rows(images)
-        counts = self.counts.flatten(0, 1)[rows]  # (B, h · w, levels)
-        seen = counts.gather(2, level[..., None])[..., 0].double() + self.prior
-        all_seen = counts.sum(2).double() + self.prior * self.levels
-        before = (seen / all_seen).log().sum(1)
-        gain = ((seen + 1) / seen).log() - ((all_seen + 1) / all_seen).log()
-        return before, before + gain.sum(1)
-
-    def pseudo_count(self, images: Tensor) -> Tensor:
-        """(B,) float64: N̂ = ρ(1 − ρ') / (ρ' − ρ) = (1 − ρ') / (ρ'/ρ − 1)."""
-        before, after = self(images)
-        count: Tensor = -after.expm1() / (after - before).expm1()
-        return count

@@ -6,8 +6,6 @@ Differences from the original:
 - p^α is rounded to whole units of 2⁻²⁰, the smallest priority there is; the original adds a small constant.
   Whole numbers are summed exactly in float64, in whatever order. Otherwise rounding would make some entries
   unreachable, and now and then select one whose priority is 0.
-
-On a GPU both are a few kernels (`voidrl.kernels.priorities`); the plain version here is their reference.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from voidrl import dist, kernels
+from voidrl import dist
 from voidrl.kernels.fusion import fusable
 
 BLOCK = 1024
@@ -53,7 +51,7 @@ class Priorities:
             return torch.full((size,), value, dtype=torch.float64, device=storage)
 
         self.values = full(-(-slots // BLOCK) * BLOCK, NONE)  # in units
-        # A power of two, which Triton's constants, float32 in some versions, hold exactly.
+        # A power of two, so that sums of any of them are exact.
         self.limit = 2.0 ** math.floor(math.log2(EXACT / len(self.values)))
         # One element each: compiled code may lose writes to tensors without dimensions.
         self.highest = full(1, 1 / UNIT)
@@ -80,11 +78,6 @@ class Priorities:
         uniform = torch.rand(len(strata), dtype=torch.float64, device=strata.device)
         # Farther below 1 than rounding can reach, so that the last stratum stays inside the total.
         stratum = BELOW_ONE / len(strata)
-        if self._has_kernels(len(strata)):
-            from voidrl.kernels.priorities import draw  # imports Triton
-
-            slots, weight = draw(self.values, self.highest, self.importance, uniform, stratum, BLOCK)
-            return slots, weight
         # New transitions get the highest priority so far.
         blocks = self.values.clamp_(max=self.highest).view(-1, BLOCK)
         sums = blocks.sum(1)
@@ -112,21 +105,9 @@ class Priorities:
 
     def _set(self, slots: Tensor, error: Tensor) -> None:
         error = error.detach().to(self.values.device)
-        if self._has_kernels(len(slots)):
-            from voidrl.kernels.priorities import update  # imports Triton
-
-            update(self.values, self.highest, slots, error, self.exponent, UNIT, self.limit)
-            return
         units = (error.double() ** self.exponent / UNIT).nan_to_num(nan=0.0).clamp(1, self.limit).round()
         self.values.scatter_reduce_(0, slots, units, "amax", include_self=False)
         self.highest.copy_(torch.maximum(self.highest, units.amax()))
-
-    def _has_kernels(self, batch_size: int) -> bool:
-        if not kernels.usable(self.values):
-            return False
-        from voidrl.kernels.priorities import MAX_BATCH, MAX_BLOCKS  # imports Triton
-
-        return batch_size <= MAX_BATCH and len(self.values) <= MAX_BLOCKS * BLOCK
 
     def set_progress(self, fraction: float) -> None:
         """Set β to its value after this fraction of the run."""
