@@ -5,7 +5,7 @@ import pytest
 from voidrl.agent.combinations import check_combination
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.encoder_training import Pieces, decide
-from voidrl.config import flat, registry, to_json
+from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.training import build
 from voidrl.training.layers import finetune_layers, layers_for
@@ -75,13 +75,3 @@ def test_an_agent_can_be_built_of_it(method, variant):
         assert agent is not None
         shared = agent.representation.encoder is agent.learner.encoder
         assert shared or variant == "simclr" or not agent.method.uses_latents(config)
-
-
-@pytest.mark.parametrize("method", registry.names("method"))
-def test_naming_the_representation_that_a_method_has_anyway_changes_nothing(method):
-    for preset in PRESETS:
-        config = config_of(method, preset)
-        named = flat(to_json(config_of(method, preset, config.representation.name)))
-        different = {name for name, value in flat(to_json(config)).items() if named[name] != value}
-        # Without a recipe for f, nothing says how large its batches are in the protocol unless it is named.
-        assert different <= {"representation.batch_size", "representation.learning_rate"}

@@ -2,7 +2,6 @@
 
 import custom_encoders
 import pytest
-import torch
 from custom_encoders import TinyConv, TinyMLP
 from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, parameters_of, snapshot
 
@@ -28,15 +27,6 @@ def test_without_layers_behind_it_the_features_are_its_own():
         agent = make_agent(spec, learner__encoder={"stack": stack, "feature_dim": 0, "hidden_dim": 0})
         assert agent.learner.encoder.feature_dim == width
         agent.update(fill_replay(spec))
-
-
-def test_it_can_be_shared_with_the_representation():
-    encoder = {"stack": TinyConv, "activation": "relu"}
-    options = {"learner__encoder": encoder, "representation__encoder": encoder, "share_encoder": "stack"}
-    agent = make_agent(PIXELS, representation="simclr", **options)
-    assert agent.learner.encoder.stack is agent.representation.encoder.stack
-    spr = make_agent(PIXELS, representation="spr", learner__encoder__stack=TinyConv)
-    assert torch.isfinite(spr.update(fill_replay(PIXELS))["spr_loss"])
 
 
 def test_a_run_with_one_is_saved_and_loaded(tmp_path):

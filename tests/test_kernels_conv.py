@@ -102,24 +102,6 @@ def test_results_and_all_gradients_equal_the_reference(name, device):
         close(actual, wanted)
 
 
-def test_what_is_not_a_number_stays_so(device):
-    """Else a network that has diverged would go on with finite features."""
-    x, weights, biases, strides, _ = make("padded", device)
-    with torch.no_grad():
-        biases[-1][0] = torch.nan
-        y = conv_stack(x.bfloat16(), weights, biases, strides, "relu")
-    assert y[:, 0].isnan().all()
-    assert not y[:, 1:].isnan().any()
-
-
-def test_padding_channels_do_not_count(device):
-    x, *rest = make("padded", device)
-    with torch.no_grad():
-        clean = conv_stack(x.bfloat16(), *rest)
-        x[:, 9:] = 7
-        assert torch.equal(clean, conv_stack(x.bfloat16(), *rest))
-
-
 def test_the_input_has_a_gradient_too(device):
     stack = make("nature", device)
     x = stack[0].clone().requires_grad_()
@@ -129,32 +111,6 @@ def test_the_input_has_a_gradient_too(device):
     x = x.detach().bfloat16().requires_grad_()
     (actual,) = torch.autograd.grad(conv_stack(x, *stack[1:]), x, grad_out.bfloat16())
     close(actual, expected)
-
-
-def test_any_layout_of_the_gradient_will_do(device):
-    stack = make("one", device)
-    x = stack[0].bfloat16()
-    y = conv_stack(x, *stack[1:])
-    last = torch.randn_like(y)
-    _, expected = gradients(conv_stack, stack, last, x)
-    wide = torch.randn(*y.shape[:3], 2 * y.shape[3], device=device, dtype=y.dtype)
-    for grad_out in (last.contiguous(), wide[..., ::2].copy_(last)):
-        _, actual = gradients(conv_stack, stack, grad_out, x)
-        assert all(map(torch.equal, actual, expected))
-    y.float().sum().backward()  # an expanded one
-    assert stack[1][0].grad.isfinite().all()
-
-
-def test_without_gradients_only_the_result_is_kept(device, monkeypatch):
-    stack = make("pairs", device)
-    x = stack[0].bfloat16()
-    kept = []
-    op = conv._forward
-    monkeypatch.setattr(conv, "_forward", lambda *args: kept.append(op(*args)) or kept[-1])
-    with torch.no_grad():
-        y = conv_stack(x, *stack[1:])
-    assert torch.equal(y, conv_stack(x, *stack[1:]))
-    assert [len(results) for results in kept] == [1, 3]
 
 
 def test_settings_change_nothing_but_speed(device, monkeypatch):
@@ -170,22 +126,6 @@ def test_settings_change_nothing_but_speed(device, monkeypatch):
         close(other, y.float(), 0.01)
         for a, e in zip(actual, expected, strict=True):
             close(a, e, 0.01)
-
-
-def test_compiled_as_one_opaque_operation(device):
-    stack = make("one", device)
-    x = stack[0].bfloat16()
-
-    def loss(x, *rest):
-        return conv_stack(x * 1, *rest).float().flatten(1).square().mean()
-
-    parameters = [*stack[1], *stack[2]]
-    expected = torch.autograd.grad(loss(x, *stack[1:]), parameters)
-    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
-    actual = torch.autograd.grad(compiled(x, *stack[1:]), parameters)
-    assert all(map(torch.equal, actual, expected))
-    with torch.no_grad():
-        assert torch.equal(compiled(x, *stack[1:]), loss(x, *stack[1:]))
 
 
 def test_operators_are_registered_as_they_behave(device):

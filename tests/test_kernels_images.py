@@ -104,26 +104,6 @@ def test_windows_and_crops(case):
     check(frames(7, channels, *image), index, shift, noise, dtype, padded, fold, low, inner, size)
 
 
-def test_the_center_of_observations():
-    check(frames(3, 2, 9, 10), None, None, None, torch.float32, 8, size=(4, 7))
-
-
-def test_without_an_index_every_source_is_an_observation():
-    check(frames(4, 9, 6, 5), None, None, None, torch.float32, 16)
-    shift = torch.tensor([[0, 1, -1, 2], [2, 0, -2, 1]], device=DEVICE)
-    check(frames(4, 9, 6, 5), None, shift, torch.randn(4, device=DEVICE), torch.float32, 16)
-
-
-def test_what_it_is_given_need_not_be_contiguous():
-    index = torch.randint(9, (3, 4), device=DEVICE)
-    check(frames(9, 1, 6, 5), index[:, 1:3], None, None, torch.float32, 8)
-    check(frames(9, 1, 6, 5), index.T, None, None, torch.float32, 8)
-    shift = torch.randint(-2, 3, (3, 2), device=DEVICE).T
-    check(frames(9, 2, 6, 5), index[:, :1], shift, None, torch.float32, 8)
-    source = frames(9, 1, 6, 10)[:, :, :, ::2]
-    check(source, index, None, None, torch.float32, 8)
-
-
 def test_a_ring_may_be_larger_than_an_int32():
     if DEVICE.type != "cuda":
         pytest.skip("needs gigabytes: runs on a CUDA device")

@@ -77,51 +77,6 @@ def test_equal_to_brute_force(device, name, sizes, monkeypatch):
     assert_exact(found, brute_force(pool[:n].cpu(), pool.cpu(), k, exclude_self))
 
 
-@pytest.mark.parametrize(("n", "d"), [(1, 3), (23, 3), (16, 70)])
-def test_half_of_a_symmetric_matrix_is_enough(device, n, d, monkeypatch):
-    monkeypatch.setattr(knn, "MATRIX_TILE", 16)
-    z = points(n, d).to(device)
-    packed = knn.pack(z, 16)
-    whole, mirrored = (knn.squared_matrix(z, packed, n, symmetric) for symmetric in (False, True))
-    assert torch.equal(whole, mirrored)
-    assert torch.equal(mirrored, mirrored.T)
-    if n > 2:
-        found, expected = (knn.by_matrix(z, pool, 2, True) for pool in (z, z.clone()))
-        assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize(("split", "d"), [(1, 3), (2, 13), (4, 1), (4, 8)])
-def test_coordinates_may_be_shared_by_any_number_of_warps(device, split, d, monkeypatch):
-    changes = {
-        "SPLIT": split,
-        "SPLIT_DIM": 0,
-        "MATRIX_ROWS": 4,
-        "QUERY_ROWS": 4,
-        "UNROLL": 2,
-        "MATRIX_UNROLL": 2,
-    }
-    for name, value in changes.items():
-        monkeypatch.setattr(knn, name, value)
-    q, p = points(6, d).to(device), points(9, d, seed=1).to(device)
-    packed = knn.pack(p, 4)
-    squares = (q.double()[:, None] - p.double()).square().sum(-1).cpu()
-    assert_exact(knn.squared_matrix(q, packed, 9), squares)
-    minima = torch.stack([part.min(dim=1).values for part in squares.split(4, dim=1)], dim=1)
-    for loops in (1, 3):
-        monkeypatch.setattr(knn, "QUERY_LOOPS", loops)
-        assert_exact(knn.tile_minima(q, packed), minima)
-
-
-def test_packed(device):
-    z = torch.arange(15.0, device=device).reshape(5, 3)
-    packed = knn.pack(z.to(torch.bfloat16), 4).cpu()
-    assert packed.shape == (2, 3, 4)
-    assert torch.equal(packed[0], z.cpu()[:4].T)
-    assert torch.equal(packed[1, :, 0], z.cpu()[4])
-    assert packed[1, :, 1:].isnan().all()
-    assert torch.equal(knn.pack(z.T, 4)[:, :, :3].cpu(), z.T.cpu().T[None])
-
-
 def test_the_smallest_of_a_row(device):
     x = torch.tensor([[4.0, 1.0, 1.0, math.nan, 0.0, math.inf, 9.0]], device=device).repeat(2, 1)
     assert knn.smallest(x, 4).tolist() == [[0.0, 1.0, 1.0, 2.0]] * 2
@@ -130,14 +85,6 @@ def test_the_smallest_of_a_row(device):
     for bits in (0x7FC00000, 0x7FFFFFFF, -1):  # NaN has many, and another sign counts for nothing
         x[:, 1:] = torch.tensor(bits, dtype=torch.int32, device=device).view(torch.float32)
         assert knn.smallest(x, 3, indices=True).tolist() == [[0, 1, 2]] * 2
-
-
-def test_exact_far_from_the_origin(device, way):
-    centers = torch.nn.functional.normalize(points(3, 5), dim=1) * 1e4
-    z = (centers[:, None] + 1e-2 * points(3, 5, 5, seed=1)).flatten(0, 1)  # 5 points within 1e-2 of each
-    expected = brute_force(z, z, 4, exclude_self=True)
-    assert expected.max() < 0.1
-    assert_exact(way(z.to(device), z.to(device), 4, True), expected)
 
 
 def test_copies_and_ties(device, way):
@@ -161,25 +108,6 @@ def test_not_a_number_and_infinity(device, way):
         if pool is z:
             assert found[2].isnan().all(), "a query that is NaN"
             assert found[0].isfinite().all(), "particles that are NaN"
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64])
-def test_narrow_and_whole_numbers(device, way, dtype):
-    z = (3 * points(18, 4)).to(dtype).to(device)
-    for pool in (z, z.float()):
-        assert_exact(way(z[:3], pool, 3, True), brute_force(z[:3].cpu(), pool.cpu(), 3, exclude_self=True))
-
-
-def test_any_strides(device, way):
-    base = points(18, 20).to(device)
-    for q, pool in ((base.T[3:6], base.T), (base[::6, ::4], base[:, ::4]), (base[:1].expand(2, -1), base)):
-        assert_exact(way(q, pool, 3, False), brute_force(q.cpu(), pool.cpu(), 3))
-
-
-def test_nothing_in_nothing_out(device):
-    z = points(9, 3).to(device)
-    assert knn.knn_distances(z[:0], z, 2, False).shape == (0, 2)
-    assert torch.equal(knn.knn_distances(z[:, :0], z[:, :0], 2, True), z.new_zeros(9, 2))
 
 
 @pytest.mark.parametrize(("rows", "dim", "matrix"), [(99, 9, 0), (9, 9, 0), (0, 2, 99)])

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, moved, snapshot
+from helpers import fill_replay, make_agent, moved, snapshot
 
-from voidrl.agent.assembly import RESERVED_GROUPS
-from voidrl.config import registry
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.training.rehearsal import rehearse
@@ -63,14 +61,6 @@ def test_groups_that_would_leave_weights_untrained_are_refused(groups, sentence,
         make_agent(method=TwoNetworks)
 
 
-@pytest.mark.parametrize("name", registry.names("learner"))
-def test_names_of_built_in_optimizers_are_reserved(name):
-    """Or a method would work with one learner and be refused with another."""
-    spec = DISCRETE if registry.find("learner", name).actions != "continuous" else CONTINUOUS
-    method = {"method": "mepol"} if name == "mepol" else {}
-    assert {*make_agent(spec, learner=name, **method).learner.groups()} <= RESERVED_GROUPS
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -118,9 +108,3 @@ def test_a_rehearsal_changes_nothing():
     before = snapshot(agent.tensors())
     rehearse(agent)
     assert not moved(before, agent.tensors())
-
-
-def test_a_reward_without_a_return_is_found_before_training(monkeypatch):
-    monkeypatch.setattr(TwoNetworks, "reward", lambda method, batch, latents: None)
-    with pytest.raises(ConfigError, match="gave rewards None for 16 transitions"):
-        rehearse(make_agent(method=TwoNetworks))

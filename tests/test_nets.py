@@ -58,25 +58,6 @@ def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
     assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
 
 
-def test_a_hidden_layer_alone_is_the_output_and_without_layers_a_vector_is_itself():
-    encoder = Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, hidden_dim=11, activation="relu"))
-    x = torch.randn(50, 6)
-    z = encoder(x)
-    assert z.shape == (50, encoder.feature_dim) == (50, 11)
-    assert (z >= 0).all()
-    assert (z > 0).any()
-    for more in ({}, {"rescale": True}):
-        assert torch.equal(Encoder(seen_as((6,)), EncoderConfig("mlp", feature_dim=0, **more))(x), x)
-
-
-@pytest.mark.parametrize("stack", SMALLEST)
-def test_activations(stack):
-    for name, kind, other in (("elu", nn.ELU, nn.ReLU), ("relu", nn.ReLU, nn.ELU)):
-        encoder = Encoder(seen_as((1, 40, 40)), EncoderConfig(stack, activation=name, hidden_dim=8))
-        assert any(isinstance(m, kind) for m in encoder.modules())
-        assert not any(isinstance(m, other) for m in encoder.modules())
-
-
 @pytest.mark.parametrize("stack", SMALLEST)
 def test_bytes_and_what_augment_makes_of_them_are_the_same_image(stack):
     encoder = Encoder(seen_as((3, 40, 40)), EncoderConfig(stack))
@@ -137,34 +118,6 @@ def test_folded_images_change_nothing(kernel, stride, fold, last):
     assert torch.allclose(
         torch.autograd.grad(y.square().sum(), layer.weight)[0], gradient, rtol=1e-3, atol=1e-3
     )
-
-
-@pytest.mark.parametrize("channels", [2, 4, 16])
-def test_only_images_padded_to_the_next_multiple_are_read(channels):
-    encoder = Encoder(seen_as((3, 40, 40)), EncoderConfig("nature"))
-    with pytest.raises(RuntimeError, match="channels"):
-        encoder(torch.zeros(1, channels, 40, 40))
-
-
-@pytest.mark.parametrize("stack", SMALLEST)
-def test_channels_last_keeps_the_order_of_features(stack):
-    encoder, image = (
-        Encoder(seen_as((3, 40, 40)), EncoderConfig(stack, feature_dim=0)),
-        torch.rand(2, 3, 40, 40),
-    )
-    expected = encoder(image)
-    got = encoder.to(memory_format=torch.channels_last)(image.contiguous(memory_format=torch.channels_last))
-    assert torch.allclose(got, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("stack", "channels"), [("nature", [32, 64, 64]), ("drq", [32] * 4), ("paper", [32] * 4)]
-)
-def test_width_multiplies_channels(stack, channels):
-    for width in (0.5, 1.0, 2.0, 0.001):
-        encoder = Encoder(seen_as((3, 84, 84)), EncoderConfig(stack, width=width))
-        convolutions = [m for m in encoder.modules() if isinstance(m, nn.Conv2d)]
-        assert [c.out_channels for c in convolutions] == [max(1, int(c * width)) for c in channels]
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 84, 84)])
@@ -239,21 +192,6 @@ def test_values_and_actions_are_float32_under_autocast(dueling):
 # --- heads ------------------------------------------------------------------------------------------------
 
 
-def test_mlp_has_no_activation_at_its_end():
-    network = mlp([3, 5, 7, 2])
-    kinds = [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
-    assert all(isinstance(m, kind) for m, kind in zip(network, kinds, strict=True))
-    for linear in network[::2]:
-        short = min(linear.weight.shape)
-        gram = (
-            linear.weight @ linear.weight.T
-            if linear.weight.shape[0] == short
-            else linear.weight.T @ linear.weight
-        )
-        assert torch.allclose(gram, torch.eye(short), atol=1e-5)
-        assert not linear.bias.any()
-
-
 def test_twin_heads_are_two_separate_networks():
     torch.manual_seed(0)
     twin = TwinQ(9, 16, 2)
@@ -317,22 +255,6 @@ def test_the_projection_is_the_first_layers_side_by_side_without_noise(noisy_sig
     torch.testing.assert_close(head.project(full)[:, :8], full @ first.weight.T + first.bias)
 
 
-@pytest.mark.parametrize("stack", [*SMALLEST, "mlp"])
-def test_latents_are_what_the_trunk_reads(stack):
-    torch.manual_seed(0)
-    shape = (5,) if stack == "mlp" else (2, 40, 40)
-    encoder = Encoder(seen_as(shape), EncoderConfig(stack, feature_dim=4, hidden_dim=6))
-    obs = torch.randn(3, *shape)
-    latent = encoder.latent(obs)
-    if stack == "mlp":
-        assert torch.equal(latent, encoder(obs))
-    else:
-        assert torch.equal(latent, encoder.stack(obs))
-        assert torch.equal(encoder.trunk(latent).flatten(1), encoder(obs))
-        image = torch.randint(256, (3, *shape), dtype=torch.uint8)
-        assert torch.equal(encoder.latent(image), encoder.latent(images(image)))
-
-
 @pytest.mark.parametrize(("stack", "shape"), [("small", (2, 40, 40)), ("mlp", (5,))])
 def test_rescaled_latents_reach_from_zero_to_one_in_each_sample(stack, shape):
     torch.manual_seed(0)
@@ -346,25 +268,6 @@ def test_rescaled_latents_reach_from_zero_to_one_in_each_sample(stack, shape):
     plain = encoder.stack(obs) if encoder.pixels else encoder.trunk(obs)
     assert torch.equal(latent, rescale(plain))
     torch.testing.assert_close(latent[:1], encoder.latent(obs[:1]))  # each sample by itself
-
-
-def test_rescaling_by_hand_and_of_a_constant():
-    x = torch.tensor([[1.0, 3.0, 5.0], [-4.0, -4.0, -4.0]])
-    expected = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
-    torch.testing.assert_close(rescale(x), expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("share", ["nothing", "stack", "all"])
-def test_wide_impala_is_that_of_bbf(share):
-    config = EncoderConfig("impala", feature_dim=0, activation="relu", width=4)
-    f = Encoder(seen_as((4, 84, 84)), config)
-    encoder = {"nothing": f, "all": f}.get(share) or Encoder(seen_as((4, 84, 84)), config, stack_of=f)
-    convolutions = [layer for layer in encoder.stack if isinstance(layer, Conv)]
-    assert [layer.out_channels for layer in convolutions] == [64, 128, 128]
-    assert encoder.feature_dim == 11 * 11 * 128
-    latent = encoder.latent(torch.zeros(1, 4, 84, 84, dtype=torch.uint8))
-    assert latent.shape == (1, 128, 11, 11)
-    assert (latent >= 0).all()
 
 
 def test_a_stack_that_does_not_suit_the_kernels_is_normalized_once(monkeypatch):

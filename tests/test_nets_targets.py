@@ -6,7 +6,7 @@ from helpers import seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
-from voidrl.nets import Conv, Encoder, polyak_update, target_copy
+from voidrl.nets import Encoder, polyak_update, target_copy
 from voidrl.nets.spectral import SpectralNorm
 
 STACKS = ("nature", "drq", "paper", "impala", "mlp")
@@ -37,12 +37,6 @@ def test_every_layer_of_an_encoder_is_normalized_and_keeps_its_name():
         "stack.0.spectral.u",
         "stack.0.spectral.v",
     }
-
-
-def test_biases_are_not_divided():
-    layer = Conv(2, 3, 3)
-    layer.spectral = SpectralNorm(layer.weight, 1)
-    assert torch.equal(layer(torch.zeros(1, 2, 3, 3)).flatten(), layer.bias)
 
 
 # --- targets ----------------------------------------------------------------------------------------------
@@ -95,19 +89,6 @@ def test_a_target_is_the_function_of_a_normalized_network_without_normalization(
         assert torch.equal(target.eval()(x), encoder.eval()(x))
 
 
-def test_a_target_averages_the_weights_in_use():
-    encoder, x = normed_encoder("nature")
-    target = target_copy(encoder)
-    shake(encoder, 0.3)(x)
-    before, vectors = [w.clone() for w in weights(target)], [b.clone() for b in encoder.buffers()]
-    bias = target.stack[0].bias.clone()
-    polyak_update(target, encoder.train(), 0.1)
-    for old, new, online in zip(before, weights(target), weights(encoder), strict=True):
-        assert torch.equal(new, torch.lerp(old, online, 0.1))
-    assert torch.equal(target.stack[0].bias, torch.lerp(bias, encoder.stack[0].bias, 0.1))
-    assert all(torch.equal(a, b) for a, b in zip(vectors, encoder.buffers(), strict=True))
-
-
 def test_a_target_stands_still_in_training_mode():
     encoder, x = normed_encoder("mlp")
     target = target_copy(encoder).train()
@@ -126,12 +107,3 @@ def test_a_target_stands_still_in_training_mode():
 
 def largest_norm(module):
     return max(norms(module))
-
-
-def test_other_buffers_of_a_normalized_network_follow():
-    both = nn.Sequential(normed_encoder("mlp")[0], Counted(1.0))
-    target = target_copy(both)
-    both[1].mean.fill_(20)
-    polyak_update(target, both, 0.5)
-    assert target[1].mean.tolist() == [15.0] * 3
-    assert "0.trunk.0.weight" in dict(target.named_parameters())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import BOX, fill_replay, make_agent, seen_as, small_method
+from helpers import BOX, make_agent, seen_as
 
 from voidrl.config import AugmentConfig, EncoderConfig, registry
 from voidrl.errors import ConfigError
@@ -84,24 +84,6 @@ def test_bytes_are_read_on_two_scales_and_survive_bf16():
     assert torch.allclose(logarithmic, wanted, atol=1e-6)
     rounded = ByteScales()(images(every).bfloat16())[0, 1].flatten()
     assert (rounded[:12].diff() > 0.02).all()  # each symbol has its own value
-
-
-@pytest.mark.parametrize("feature_dim", [0, 15])
-def test_symbols_are_told_apart(feature_dim):
-    """Grids of symbols from 0 to 10: the features of random networks vary by a tenth of their length."""
-    torch.manual_seed(0)
-    obs = torch.randint(11, (200, 3, 7, 7), dtype=torch.uint8)
-    z = Encoder(GRID, EncoderConfig("tiny", feature_dim=feature_dim, activation="relu"))(obs)
-    assert z.std(0).norm() > 0.1 * z.norm(dim=1).mean()
-
-
-@pytest.mark.parametrize("method", ["apt", "rnd", "metra"])
-@pytest.mark.parametrize("side", [5, 7])
-def test_agents_train_on_tiny_images(method, side):
-    spec = EnvSpec((3, side, side), True, 2, num_actions=3)
-    agent = make_agent(spec, method=small_method(method))
-    metrics = agent.update(fill_replay(spec, steps=20, skill_dim=agent.method.skill_dim))
-    assert all(torch.isfinite(value) for value in metrics.values())
 
 
 def test_rnd_reads_standardized_values_and_not_the_logarithm_of_bytes():

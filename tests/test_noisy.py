@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from voidrl.nets import DuelingQ, NoisyLinear, polyak_update, redraw_noise, silence, target_copy
 
@@ -37,26 +36,6 @@ def test_outputs_by_hand():
     assert layer.without_noise(torch.tensor([[1.0, 1.0]])).item() == 6
 
 
-def test_mean_and_variance_of_outputs():
-    # f(ε)² = |ε| has mean √(2/π), and factors are independent: Var[w_ij] = σ² · 2/π, Var[b_i] = σ² √(2/π).
-    torch.manual_seed(0)
-    layer, x = NoisyLinear(3, 2, 0.7), torch.tensor([[1.0, -2.0, 0.5]])
-    draws = []
-    with torch.no_grad():
-        for _ in range(2000):
-            redraw_noise(layer)
-            draws.append(layer(x)[0])
-        drawn = torch.stack(draws)  # (2000, 2)
-        expected = layer.without_noise(x)[0]
-    sigma2, mean_abs = 0.7**2 / 3, math.sqrt(2 / math.pi)
-    variance = sigma2 * (mean_abs**2 * x.square().sum().item() + mean_abs)
-    assert drawn.mean(0).tolist() == pytest.approx(expected.tolist(), abs=4 * math.sqrt(variance / 2000))
-    assert drawn.var(0).tolist() == pytest.approx([variance] * 2, rel=0.2)
-    # Both outputs share the inputs' noise, but not its sign.
-    centered = drawn - drawn.mean(0)
-    assert abs((centered[:, 0] * centered[:, 1]).mean().item()) < 0.15 * variance
-
-
 def test_noise_is_drawn_and_silenced_in_place_for_all_layers_below():
     torch.manual_seed(0)
     head = DuelingQ(6, 4, 16, 1, dueling=True, outputs=3, noisy_sigma=0.5)
@@ -76,16 +55,6 @@ def test_noise_is_drawn_and_silenced_in_place_for_all_layers_below():
     silence(head)
     assert torch.equal(head(features, skill), quiet)
     assert {name: buffer.data_ptr() for name, buffer in head.named_buffers()} == addresses
-
-
-def test_layers_and_networks_draw_separately():
-    torch.manual_seed(0)
-    one, other = (nn.Sequential(NoisyLinear(50, 50, 0.5), NoisyLinear(50, 50, 0.5)) for _ in range(2))
-    redraw_noise(one, other)
-    noise = [*one.buffers(), *other.buffers()]
-    assert len(noise) == 8
-    gram = torch.corrcoef(torch.stack(noise))
-    assert (gram - torch.eye(8)).abs().max() < 0.6
 
 
 def test_noise_is_learned_through_sigma():
@@ -118,17 +87,3 @@ def test_a_target_follows_weights_and_noise_scales_and_draws_its_own_noise():
     for name, value in target.state_dict().items():
         moved = 0.0 if name.startswith("eps_") else 0.25
         torch.testing.assert_close(value, before[name] + moved)
-
-
-def test_hidden_noisy_layers_are_bf16_under_autocast_and_the_last_is_not():
-    torch.manual_seed(0)
-    hidden, last = NoisyLinear(5, 3, 0.5), NoisyLinear(5, 3, 0.5, full_precision=True)
-    redraw_noise(hidden, last)
-    x = torch.randn(7, 5)
-    plain = hidden(x), last(x)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = hidden(x)
-        assert rounded.dtype == torch.bfloat16
-        assert torch.equal(last(x), plain[1])
-        assert last.without_noise(x).dtype == torch.float32
-    torch.testing.assert_close(rounded.float(), plain[0], atol=0.05, rtol=0)

@@ -21,10 +21,3 @@ def test_a_layer_is_not_rounded_to_bf16_by_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(layer(x), plain)
         assert layer(x.bfloat16()).dtype == torch.float32
-
-
-def test_the_switch_is_left_as_it_was():
-    for before in (True, False):
-        torch.backends.cuda.matmul.allow_tf32 = before
-        tf32_mm(torch.ones(1, 2), torch.ones(2, 1))
-        assert torch.backends.cuda.matmul.allow_tf32 == before

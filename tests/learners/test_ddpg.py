@@ -5,14 +5,9 @@ import torch
 import torch.nn.functional as F
 from helpers import (
     CONTINUOUS,
-    PIXELS_CONTINUOUS,
     fill_replay,
     make_agent,
-    moved,
-    parameters_of,
-    snapshot,
 )
-from tiny_runs import Skilled
 
 
 def ddpg(**changes):
@@ -91,50 +86,3 @@ def test_vectors_and_actions_go_through_the_critics_trunk_and_vectors_through_th
     torch.testing.assert_close(learner.critic(obs, skill, action), expected)
     assert learner.actor[:3](obs).abs().max() < 1
     torch.testing.assert_close(learner.policy(obs, skill), learner.actor[3:](learner.actor[:3](obs)).tanh())
-
-
-def test_actions_join_behind_the_critics_trunk_of_pixels():
-    learner = trunked(PIXELS_CONTINUOUS, learner__hidden_layers=2).learner
-    features = learner.encoder.feature_dim  # the convolutions' own
-    assert shapes(learner.critic.trunk) == [(12, features)]
-    assert shapes(learner.critic.heads) == [(2, 12 + 2, 16), (2, 16, 16), (2, 16, 1)]
-    assert shapes(learner.actor)[0] == (12, features)
-    obs, skill, action = torch.randn(5, features), torch.zeros(5, 0), torch.rand(5, 2)
-    x = torch.cat([learner.critic.trunk(obs), action], 1)
-    expected = learner.critic.heads.layers(x.expand(2, *x.shape)).squeeze(-1)
-    assert torch.equal(learner.critic(obs, skill, action), expected)
-
-
-@pytest.mark.parametrize("spec", [CONTINUOUS, PIXELS_CONTINUOUS], ids=["vectors", "pixels"])
-def test_skills_join_before_the_trunks(spec):
-    agent = trunked(spec, method=Skilled, phase="pretrain", representation="fixed")
-    learner, width = agent.learner, agent.learner.encoder.feature_dim
-    assert learner.critic.trunk[0].in_features == width + 2 + (0 if spec.pixels else 2)
-    assert learner.actor[0].in_features == width + 2
-    agent.update(fill_replay(spec, skill_dim=2))
-
-
-def test_each_trunk_learns_from_its_own_loss_and_the_target_follows_as_a_whole():
-    agent, replay = trunked(learner__target_tau=0.25), fill_replay(CONTINUOUS)
-    learner, batch = agent.learner, replay.batch(replay.sample(16), 1, 0.9)
-    changed = {}
-    for loss in learner.losses(batch, batch.reward, 0):
-        before = snapshot(parameters_of(learner))
-        agent.optimizers.minimize([loss.optimizer], loss.value)
-        changed[loss.optimizer] = moved(before, parameters_of(learner))
-    for part in ("critic", "actor"):
-        assert changed[part] == {f"{part}.{name}" for name in parameters_of(getattr(learner, part))}
-    before = snapshot(parameters_of(learner.target_critic))
-    learner.after_update(0)
-    for name, target in learner.target_critic.named_parameters():
-        online = learner.critic.get_parameter(name)
-        torch.testing.assert_close(target, before[name] + 0.25 * (online - before[name]))
-
-
-def test_trunks_are_exact_under_autocast():
-    learner = trunked().learner
-    obs, skill, action = torch.randn(5, 4), torch.zeros(5, 0), torch.rand(5, 2)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert learner.critic.trunk(torch.cat([obs, action], 1)).dtype == torch.float32
-        assert learner.critic(obs, skill, action).dtype == torch.float32
-        assert learner.policy(obs, skill).dtype == torch.float32

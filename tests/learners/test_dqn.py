@@ -71,18 +71,6 @@ def test_double_q_chooses_the_next_action_from_the_online_features():
     assert learner.next_output(batch_of(obs=SEEN)).tolist() == [50, 10]
 
 
-def test_dueling_adds_the_value_to_centerd_advantages():
-    encoder = Encoder(seen_as((2,)), EncoderConfig(stack="mlp", feature_dim=0))
-    critic = DQN(SPEC, DQNConfig(hidden_dim=8), encoder, None, 0).critic
-    skill = torch.zeros(2, 0)
-    value, advantage = critic.value(SEEN), critic.advantage(SEEN)
-    torch.testing.assert_close(critic(SEEN, skill), value + advantage - advantage.mean(1, keepdim=True))
-    torch.testing.assert_close(critic(SEEN, skill).mean(1, keepdim=True), value)
-    plain = DQN(SPEC, DQNConfig(hidden_dim=8, dueling=False), encoder, None, 0).critic
-    assert plain.value is None
-    torch.testing.assert_close(plain(SEEN, skill), plain.advantage(SEEN))
-
-
 def share_of_other_actions(learner, deterministic):
     obs = SEEN[:1].expand(20_000, -1)
     actions = learner.act(obs, torch.zeros(20_000, 0), deterministic=deterministic)

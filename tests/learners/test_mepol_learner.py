@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import CONTINUOUS, CPU, DISCRETE, Chain, Point, fill_replay, make_agent, shake, snapshot
+from helpers import CONTINUOUS, CPU, DISCRETE, Chain, fill_replay, make_agent, shake, snapshot
 from tiny_runs import rows
 from torch import distributions
 
@@ -127,19 +127,6 @@ def test_the_learning_rate_is_halved_until_the_first_step_fits():
     assert not short.x.any()
 
 
-def test_not_a_number_is_not_within_the_limit():
-    slope = Slope(limit=100)
-    slope_call = Slope.__call__
-
-    def broken():
-        found = slope_call(slope)
-        bad = torch.tensor(torch.nan) if slope.x.any() else found.divergence
-        return found._replace(divergence=bad)
-
-    assert ascend(slope.optimizers, broken, max_updates=5, backtracks=2)[1] == 0
-    assert not slope.x.any()
-
-
 @pytest.mark.parametrize("spec", [CONTINUOUS, MASKED], ids=["continuous", "masked"])
 def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec, monkeypatch):
     monkeypatch.setattr(mepol, "POLICY_KL_LIMIT", 1e-3)
@@ -210,17 +197,3 @@ def test_a_task_is_learned_from_scratch(tmp_path, monkeypatch):
     voidrl.train(Chain, steps=2000, out=tmp_path / "run", config=TASK)
     returns = [row["episode/return"] for row in rows(tmp_path / "run") if "episode/return" in row]
     assert returns[-1] > 0.95 > returns[0] + 0.2
-
-
-def test_fine_tuning_continues_from_the_pretrained_policy(tmp_path, monkeypatch):
-    monkeypatch.setattr(mepol, "POLICY_KL_LIMIT", 0.05)
-    learner = {**TASK["learner"], "learning_rate": 1e-3}
-    changes = {**TASK, "learner": learner, "method": {"name": "mepol", "k": 5}}
-    source = voidrl.pretrain(Point, steps=400, out=tmp_path / "source", config=changes)
-    task = voidrl.finetune(source, steps=1, out=tmp_path / "first")
-    for name, weight in source.learner.named_parameters():
-        assert torch.equal(weight, task.learner.get_parameter(name)), name
-    options = {"finetune.learning_rate": 3e-3}
-    task = voidrl.finetune(source, steps=2400, out=tmp_path / "task", config=options)
-    returns = [voidrl.evaluate(agent, episodes=16, env=Point).mean_return for agent in (source, task)]
-    assert returns[1] > returns[0] + 2

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 from hand_batches import batch_of
-from helpers import DISCRETE, Constant, fill_replay, make_agent, points, seen_as, shake
+from helpers import DISCRETE, fill_replay, make_agent, points, seen_as
 from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN, DQNConfig
 from voidrl.learners.rainbow import Rainbow, RainbowConfig, project_distribution
-from voidrl.nets import Encoder, redraw_noise
+from voidrl.nets import Encoder
 from voidrl.types import EnvSpec
 
 SPEC = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
@@ -97,14 +97,6 @@ def test_it_equals_a_slow_loop():
     torch.testing.assert_close(found.sum(1), torch.ones(26))
 
 
-def test_it_is_float32_under_autocast():
-    reward, discount, support = torch.tensor([0.3, 1.0]), torch.full((2,), 0.9), torch.linspace(-10, 10, 51)
-    expected = project_distribution(reward, discount, distributions(2), support)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = project_distribution(reward, discount, distributions(2), support)
-    assert torch.equal(found, expected)
-
-
 # Loss and targets
 
 ONLINE = [
@@ -134,15 +126,6 @@ def test_double_and_plain_targets_by_hand(double):
     assert loss.metrics["critic_loss"] == loss.value
 
 
-def test_weights_of_transitions_multiply_the_loss_and_not_the_priorities():
-    learner = table_rainbow(ONLINE, TARGET)
-    plain = next(learner.losses(make_batch(), torch.zeros(2), 0))
-    weighted = next(learner.losses(make_batch(weight=(0.5, 0.0)), torch.zeros(2), 0))
-    torch.testing.assert_close(weighted.value, 0.5 * plain.priority[0] / 2)
-    assert torch.equal(weighted.priority, plain.priority)
-    assert not weighted.priority.requires_grad
-
-
 def test_the_divergence_is_zero_where_the_prediction_is_right():
     half = [0.0, 0.5, 0.5]
     batch = make_batch(action=(0, 0), discount=0)
@@ -153,25 +136,6 @@ def test_the_divergence_is_zero_where_the_prediction_is_right():
     torch.testing.assert_close(kl, torch.tensor(expected))
     learner = table_rainbow([[half, half], [[0.0, 0.25, 0.75], half]])
     torch.testing.assert_close(next(learner.losses(batch, reward, 0)).priority, kl + math.log(2))
-
-
-@pytest.mark.parametrize(("reward", "share"), [(0.0, 0.0), (0.75, 0.75), (30.0, 1.0), (-30.0, 1.0)])
-def test_the_share_of_the_end_atoms_is_logged(reward, share):
-    loss = next(table_rainbow(ONLINE).losses(make_batch(discount=0), torch.full((2,), reward), 0))
-    assert loss.metrics["support_share"].item() == pytest.approx(share)
-    assert loss.metrics["q_target"].item() == pytest.approx(reward)  # before it is clipped
-
-
-def test_views_average_the_target_distributions():
-    learner = table_rainbow(ONLINE, TARGET, views=2, double=False)
-    once = table_rainbow(ONLINE, TARGET, double=False)
-    # One transition from state 0, whose two views of s' look like the two states.
-    batch = make_batch(action=(1, 1), obs=SEEN[:1].expand(2, -1), next_obs=SEEN)
-    loss = next(learner.losses(batch, torch.zeros(2), 0))
-    apart = next(once.losses(batch, torch.zeros(2), 0))
-    torch.testing.assert_close(loss.value, apart.value)  # cross-entropy is linear in the target
-    torch.testing.assert_close(loss.priority, apart.priority.mean().expand(2))
-    assert (apart.priority[0] - apart.priority[1]).abs() > 0.1
 
 
 def test_a_known_distribution_of_returns_is_learned():
@@ -200,21 +164,6 @@ def test_a_known_distribution_of_returns_is_learned():
 # Noise and acting
 
 
-def test_deterministic_actions_are_constant_and_exploring_ones_vary():
-    torch.manual_seed(0)
-    agent = make_agent(learner="rainbow", learner__noisy_sigma=2.0)
-    obs, skill = torch.randn(200, 4), torch.zeros(200, 0)
-
-    def act(deterministic):
-        return agent.learner.act(obs, skill, deterministic=deterministic)
-
-    greedy, exploring = act(deterministic=True), [act(deterministic=False) for _ in range(6)]
-    assert agent.learner.epsilon == 0  # it is the noise that explores
-    assert len({tuple(actions.tolist()) for actions in exploring}) == 6
-    assert torch.equal(act(deterministic=True), greedy)
-    assert not any(torch.equal(actions, greedy) for actions in exploring)
-
-
 def test_each_loss_has_new_noise_in_online_and_target_network():
     agent, replay = make_agent(learner="rainbow"), fill_replay()
     batch = replay.batch(replay.sample(16), 1, 0.99)
@@ -238,19 +187,6 @@ def test_acting_by_the_target_network(act_with, expected):
         assert actions.tolist() == [expected] * 2
 
 
-def test_acting_by_the_target_network_draws_its_noise_and_reads_its_encoder():
-    torch.manual_seed(0)
-    agent = make_agent(learner="rainbow", learner__act_with="target", learner__encoder__hidden_dim=8)
-    learner, obs, none = agent.learner, torch.randn(99, 4), torch.zeros(99, 0)
-    shake(learner.target_encoder)
-    learner.act(obs, none, deterministic=False)
-    assert learner.target_critic.advantage[0].eps_in.all()
-    assert not learner.critic.advantage[0].eps_in.any()
-    actions = learner.act(obs, none, deterministic=True)  # without noise, here and in the next line
-    q = learner.values(learner.target_critic(learner.target_encoder(obs), none))
-    assert torch.equal(actions, q.argmax(-1))
-
-
 @pytest.mark.parametrize(("cls", "config"), [(DQN, DQNConfig), (Rainbow, RainbowConfig)])
 def test_the_scale_of_gradients_is_that_of_the_encoder_alone(cls, config):
     def gradients(scale):
@@ -272,35 +208,6 @@ def test_the_scale_of_gradients_is_that_of_the_encoder_alone(cls, config):
 
 
 # With everything else
-
-
-def test_intrinsic_rewards_are_scaled_to_the_support():
-    replay = fill_replay(end_every=10**9)
-    agent = make_agent(learner="rainbow", method=Constant, learner__discount=0.9, learner__n_step=1)
-    redraw_noise(agent.learner)
-    with torch.no_grad():  # uniform distributions, of value 0
-        for parameter in agent.learner.parameters():
-            parameter.zero_()
-    assert agent.update(replay)["q_target"].item() == pytest.approx(0.1, abs=1e-5)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_skills_new_heads_and_first_layers(shared):
-    class Skilled(Constant):
-        skill_dim = 3
-
-    options = {"learner": "rainbow", "method": Skilled, "learner__shared_hidden": shared}
-    source, replay = make_agent(seed=1, **options), fill_replay(skill_dim=3)
-    source.update(replay)
-    assert len(source.learner.first_layers) == (1 if shared else 2)
-    assert all(layer.weight.shape[1] == 8 + 3 for layer in source.learner.first_layers)
-    rates = {"finetune__heads": "random", "finetune__first_layer_learning_rate": 1e-5}
-    # Heads that are new may have another support.
-    agent = make_agent(seed=2, phase="finetune", **rates, **options, learner__v_max=50.0, learner__atoms=21)
-    agent.load_pretrained(source.tensors())
-    assert torch.equal(agent.learner.encoder.trunk[0].weight, source.learner.encoder.trunk[0].weight)
-    assert agent.learner.support(replay.reward)[-1] == 50
-    agent.update(replay)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
 from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.replay import Replay
-from voidrl.training.rehearsal import rehearse
 from voidrl.types import EnvSpec
 
 STATES = 4
@@ -61,10 +60,6 @@ class Tabular(Ring):
         return Table()
 
 
-def pair(**changes):
-    return make_agent(method=Pair, **changes)
-
-
 def test_n_steps_are_added_and_scaled_by_component_and_logged_as_scalars():
     """Two numbers per state, 3 steps, γ = 1/2."""
     spec = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
@@ -108,28 +103,6 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
     learner.config = DQNConfig(double=False)  # chosen by the target, for which action 0 has 4
     target = learner.critic.successor_target(learner, batch, torch.tensor([[1.0, 2.0]]))
     assert target.tolist() == [[3.5, 2.0]]
-
-
-class NextState(nn.Module):
-    """An encoder that takes each state of the ring for the next one."""
-
-    def forward(self, obs):
-        return obs.roll(1, 1)
-
-
-def test_double_q_chooses_the_next_action_from_the_online_features(monkeypatch):
-    agent = make_agent(RING, method=Tabular, learner={"name": "dqn", "encoder": PASSED_THROUGH})
-    learner, bootstrapped = agent.learner, []
-    learner.target_encoder = NextState()
-    with torch.no_grad():
-        learner.critic.psi[0, 0, 0] = 1.0  # action 0 is the best in state 0,
-        learner.critic.psi[1, 0, 1] = 1.0  # action 1 in state 1, which the target encoder sees instead
-        learner.target_critic.psi[1, 0] = torch.tensor([[0.5, -0.5], [-0.5, 0.5]])
-    batch = batch_of(WEIGHTS[:1], torch.eye(STATES)[:1])
-    chosen = learner.chosen
-    monkeypatch.setattr(learner, "chosen", lambda *args: bootstrapped.append(chosen(*args)) or chosen(*args))
-    learner.critic.successor_target(learner, batch, torch.zeros(1, 2))
-    assert [psi.tolist() for psi in bootstrapped] == [[[0.5, -0.5]]]  # the target's ψ of action 0
 
 
 def test_every_component_converges_to_its_discounted_sum():
@@ -216,20 +189,6 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
     assert chosen(tuned.learner.critic)
 
 
-def test_rewards_are_divided_by_the_deviation_of_their_scalars():
-    agent = pair(intrinsic_normalization="scale", intrinsic_momentum=None, learner__batch_size=64)
-    replay = fill_replay(skill_dim=2)
-    seen = []
-    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
-    metrics = agent.update(replay)
-    ((batch, reward),) = seen
-    plain = batch.next_obs[:, :2]
-    std = (plain * batch.skill).sum(1).std(correction=0)
-    torch.testing.assert_close(reward, plain / std, rtol=1e-4, atol=1e-5)
-    assert metrics["intrinsic_std"].item() == pytest.approx(std.item(), rel=1e-4)
-    assert metrics["reward_std"].item() == pytest.approx(1, rel=1e-4)
-
-
 class Unequal(Pair):
     skill_dim = 3
 
@@ -255,13 +214,3 @@ class Critical(Pair):
 def test_what_cannot_work_is_refused_with_the_reason(method, changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         make_agent(DISCRETE, method=method, **changes)
-
-
-def test_rewards_of_another_width_are_refused_before_training():
-    class Narrow(Pair):
-        def reward(self, batch, latents):
-            return batch.next_obs[:, 0]
-
-    with pytest.raises(ConfigError, match=r"rewards of shape \(16,\) for 16 transitions: expected \(16, 2\)"):
-        rehearse(make_agent(DISCRETE, method=Narrow))
-    rehearse(pair())

@@ -12,11 +12,8 @@ from helpers import (
     brute_force,
     fill_replay,
     make_agent,
-    moved,
-    parameters_of,
     points,
     shake,
-    snapshot,
 )
 from tiny_runs import Walk, assert_same_run, newest, tiny
 from torch import nn
@@ -81,24 +78,6 @@ def test_a_task_that_is_linear_in_the_features_is_found_from_4096_states():
     assert cosine(phi.T @ batch.reward, wanted) < 0.9  # a solution that ignores the correlations
 
 
-def test_a_collapsed_feature_still_gives_a_unit_vector():
-    agent = aps(WIDE, phase="finetune")
-    agent.method.features = nn.Linear(12, 10)
-    nn.init.zeros_(agent.method.features.weight)  # the same φ for all states
-    agent.choose_task_skill(random_walks(WIDE, 11, lambda frames: np.ones(len(frames)), steps=4))
-    phi = F.normalize(agent.method.features.bias.detach(), dim=0)
-    assert cosine(agent.task_skill[:10], phi) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_warm_up_without_reward_keeps_a_skill_that_was_tried_and_says_so():
-    agent = aps(WIDE, phase="finetune")
-    replay = random_walks(WIDE, 11, lambda frames: np.zeros(len(frames)), steps=4)
-    agent.choose_task_skill(replay)
-    assert (replay.skill[:, :10] == agent.task_skill[:10]).all(1).any()
-    assert agent.task_skill[10] == 0
-    assert "no reward" in agent.method.skill_choice
-
-
 @pytest.mark.parametrize("include_self", [False, True])
 def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(include_self):
     agent = aps(method__k=4, method__include_self=include_self)
@@ -146,49 +125,6 @@ def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
     assert metrics["aps_loss"] < -0.95
     assert along.mean() > 0.95  # the reward's first term
     assert metrics["aps_concentration"] < 0.4
-
-
-LEARNERS = {
-    "dqn": (DISCRETE, {"name": "dqn"}),
-    "sac": (CONTINUOUS, {"name": "sac"}),
-    "ddpg": (CONTINUOUS, {"name": "ddpg", "trunk_dim": 8}),
-}
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_the_critic_is_successor_features_times_the_skill(name):
-    spec, learner = LEARNERS[name]
-    agent = aps(spec, learner=learner)
-    critic, n = agent.learner.critic, 6
-    features = agent.learner.features(points(n, *spec.obs_shape))
-    skill = points(n, agent.method.skill_dim, seed=1)
-    psi = []
-    last = {"dqn": "advantage", "sac": "layers", "ddpg": "heads.layers"}[name]
-    critic.get_submodule(last).register_forward_hook(lambda module, given, out: psi.append(out))
-    with torch.no_grad():
-        if spec.discrete:
-            q = critic(features, skill)
-            assert q.shape == (n, spec.num_actions)
-            value = (critic.value(torch.cat([features, skill[:, :10]], 1)) * skill).sum(1)  # e is not read
-            torch.testing.assert_close(q.mean(1), value)  # the mean advantage is 0
-            advantages = (psi[0].unflatten(1, (-1, 11)) * skill[:, None]).sum(2)
-            torch.testing.assert_close(q - value[:, None], advantages - advantages.mean(1, keepdim=True))
-        else:
-            q = critic(features, skill, points(n, spec.action_dim, seed=2).tanh())
-            assert psi[0].shape == (2, n, 10)
-            torch.testing.assert_close(q, (psi[0] * skill).sum(2))
-
-
-def test_fine_tuning_with_a_new_critic_keeps_its_trunk():
-    options = {"learner": {"name": "ddpg", "trunk_dim": 8}, "finetune__heads": "actor"}
-    before = aps(CONTINUOUS, **options)
-    shake(before.learner)
-    agent = aps(CONTINUOUS, phase="finetune", seed=1, **options)
-    agent.load_pretrained(before.tensors())
-    changed = moved(snapshot(parameters_of(before.learner.critic)), parameters_of(agent.learner.critic))
-    assert changed == {name for name in parameters_of(agent.learner.critic) if name.startswith("heads.")}
-    assert not moved(agent.learner.critic.state_dict(), agent.learner.target_critic.state_dict())
-    assert not moved(parameters_of(before.learner.actor), parameters_of(agent.learner.actor))
 
 
 def test_skills_are_uniform_on_the_sphere():

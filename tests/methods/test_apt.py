@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import latents_of
-from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, watch_losses
+from helpers import CONTINUOUS, CPU, fill_replay, make_agent, watch_losses
 
 from voidrl.agent import Agent
 from voidrl.agent.rewards import batch_latents, encoded_pool
@@ -42,16 +42,6 @@ def test_no_normalization_and_the_current_state():
     agent = make_agent(method__k=3, method__normalize="none", method__particle="current")
     given, raw = rewards_and_raw(agent, fill_replay(), lambda z, z_next: particle_reward(z, k=3))
     assert torch.equal(torch.stack(given), torch.stack(raw))
-
-
-def test_distances_divided_by_their_running_mean():
-    agent = make_agent(method__k=3, method__normalize="distance_mean")
-    given, distances = rewards_and_raw(
-        agent, fill_replay(), lambda z, z_next: torch.cdist(z_next, z_next).sort(1).values[:, 1:4]
-    )
-    for i, reward in enumerate(given):
-        mean = torch.cat(distances[: i + 1]).mean()
-        torch.testing.assert_close(reward, (1 + distances[i].mean(1) / mean).log(), rtol=1e-4, atol=1e-5)
 
 
 def urlb_reward(batches, k=12, clip=1e-4):
@@ -118,12 +108,6 @@ def test_distances_divided_by_their_running_variance():
     assert "particle_variance" not in make_agent().method.metrics()
 
 
-def test_equal_distances_have_no_variance_and_a_finite_reward():
-    method = make_agent(method__normalize="distance_variance", method__k=1).method
-    assert method.reward(None, latents_of(None, torch.zeros(4, 3))).tolist() == [0.0] * 4
-    assert torch.isfinite(method.reward(None, latents_of(None, torch.eye(4)))).all()
-
-
 def test_the_pool_is_drawn_from_the_replay():
     method = make_agent(method__k=2, method__pool=50, method__normalize="none").method
     z, asked = torch.randn(4, 4), []
@@ -144,8 +128,3 @@ def test_the_pool_is_drawn_from_the_replay():
     drawn = batch_latents(agent, batch, encoded_pool(agent, replay)).pool(40)
     assert drawn.shape == (40, 4)
     assert all((stored == row).all(1).any() for row in drawn)
-
-
-def test_as_many_neighbors_as_there_are_can_be_searched():
-    for options in ({"method__k": 15}, {"method__k": 16, "method__include_self": True}):
-        make_agent(DISCRETE, **options).update(fill_replay())

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from hand_batches import batch_of, latents_of, rooms_replay
-from helpers import PIXELS, Place, fill_replay, line_replay, make_agent, watch_losses
+from helpers import Place, fill_replay, line_replay, make_agent, watch_losses
 from torch import nn
 
 from voidrl.methods import becl as module
@@ -67,14 +67,6 @@ def test_positives_are_drawn_evenly_and_rows_without_one_are_masked(monkeypatch)
     assert z.grad.isfinite().all()
 
 
-def test_a_batch_without_any_pair_trains_nothing():
-    z = torch.randn(4, 4, requires_grad=True)
-    loss = next(becl(method__num_skills=4).losses(batch_of(torch.eye(4)), latents_of(None, z)))
-    loss.value.backward()
-    assert loss.value == 0
-    assert not z.grad.any()
-
-
 @pytest.mark.parametrize("rooms", [1, K])
 def test_k_rooms_are_separated_and_one_room_is_chance(rooms):
     """A replay in which skill i stays in room i, or all skills in one, and updates of the agent."""
@@ -127,20 +119,6 @@ def test_several_batches_are_fresh_and_the_last_is_the_one_rewarded(intrinsic_n_
     assert not torch.equal(first.obs, last.obs)
     assert torch.equal(last.next_obs, agent.method.rewarded[0].next_obs)
     assert steps[:2] == [["method"], ["method"]]
-
-
-def test_f_learns_from_the_learners_batch_alone():
-    small = {"name": "becl", "hidden_dim": 8, "num_skills": 3}
-    agent = make_agent(PIXELS, method=small, encoder_trainers=("method", "learner"))
-    trained, losses = [], agent.method.losses
-
-    def watched(batch, latents):
-        trained.append(latents.z_next.requires_grad)
-        return losses(batch, latents)
-
-    agent.method.losses = watched
-    agent.update(fill_replay(PIXELS, skill_dim=3))
-    assert trained == [False, False, True]
 
 
 def test_the_skill_for_a_task_is_random():

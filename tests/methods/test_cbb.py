@@ -8,14 +8,11 @@ from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, ru
 
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.nets.counting import (
-    CodeSample,
     SimHash,
     VisitTable,
     hash_input,
     hash_width,
-    small_gray,
 )
-from voidrl.types import EnvSpec
 
 NO_SKILL = torch.zeros(0)
 
@@ -33,20 +30,6 @@ def test_two_vectors_at_an_angle_share_a_bit_with_probability_1_minus_angle_over
     assert shared == pytest.approx(1 - angle / math.pi, abs=0.015)
 
 
-def test_codes_have_buckets_of_their_own_or_share_them_at_random():
-    torch.manual_seed(0)
-    x = points(2000, 12)
-    for bits, buckets in ((8, 256), (8, 10_000), (60, 2**60)):  # each code has its own
-        hashed = SimHash(12, bits, buckets)
-        codes = len(torch.unique(hashed.bits(x), dim=0))
-        assert len(torch.unique(hashed(x))) == codes
-    hashed = SimHash(12, 100, 4000)
-    assert len(torch.unique(hashed.bits(x), dim=0)) == 2000
-    found = torch.unique(hashed(x))
-    assert 0 <= found.min() <= found.max() < 4000
-    assert len(found) == pytest.approx(4000 * (1 - math.exp(-2000 / 4000)), rel=0.05)
-
-
 def test_a_state_has_the_same_code_in_every_batch_and_precision():
     torch.manual_seed(0)
     images = torch.randint(256, (65, *PIXELS.obs_shape), dtype=torch.uint8)
@@ -57,26 +40,6 @@ def test_a_state_has_the_same_code_in_every_batch_and_precision():
         rounded = hashed(hash_input(images, PIXELS, 21))
     assert torch.equal(together, one_by_one)
     assert torch.equal(together, rounded)
-
-
-def test_the_newest_frame_is_gray_and_small():
-    spec = EnvSpec((3, 4, 4), True, 2, num_actions=2, raw_shape=(4, 4, 3))
-    obs = torch.zeros(1, 6, 4, 4, dtype=torch.uint8)
-    obs[0, 3:, :2, :2] = torch.tensor([255, 100, 10], dtype=torch.uint8)[:, None, None]
-    luma = (77 * 255 + 150 * 100 + 29 * 10) / 256 / 255
-    torch.testing.assert_close(small_gray(obs, spec, 2), torch.tensor([[[luma, 0], [0, 0]]]))
-    older = obs.clone()
-    older[:, :3] = 200
-    assert torch.equal(small_gray(older, spec, 2), small_gray(obs, spec, 2))
-
-
-def test_masks_are_not_hashed_and_the_length_of_a_vector_is():
-    spec = EnvSpec((5,), False, 2, num_actions=3, raw_shape=(5,), masked=True)
-    obs = torch.arange(10.0)[None]  # two frames of two numbers and a mask
-    x = hash_input(obs, spec, 21)
-    assert x.shape[1] == hash_width(spec, 21) == 3
-    torch.testing.assert_close(x[0], torch.tensor([math.log(6), math.log(7), 1.0]))
-    assert not torch.equal(x / x.norm(), hash_input(3 * obs, spec, 21) / hash_input(3 * obs, spec, 21).norm())
 
 
 def test_a_table_knows_how_many_codes_it_has_seen_and_how_evenly():
@@ -126,17 +89,6 @@ def test_every_step_is_counted_once_and_resets_are_not(tmp_path):
 
 
 # Latents
-
-
-def test_a_sample_keeps_the_newest_codes():
-    sample = CodeSample(4)
-    sample.recount(torch.tensor([7, 7]))
-    assert sample(torch.tensor([7, 8, -1])).tolist()[:2] == [2, 0]
-    assert (sample.valid, sample.distinct, sample.equal) == (2, 1, 1)
-    sample.recount(torch.tensor([8, 9, 7]))
-    assert sorted(sample.codes.tolist()) == [7, 7, 8, 9]
-    assert (sample.valid, sample.distinct) == (4, 3)
-    assert sample.equal.item() == pytest.approx((0 + 0 + 1) / 9)
 
 
 def test_codes_of_latents_are_recounted_as_f_moves():

@@ -72,18 +72,6 @@ def test_skills_are_told_apart_if_transitions_follow_them(follow, monkeypatch):
     assert loss < 1.8 if follow else loss > 3.2  # log 32 = 3.47 is chance
 
 
-def test_skills_are_uniform_and_the_trials_are_constant():
-    method = make_agent(**SMALL).method
-    skills = method.sample_skill(torch.zeros(4000, dtype=torch.int64))
-    assert skills.min() >= 0
-    assert skills.max() <= 1
-    assert skills.mean().item() == pytest.approx(0.5, abs=0.02)
-    assert skills.var().item() == pytest.approx(1 / 12, abs=0.005)
-    trials = method.trial_skills()
-    assert torch.equal(trials, trials[:, :1].expand(11, 3))
-    torch.testing.assert_close(trials[:, 0], torch.arange(11) / 10)
-
-
 def test_fine_tuning_keeps_the_constant_skill_that_earns_most(tmp_path, monkeypatch):
     monkeypatch.setattr(cic, "TRIALS", 3)
     options = {**SMALL, "method__skill_every_steps": 5}

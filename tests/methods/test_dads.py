@@ -95,23 +95,6 @@ def test_the_reward_by_hand_never_exceeds_its_bound_and_chunks_do_not_change_it(
     assert far.isfinite().all()
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-def test_the_skill_itself_counts_among_those_it_is_compared_with(discrete, monkeypatch):
-    """With L = 1 other skill, r = log 2 − log(1 + q(other) / q(own))."""
-    method = make(discrete_skills=discrete, samples=1).method
-    own = torch.tensor([[0.0, 1.0]])  # never drawn, since drawn coordinates are below 1
-
-    def log_prob(x, skill, change):
-        """The own skill explains changes to the right by 0.6 and others by 0.2; to the left, vice versa."""
-        return torch.where((skill == own).all(1) == (change[:, 0] > 0), 0.6, 0.2).log()
-
-    monkeypatch.setattr(method.dynamics, "log_prob", log_prob)
-    z, z_next = torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]])
-    reward = method.reward(batch_of(own.expand(2, -1), z, z_next), latents_of(z, z_next))
-    expected = [math.log(2) - math.log(1 + 1 / 3), math.log(2) - math.log(1 + 3)]
-    assert reward.tolist() == pytest.approx(expected)
-
-
 def test_updates_learn_continuous_skills_and_reward_them():
     """From the agent's own steps: skills of the plane that are the step itself, seen in wide observations."""
     agent = make(WIDE, learning_rate=5e-3, samples=15)
@@ -125,16 +108,3 @@ def test_updates_learn_continuous_skills_and_reward_them():
     assert torch.cat(rewards[:3]).mean() < 0.3
     assert torch.cat(rewards[-10:]).mean() > 0.5
     assert torch.cat(rewards).max() <= math.log(16)
-
-
-def test_skills_and_trials():
-    method = make(PLANE).method
-    trials = method.trial_skills()
-    assert trials.shape == (16, 2)
-    assert torch.equal(trials, method.trial_skills())  # always the same
-    assert (trials > 0).sum(0).tolist() in ([7, 7], [7, 8], [8, 7], [8, 8])  # even over the box
-    drawn = method.sample_skill(torch.zeros(1000, dtype=torch.int64))
-    assert drawn.min() >= -1
-    assert drawn.max() <= 1
-    assert drawn.std(0).tolist() == pytest.approx([1 / math.sqrt(3)] * 2, abs=0.05)
-    assert torch.equal(make(discrete_skills=True, skill_dim=3).method.trial_skills(), torch.eye(3))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hand_batches import batch_of, rooms_replay
+from hand_batches import rooms_replay
 from helpers import (
     make_agent,
     run_loop,
@@ -32,15 +32,6 @@ def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
     last = torch.cat(rewards[-10:])
     assert last.max() <= math.log(K) + 1e-5
     assert last.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
-
-
-def test_a_classifier_that_knows_nothing_has_the_accuracy_of_chance():
-    method = make_agent(method="diayn", method__num_skills=K).method
-    for parameter in method.classifier.parameters():
-        parameter.data.zero_()
-    loss, accuracy = method.classify(torch.randn(12, 4), torch.eye(K).repeat(3, 1))
-    assert accuracy.item() == pytest.approx(1 / K)
-    assert loss.item() == pytest.approx(math.log(K))
 
 
 class Rooms(gym.Env):
@@ -103,14 +94,3 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
     assert agent.task_skill_chosen
     later = sorted(loop.replay.starts[: len(loop.replay)].tolist())[124:]
     assert not (loop.replay.ending[later] == SKILL_ENDED).any()  # the chosen skill stays
-
-
-def test_a_warm_up_that_tells_no_skills_apart_says_so():
-    method = make_agent(method="diayn", method__num_skills=3).method
-    batch = batch_of(torch.eye(3).repeat(2, 1))
-    assert method.select_skill(batch, None).sum() == 1
-    assert method.skill_choice == "although all 3 that were tried earned the same in the warm-up"
-    method = make_agent(method="diayn", method__num_skills=3).method
-    paid = batch._replace(reward=torch.tensor([0.0, 1, 0, 0, 0, 0]))
-    assert method.select_skill(paid, None).tolist() == [0, 1, 0]
-    assert method.skill_choice == "which earned most in the warm-up"

@@ -1,10 +1,8 @@
 """EDL: explores like APT, finds codes, keeps them, and then rewards what they stand for."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from hand_batches import batch_of, latents_of, minimize
 from helpers import (
     CPU,
@@ -14,9 +12,7 @@ from helpers import (
     moved,
     parameters_of,
     points,
-    run_loop,
     snapshot,
-    spec_of,
 )
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
@@ -116,21 +112,6 @@ def test_the_loss_has_the_three_terms_and_each_trains_its_own():
         assert names == trained
 
 
-def test_a_dead_code_moves_to_a_state_and_only_where_wanted():
-    vae = edl().method.vae
-    x = points(32, 2)
-    with torch.no_grad():
-        vae.usage.fill_(0.1)
-        vae.usage[4] = 0.001
-        before = vae.codes.clone()
-        vae(x, torch.tensor(False))
-        assert torch.equal(vae.codes, before)
-        vae(x, torch.tensor(True))
-        assert (vae.codes != before).any(1).nonzero().flatten().tolist() == [4]
-        assert (vae.codes[4] == vae.encoder(x)).all(1).any()
-        assert vae.usage[4] > 0.05
-
-
 def test_stages_follow_the_steps_and_are_never_left_for_an_earlier_one():
     config = EDLConfig(max_explore_steps=100)
     assert [config.explored_steps(total) for total in (40, 1000)] == [20, 100]
@@ -189,47 +170,3 @@ def test_a_run_resumed_in_every_stage_is_bit_for_bit_the_same(tmp_path, monkeypa
         voidrl.resume(run, callbacks=stop)
     assert stages == [EXPLORE, FIT, SKILLS]  # at steps 6, 12 and 18; skills are learned from step 14 on
     assert_same_run(tmp_path / "straight", run, steps=24)
-
-
-class Cross(gym.Env):
-    """Four corridors from a center, 3 steps long; episodes of 6 steps."""
-
-    moves = np.float32([[1, 0], [-1, 0], [0, 1], [0, -1]])
-
-    def __init__(self):
-        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
-        self.action_space = spaces.Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.time = np.zeros(2, np.float32), 0
-        return self.at / 3, {}
-
-    def step(self, action):
-        there = np.clip(self.at + self.moves[action], -3, 3)
-        if not there.all():  # one of them is 0: it is in a corridor
-            self.at = there
-        self.time += 1
-        return self.at / 3, 0.0, False, self.time >= 6, {}
-
-
-@pytest.mark.slow
-def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
-    method = {"name": "edl", "num_skills": 5, "learning_rate": 3e-3}
-    learner = {"batch_size": 128, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 3e-3}
-    learner |= {"n_step": 3, "epsilon_decay_steps": 1, "epsilon_end": 0.5}
-    options = {"steps": 1040, "warmup_steps": 200, "updates_per_step": 0.5}
-    agent = make_agent(spec_of(Cross), method=method, learner=learner, **options)
-    run_loop(tmp_path / "run", Cross, agent, num_envs=8)
-    goals = (agent.method.vae.goals() * agent.method.std + agent.method.mean).detach()
-    ends, env = [], Cross()
-    for skill in torch.eye(5):
-        obs, _ = env.reset()
-        for _ in range(6):
-            obs, *_ = env.step(int(agent.act(obs, skill=skill.numpy())))
-        ends.append(torch.from_numpy(obs))
-    distance = torch.cdist(torch.stack(ends), goals)  # (skill, code)
-    own = distance.diagonal().mean()
-    others = (distance.sum() / 5 - own) / 4
-    assert own < others / 2
-    assert len(set(distance.argmin(1).tolist())) >= 3

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from hand_batches import batch_of
-from helpers import DISCRETE, fill_replay, make_agent
+from helpers import fill_replay, make_agent
 
 from voidrl.types import EnvSpec
 
@@ -44,13 +44,6 @@ def test_shares_are_those_at_the_beginning_of_the_epoch():
     assert method.frozen.total == 200
     assert after[3] < before[3]
     torch.testing.assert_close(after, torch.tensor([0.5 / (p + 0.5) for p in (0.05, 0.2, 0.25, 0.5)]))
-
-
-def test_before_the_first_epoch_is_over_all_states_earn_the_same():
-    agent = make_agent(DISCRETE, method="maxent")
-    batch = fill_replay().batch(torch.tensor([3, 20, 40]), 1, 1.0)
-    agent.method.observe(batch.next_obs, NO_SKILL, None, None)
-    assert agent.method.reward(batch, None).tolist() == [1, 1, 1]
 
 
 def test_on_a_ring_visits_become_even():

@@ -10,9 +10,7 @@ from gymnasium import spaces
 from helpers import (
     CPU,
     DISCRETE,
-    Point,
     brute_force,
-    fill_replay,
     make_agent,
     points,
     run_loop,
@@ -24,9 +22,7 @@ from tiny_runs import MAZE, Walk, assert_same_run, newest, rows, tiny
 import voidrl
 from voidrl.agent import on_policy
 from voidrl.entropy import neighborhoods, particle_entropy, weighted_entropy
-from voidrl.errors import ConfigError
 from voidrl.replay import Replay
-from voidrl.training.layers import finetune_layers
 
 
 def gaussian(d, sigma=1.0):
@@ -85,15 +81,6 @@ def test_where_everyone_has_as_many_neighbors_it_is_the_formula_of_the_paper():
     torch.testing.assert_close(by_autograd, by_hand.detach(), rtol=1e-5, atol=1e-9)
 
 
-def test_neighbors_are_those_of_brute_force():
-    z = points(90, 3)
-    found, nearest = neighborhoods(z, 6), brute_force(z, z, 6, exclude_self=True)
-    distances = (z[:, None] - z[found.index]).norm(dim=-1)
-    torch.testing.assert_close(distances.double(), nearest, rtol=1e-5, atol=0)
-    volume = 3 * nearest[:, -1].log() + math.log(4 / 3 * math.pi)
-    torch.testing.assert_close(found.log_volume, volume, rtol=1e-5, atol=1e-6)
-
-
 def test_states_that_come_again_and_again_have_small_balls_and_not_infinitely_small_ones():
     z = torch.cat([torch.zeros(20, 2), points(20, 2)])
     hoods = neighborhoods(z, 4, min_radius=0.1)
@@ -131,16 +118,6 @@ def test_a_path_begins_with_its_episode_and_resets_are_no_steps():
     assert rollout.ends.int().tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0]
     assert rollout.batch.discount.tolist() == [0.5, 0.5, 0.5, 0, *[0.5] * 7]
     assert rollout.grid(torch.arange(1.0, 12))[2].tolist() == [5, 0]
-
-
-def test_after_the_ring_has_wrapped_a_rollout_is_still_in_order():
-    replay = fill_replay(steps=16, num_envs=3, end_every=4)
-    for _ in range(2):
-        for t in range(20):
-            frames = np.full((3, 4), t, np.float32)
-            replay.add(np.zeros(3, int), np.full(3, t), *[np.zeros(3, bool)] * 2, frames, torch.zeros(3, 0))
-    reward = replay.rollout(30, 1.0).batch.reward
-    assert reward.tolist() == [t for t in range(10, 20) for _ in range(3)]
 
 
 # Runs
@@ -226,58 +203,3 @@ def test_a_run_that_stops_within_a_rollout_resumes_bit_for_bit(phase, tmp_path):
     assert done["rollouts"] == 3
     assert done["updates"] == 3 + (done["rollout_start"] - 4 if phase == "pretrain" else 0)
     assert rows(tmp_path / "straight")[-1]["rollouts"] == 3
-
-
-def test_only_the_policy_that_learns_acts(tmp_path, monkeypatch):
-    """No random warm-up, and no step between the last of a rollout and the update on it."""
-    agent = make_agent(
-        spec_of(Point),
-        method={"name": "mepol", "k": 2},
-        learner={"name": "mepol", "rollout_steps": 5, "hidden_dim": 8, "learning_rate": 1e-2},
-        env__num_envs=2,
-        warmup_steps=30,
-        steps=40,
-    )
-    weights, acted = [], []
-    act, step = agent.learner.act, on_policy.rollout_step
-
-    def watched_act(obs, skill, deterministic):
-        acted.append(agent.learner.actor[0].weight.clone())
-        return act(obs, skill, deterministic=deterministic)
-
-    def watched_step(agent, replay, steps):
-        assert steps == 10
-        weights.append(agent.learner.actor[0].weight.clone())
-        assert all(torch.equal(weight, weights[-1]) for weight in acted)
-        acted.clear()
-        return step(agent, replay, steps)
-
-    agent.learner.act = watched_act
-    agent.random_actions = None
-    monkeypatch.setattr("voidrl.training.on_policy.rollout_step", watched_step)
-    run_loop(tmp_path / "run", Point, agent, num_envs=2)
-    assert len(weights) == 4
-    assert not torch.equal(weights[0], weights[1])
-
-
-def test_a_pretrained_encoder_serves_another_learner(tmp_path):
-    learner = {"name": "mepol", "rollout_steps": 6, "hidden_dim": 8, "encoder": {"feature_dim": 6}}
-    changes = tiny(method=small_method("mepol"), learner=learner, env__num_envs=2)
-    source = voidrl.pretrain(Walk, steps=20, out=tmp_path / "source", config=changes)
-    with pytest.raises(
-        ConfigError, match=r"heads = 'pretrained' cannot be used with learner 'dqn'.*'random'"
-    ):
-        voidrl.finetune(
-            source, config={"learner": "dqn", "finetune.heads": "pretrained"}, out=tmp_path / "no"
-        )
-    (_, kept) = finetune_layers(source.config, {"learner": "auto"})
-    assert kept.values["learner"] == {"name": "mepol"}
-    options = {"learner": {"name": "dqn", "batch_size": 8, "hidden_dim": 8}, "finetune.warmup_steps": 8}
-    options["learner"]["learning_rate"] = 1e-9
-    tuned = voidrl.finetune(source, steps=20, out=tmp_path / "task", config=options)
-    assert tuned.config.learner.name == "dqn"
-    for name, weight in source.learner.encoder.named_parameters():
-        torch.testing.assert_close(tuned.learner.encoder.get_parameter(name), weight, atol=1e-6, rtol=0)
-        torch.testing.assert_close(
-            tuned.learner.target_encoder.get_parameter(name), weight, atol=1e-6, rtol=0
-        )

@@ -1,15 +1,12 @@
 """METRA: adjacent states lie at most 1 apart, others as far as that allows; LSD and CSD bound φ otherwise."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from hand_batches import batch_of, minimize
-from helpers import make_agent, points, run_loop, spec_of
+from helpers import make_agent, points
 
 from voidrl.methods import metra
-from voidrl.nets import TF32Linear
 from voidrl.types import EnvSpec
 
 N = 6
@@ -64,16 +61,6 @@ def test_a_chain_is_stretched_until_its_ends_are_all_steps_apart():
     assert toward.tolist() == [[-1.0], [1.0]]
 
 
-def test_the_bound_is_on_the_sum_over_components_not_on_their_mean():
-    """Four one-hot skills leave a center in four directions; with the mean each step would have length 2."""
-    agent = make_agent(vectors(5), method__skill_dim=4, method__discrete_skills=True, **QUICK)
-    center, arms = torch.eye(5)[[4] * 4], torch.eye(5)[:4]
-    train(agent, lambda: batch_of(torch.eye(4), center, arms), 250)
-    step = agent.method.displacement(center, arms)
-    np.testing.assert_allclose(step.norm(dim=1).tolist(), 1, atol=0.05)
-    assert (agent.method.skill_toward(center, arms) == torch.eye(4)).all()
-
-
 def test_one_hot_skills_are_centered():
     method = make_agent(vectors(4), method__skill_dim=3, method__discrete_skills=True, **QUICK).method
     expected = torch.tensor([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
@@ -81,15 +68,6 @@ def test_one_hot_skills_are_centered():
     walks = batch_of(torch.eye(3), points(3, 4), points(3, 4, seed=1))
     step = method.phi(walks.next_obs) - method.phi(walks.obs)
     torch.testing.assert_close(method.reward(walks, None), (step * expected).sum(1))
-
-
-def test_states_are_never_rounded_to_tf32(monkeypatch):
-    """On a GPU a step from x = 50 to 50.01 would be none, since TF32 has nothing between 50 and 50.03."""
-    method = make_agent(vectors(2), method__distance="controllability", **QUICK).method
-    plain, rounded = TF32Linear.forward, []
-    monkeypatch.setattr(TF32Linear, "forward", lambda layer, x: rounded.append(x) or plain(layer, x))
-    method.objective(points(8, 2), points(8, 2, seed=1), torch.randn(8, 2))
-    assert [x.shape for x in rounded] == [(16, 32), (8, 32)]  # the hidden layers of φ and of p(s' | s)
 
 
 @pytest.mark.parametrize(("step", "grows"), [(3.0, True), (0.0, False)])
@@ -104,42 +82,6 @@ def test_the_multiplier_grows_while_the_constraint_is_violated_and_shrinks_by_th
     assert loss.metrics["metra_constraint"].item() == pytest.approx(1 - step**2 if grows else 1e-3)
     agent.optimizers.minimize([multiplier.optimizer], multiplier.value)
     assert (agent.method.metrics()["metra_multiplier"].item() > before) == grows
-
-
-class Corridor(gym.Env):
-    """Five cells in a row, seen one-hot; episodes begin in the middle and have time to reach either end."""
-
-    def __init__(self):
-        self.observation_space = spaces.Box(0, 1, (5,), np.float32)
-        self.action_space = spaces.Discrete(2)
-
-    def _obs(self):
-        return np.eye(5, dtype=np.float32)[self.at]
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.time = 2, 0
-        return self._obs(), {}
-
-    def step(self, action):
-        self.at, self.time = int(np.clip(self.at + 2 * action - 1, 0, 4)), self.time + 1
-        return self._obs(), 0.0, False, self.time >= 4, {}
-
-
-def test_opposite_skills_learn_to_reach_opposite_ends(tmp_path):
-    options = {**QUICK, "method__skill_dim": 1, "method__learning_rate": 5e-4, "learner__hidden_layers": 1}
-    options |= {"learner__batch_size": 64, "learner__learning_rate": 5e-3, "learner__hidden_dim": 32}
-    options |= {"learner__discount": 0.9, "learner__target_tau": 0.1, "learner__epsilon_decay_steps": 250}
-    agent = make_agent(spec_of(Corridor), steps=400, warmup_steps=100, updates_per_step=0.5, **options)
-    run_loop(tmp_path / "run", Corridor, agent, num_envs=8)
-    ends = []
-    for w in (-1.0, 1.0):
-        env = Corridor()
-        obs, _ = env.reset()
-        for _ in range(4):
-            obs, *_ = env.step(agent.act(obs, skill=np.array([w], np.float32)))
-        ends.append(env.at)
-    assert sorted(ends) == [0, 4]
 
 
 def test_lsd_moves_no_pair_of_states_farther_apart_than_they_are():
@@ -179,18 +121,6 @@ def test_csd_shortens_distances_along_a_noisy_dimension():
     entropy = np.log(2 * np.pi * np.e) + np.log(0.25 * 1.0)  # of the noise: no loss can be lower
     assert metrics["metra_density_loss"] == pytest.approx(entropy, abs=0.5)
     assert metrics["metra_constraint"] < metra.SLACK + 1e-6
-
-
-def test_skills_are_points_of_the_sphere_normal_vectors_or_one_hot():
-    zeros = torch.zeros(400, dtype=torch.int64)
-    method = make_agent(method__skill_dim=3, **QUICK).method
-    torch.testing.assert_close(method.sample_skill(zeros).norm(dim=1), torch.ones(400))
-    assert method.trial_skills() is None
-    method = make_agent(method__skill_dim=3, method__distance="euclidean", **QUICK).method
-    assert method.sample_skill(zeros).square().sum(1).mean().item() == pytest.approx(3, rel=0.2)
-    method = make_agent(method__skill_dim=3, method__discrete_skills=True, **QUICK).method
-    assert set(map(tuple, method.sample_skill(zeros).tolist())) == set(map(tuple, torch.eye(3).tolist()))
-    assert (method.trial_skills() == torch.eye(3)).all()
 
 
 def test_phi_sees_the_coordinates_alone():

@@ -6,9 +6,6 @@ import torch
 from hand_batches import batch_of, latents_of
 from helpers import CONTINUOUS, Point, make_agent, points, run_loop, spec_of
 
-from voidrl.config import merge
-from voidrl.training.layers import layers_for
-
 SMALL = {"method": "moss", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
 
 
@@ -60,22 +57,3 @@ def test_with_explore_steps_the_last_third_of_an_episode_is_control(tmp_path):
     assert (skills[age < 20] > 0).all()
     assert (skills[age >= 20] < 0).all()
     assert len({tuple(skill) for skill in skills.tolist()}) == 18
-
-
-@pytest.mark.parametrize(
-    ("domain", "preset", "steps"),
-    [("walker", "urlb-states", 1000), ("jaco_reach_top_left", "urlb-pixels", 125)],
-)
-def test_on_urlb_control_is_the_last_third_of_an_episode(domain, preset, steps):
-    layers = layers_for(f"dmc/{domain}", "pretrain", preset, {"method": "moss"})
-    explores = merge(*(layer.values for layer in layers))["method"]["explore_steps"]
-    assert explores == pytest.approx(2 / 3 * steps, abs=1)
-
-
-def test_the_skill_for_a_task_is_one_half(tmp_path):
-    options = {**SMALL, "phase": "finetune", "method__skill_every_steps": 5, "finetune__warmup_steps": 30}
-    agent = make_agent(spec_of(Long), steps=36, **options)
-    skills = stored_skills(run_loop(tmp_path / "run", Long, agent).replay)
-    assert agent.task_skill_chosen
-    assert (agent.task_skill == 0.5).all()
-    assert (skills == 0.5).all()

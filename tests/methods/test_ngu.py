@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
-    CPU,
-    DISCRETE,
     PIXELS,
     Chain,
     fill_replay,
@@ -18,11 +16,7 @@ from helpers import (
     spec_of,
 )
 
-from voidrl.config import EnvConfig
-from voidrl.data.fill import fill_replay as data_into
-from voidrl.errors import ConfigError
 from voidrl.methods import ngu as module
-from voidrl.replay import Replay
 
 C = module.PSEUDO_COUNT
 IDENTITY = SimpleNamespace(encode=lambda obs: obs)  # f(s) = s
@@ -64,13 +58,6 @@ def test_the_reward_is_the_papers_formula(monkeypatch):
     # Squared distances 1 and 9 to the two before: their mean, with the 4 of the first, is 14/3.
     near, far = (0.01 / (max(d * 3 / 14 - 0.1, 0) + 0.01) for d in (1, 9))
     assert observe(method, 3 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(near + far) + C)])
-
-
-def test_states_within_the_cluster_distance_are_copies(monkeypatch):
-    monkeypatch.setattr(module, "NEIGHBORS", 2)
-    method = ngu(num_envs=1)
-    method.distances.update(torch.tensor([100.0]))
-    assert observe(method, torch.full((1, 4), 0.1), [0]) == pytest.approx([1 / (1 + C)])
 
 
 def test_the_memory_keeps_the_newest_states(monkeypatch):
@@ -140,26 +127,3 @@ def test_the_loop_notes_the_novelty_within_each_episode(tmp_path):
     assert len(episodes) > 4
     np.testing.assert_allclose(replay.note[slots, 0], by_lists(episodes, agent.method), rtol=1e-4)
     assert agent.method.rnd.observations.count.item() == 60
-
-
-def test_a_dataset_has_no_novelty_within_episodes():
-    replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
-    with pytest.raises(ConfigError, match=r"replay\.data = 'x-v0' cannot be used with method 'ngu'"):
-        data_into(replay, "x-v0", EnvConfig(), ngu())
-
-
-def test_familiar_states_lose_their_scale():
-    options = {"hidden_dim": 64, "rep_dim": 32, "learning_rate": 1e-3}
-    agent = make_agent(method=small_method("ngu", **options), learner__batch_size=64)
-    replay = fill_replay(note_dim=1)
-    replay.frames.copy_(0.5 * replay.frames + 1)
-    known = replay.batch(replay.newest(60), 1, 1.0).next_obs
-    method = agent.method
-    method.rnd.observe(torch.cat([known, known - 2]), None, None, None)
-    for _ in range(60):
-        agent.update(replay)
-    with torch.no_grad():
-        errors = [method.rnd.error(x) for x in (known, known - 2)]
-        familiar, new = (method.scale(error).mean().item() for error in errors)
-    assert familiar < 1.6
-    assert new > 3

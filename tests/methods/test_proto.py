@@ -6,13 +6,10 @@ import torch.nn.functional as F
 from hand_batches import minimize
 from helpers import (
     DISCRETE,
-    PIXELS,
     brute_force,
     fill_replay,
     make_agent,
-    moved,
     points,
-    snapshot,
 )
 
 from voidrl.agent.rewards import batch_latents
@@ -72,16 +69,6 @@ def test_a_state_that_equals_three_entries_of_the_queue_earns_nothing():
     torch.testing.assert_close(reward.double(), brute_force(u, queue, 3)[:, -1])
 
 
-def test_entries_that_are_not_filled_are_nobodys_neighbors():
-    method = small_agent(method__projection_dim=4).method
-    u, known = sphere(10, 4), sphere(7, 4, seed=1)
-    assert (stand_at(method, u) == 0).all()  # nothing to compare with
-    method.queue[:2].copy_(known[:2])
-    assert (stand_at(method, u) == 0).all()  # no third neighbor
-    method.queue[:7].copy_(known)
-    torch.testing.assert_close(stand_at(method, u).double(), brute_force(u, known, 3)[:, -1])
-
-
 def test_each_update_adds_one_state_per_prototype_and_the_oldest_leave(monkeypatch):
     agent, replay = small_agent(learner__n_step=3), fill_replay()
     score, scored = agent.method.score, []
@@ -99,35 +86,6 @@ def test_each_update_adds_one_state_per_prototype_and_the_oldest_leave(monkeypat
     assert agent.method.head.item() == 5 * 8 % 24
 
 
-def test_states_enter_the_queue_after_they_are_scored():
-    """Else most of 16 states, of which 8 prototypes draw, would find themselves."""
-    agent, replay = small_agent(), fill_replay()
-    for _ in range(3):
-        agent.update(replay)
-    batch = replay.batch(replay.sample(16), 1, 1.0)
-    latents = batch_latents(agent, batch, None)
-    list(agent.method.losses(batch, latents))
-    before = agent.method.queue.clone()
-    with torch.no_grad():
-        reward = agent.method.reward(batch, latents)
-        u = F.normalize(agent.method.projector(batch.next_obs), dim=1)
-    assert torch.equal(before, agent.method.queue)
-    torch.testing.assert_close(reward.double(), brute_force(u, before, 3)[:, -1])
-
-
-def test_prototypes_draw_by_the_softmax_of_their_products():
-    method = small_agent(method__projection_dim=4).method
-    method.queue = method.queue[:8].clone()
-    u = sphere(3, 4, seed=2)
-    expected = (method.prototypes.detach() @ u.T).softmax(1)  # (8, 3)
-    counts = torch.zeros(8, 3)
-    torch.manual_seed(0)
-    for _ in range(1000):
-        method.enqueue(u)
-        counts += (method.queue[:, None] == u).all(-1)
-    torch.testing.assert_close(counts / 1000, expected, atol=0.05, rtol=0)
-
-
 # Learning
 
 
@@ -142,19 +100,6 @@ def test_the_loss_is_the_cross_entropy_of_the_targets_balanced_assignment_of_the
         q = sinkhorn(target @ method.prototypes.T / 0.1, 3)
         log_p = (online @ method.prototypes.T / 0.1).log_softmax(1)
     torch.testing.assert_close(loss.value, -(q * log_p).sum(1).mean())
-
-
-def test_prototypes_stay_on_the_sphere_and_the_target_follows_slowly():
-    agent, replay = small_agent(method__learning_rate=1e-2), fill_replay()
-    method = agent.method
-    start = method.prototypes.detach().clone()
-    for _ in range(5):
-        old = method.target_projector[0].weight.clone()
-        agent.update(replay)
-        online = method.projector[0].weight
-        torch.testing.assert_close(method.target_projector[0].weight, old.lerp(online, 0.05))
-        torch.testing.assert_close(method.prototypes.norm(dim=1), torch.ones(8))
-    assert not torch.equal(start, method.prototypes)
 
 
 def test_clusters_get_prototypes_of_their_own():
@@ -187,23 +132,6 @@ def test_clusters_get_prototypes_of_their_own():
     assert losses[-1] < 0.7 * losses[0]
     assert overlap() < 0.5 * before
     assert metrics["proto_perplexity"] > 6  # of 8: none is left out
-
-
-def test_from_pixels_its_loss_alone_trains_the_encoder():
-    agent = small_agent(PIXELS, encoder_trainers=("method",))
-    replay, before = fill_replay(PIXELS), snapshot(agent.tensors())
-    agent.update(replay)
-    names = moved(before, agent.tensors())
-    f = {name for name in before if name.startswith("representation.encoder.")}
-    assert f <= names
-    in_f = {id(p) for p in agent.representation.parameters()}
-    assert in_f == {id(p) for p in agent.optimizers.parameters("representation")}
-    assert {name for name in before if name.startswith("method.target_encoder.")} <= names
-    online = agent.representation.encoder.state_dict()
-    for name, value in agent.method.target_encoder.state_dict().items():
-        if value.is_floating_point():
-            old = before[f"method.target_encoder.{name}"]
-            torch.testing.assert_close(value, old.lerp(online[name], 0.05))
 
 
 @pytest.mark.parametrize(("center", "least", "most"), [(True, 0.2, 2.0), (False, 0.0, 0.01)])

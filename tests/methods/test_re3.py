@@ -4,7 +4,6 @@ import pytest
 import torch
 from hand_batches import latents_of
 from helpers import (
-    PIXELS,
     brute_force,
     make_agent,
     points,
@@ -39,9 +38,3 @@ def test_rewards_do_not_depend_on_the_unit_of_distances():
     assert one.metrics()["re3_distance_std"].item() == pytest.approx(
         torch.cat(distances).std(correction=0).item(), rel=1e-5
     )
-
-
-def test_f_is_random_and_nothing_but_the_learner_is_trained():
-    agent = make_agent(PIXELS, method="re3")
-    assert agent.config.representation.name == "fixed"
-    assert set(agent.optimizers) == {"critic"}

@@ -27,12 +27,6 @@ def test_moments_are_those_of_everything_seen():
     torch.testing.assert_close(moments.standardize(x).std(0, correction=0), torch.ones(3))
 
 
-def test_a_constant_stream_has_the_floor_for_its_deviation():
-    moments = RunningMoments((2,), floor=0.5)
-    moments.update(torch.ones(4, 2))
-    assert moments.std.tolist() == [0.5, 0.5]
-
-
 def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones():
     """By updates of the agent from a replay that holds the visited states alone."""
     options = {"method__hidden_dim": 64, "method__rep_dim": 64, "method__learning_rate": 1e-3}
@@ -75,9 +69,3 @@ def test_every_state_reached_is_observed_once(tmp_path):
     slots = loop.replay.starts[: len(loop.replay)]
     reached = loop.replay.batch(slots, 1, 1.0).next_obs
     np.testing.assert_allclose(agent.method.observations.mean, reached.mean(0), atol=1e-6)
-
-
-def test_nothing_else_is_trained_on_the_side():
-    agent = make_agent(method="rnd")
-    assert agent.config.representation.name == "learner"
-    assert set(agent.optimizers) == {"critic", "method"}

@@ -5,33 +5,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hand_batches import batch_of, latents_of
+from hand_batches import batch_of
 from helpers import (
-    CPU,
     Point,
-    fill_replay,
     make_agent,
-    moved,
-    parameters_of,
     points,
     run_loop,
     small_method,
-    snapshot,
     spec_of,
     watch_losses,
 )
-from torch import nn
 
 import voidrl
-from voidrl.agent.agent import SELECTION_STEPS
 from voidrl.config import SkillConfig, registry
-from voidrl.errors import SpaceError
 from voidrl.methods.base import Latents, Method, Option
-from voidrl.nets import TwinQ
-from voidrl.replay import SKILL_ENDED, Replay
-
-AT_START = torch.zeros(1, dtype=torch.int64)
-PLANE = spec_of(Point)
+from voidrl.replay import SKILL_ENDED
 
 
 class Directions(Method):
@@ -52,21 +40,6 @@ class Short(Point):
     def step(self, action):
         obs, reward, _, _, info = super().step(action)
         return obs, reward, False, self.time >= 4, info
-
-
-def walk(sample_skill, steps, reward=lambda before, after: 0.0):
-    """Random steps of a point that moves by 0.3 · action; a skill for each."""
-    rng = np.random.default_rng(0)
-    replay = Replay(PLANE, 1, steps + 10, 2, CPU, CPU)
-    at = np.zeros((1, 2), np.float32)
-    replay.reset(at)
-    for t in range(steps):
-        action = rng.uniform(-1, 1, (1, 2)).astype(np.float32)
-        after = np.clip(at + 0.3 * action, -1, 1).astype(np.float32)
-        no, end = np.array([False]), np.array([t % 20 == 19])
-        replay.add(action, np.array([reward(at, after)]), no, end, after, sample_skill(AT_START))
-        at = after
-    return replay
 
 
 def test_fine_tuning_chooses_a_skill_after_the_warm_up_and_then_uses_it_everywhere(tmp_path):
@@ -106,26 +79,6 @@ def test_evaluation_uses_the_chosen_skill_or_draws_one_for_each_episode(chosen):
     else:  # four steps, and the reset in between, whose action is ignored
         assert len(lasted) == 3
         assert set(lasted) <= {4, 5}
-
-
-def test_act_follows_one_skill_until_one_is_chosen():
-    agent = make_agent(spec_of(Point), method=Directions)
-    obs = np.ones((4, 2), np.float32)
-    assert np.array_equal(agent.act(obs), agent.act(obs))
-    assert not np.array_equal(agent.act(obs, skill=[5.0, 0.0]), agent.act(obs, skill=[-5.0, 0.0]))
-    each = agent.act(obs, skill=np.array([[5.0, 0.0], [-5.0, 0.0]] * 2))
-    np.testing.assert_allclose(each[1], agent.act(obs[0], skill=[-5.0, 0.0]), rtol=1e-5)
-    with pytest.raises(
-        SpaceError, match=r"skill of shape \(3,\) cannot be followed: expected \(2,\) or \(4, 2\)"
-    ):
-        agent.act(obs, skill=np.zeros(3))
-
-
-def test_methods_without_skills_need_no_choice():
-    agent, replay = make_agent(phase="finetune"), fill_replay()
-    agent.choose_task_skill(replay)
-    assert agent.task_skill_chosen
-    assert agent.new_skills(torch.zeros(3, dtype=torch.int64)).shape == (3, 0)
 
 
 # What every registered method with skills must do
@@ -227,16 +180,6 @@ def skills_for(method):
     return method.sample_skill(torch.zeros(8, dtype=torch.int64)).repeat_interleave(2, 0)
 
 
-@pytest.mark.parametrize("name", ["diayn", "smm", "aps", "cic", "moss", "becl"])
-def test_the_reward_is_that_of_the_state_reached(name):
-    method = skilled_agent(name).method
-    batch, latents = batch_of(skills_for(method)), latents_of(None, points(16, 3))  # s must not be read
-    with torch.no_grad():
-        assert method.reward(batch, latents).std() > 0
-    if name not in ("cic", "moss"):  # the losses too, but for those that read whole transitions
-        assert all(loss.value.isfinite() for loss in method.losses(batch, latents))
-
-
 @pytest.mark.parametrize("name", with_skills())
 def test_states_of_zeros_give_finite_rewards_and_small_gradients(name):
     """Biases are 0 at first, and so are the outputs: normalizing them must give no gradient of 1e12."""
@@ -254,97 +197,4 @@ def test_states_of_zeros_give_finite_rewards_and_small_gradients(name):
             assert method.reward(batch_of(skill, z), latents).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["aps", "cic", "moss"])
-def test_distances_between_near_states_are_those_of_float32(name):
-    method = skilled_agent(name).method
-    latents = latents_of(None, 1 + 1e-3 * points(16, 3))  # equal in bf16
-    fresh, rewards = snapshot(dict(method.named_buffers())), []
-    for on in (True, False):
-        method.load_state_dict(fresh, strict=False)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=on):
-            rewards.append(method.reward(batch_of(skills_for(method)), latents))
-    torch.testing.assert_close(*rewards)
-
-
-def test_a_long_warm_up_counts_from_its_beginning(monkeypatch):
-    """The first skill earned most per step, before more steps with another than are read."""
-    monkeypatch.setitem(SELECTION_STEPS, "vectors", 20)
-    agent = make_agent(method="diayn", method__num_skills=2, phase="finetune")
-    replay = fill_replay(num_envs=1, steps=60, skill_dim=2)
-    slots = replay.starts[: len(replay)]
-    second = (torch.arange(len(slots)) >= 12).long()
-    replay.skill[slots], replay.reward[slots] = torch.eye(2)[second], 1 - second / 2
-    seen, select = [], agent.method.select_skill
-    agent.method.select_skill = lambda batch, latents: (seen.append(batch), select(batch, latents))[1]
-    agent.choose_task_skill(replay)
-    assert agent.task_skill.tolist() == [1, 0]
-    assert len(seen[0].reward) <= 20
-
-
 # Successor features: Q(s, a, w) = ψ(s, a, w) · w, in VISR's and APS's way.
-
-
-class Psi(nn.Module):
-    def __init__(self, inputs, dim):
-        super().__init__()
-        self.psi = TwinQ(inputs, 64, 2, outputs=dim)
-
-    def forward(self, features, skill, action):
-        return (self.psi(features, skill, action) * skill).sum(-1)  # (2, B)
-
-
-class Successor(Method):
-    """The feature is the displacement; the skill weighs it; a task's weights are found by regression."""
-
-    skill_dim = 2
-
-    def sample_skill(self, episode_steps):
-        return nn.functional.normalize(torch.randn(len(episode_steps), 2), dim=-1)
-
-    def feature(self, batch):
-        return (batch.next_obs - batch.obs) / 0.3
-
-    def reward(self, batch, latents):
-        return (self.feature(batch) * batch.skill).sum(-1)
-
-    def select_skill(self, batch, latents):
-        weights = torch.linalg.lstsq(self.feature(batch), batch.reward[:, None]).solution[:, 0]
-        return nn.functional.normalize(weights, dim=-1)
-
-    def make_critic(self, feature_dim, config):
-        self.critic = Psi(feature_dim + self.skill_dim + self.spec.action_dim, self.skill_dim)  # and keeps it
-        return self.critic
-
-
-def test_the_policy_follows_its_skill_and_successor_features_rank_actions_by_the_task():
-    learner = {"name": "sac", "discount": 0.5, "learning_rate": 3e-3, "batch_size": 64, "target_tau": 0.05}
-    options = {"method": Successor, "learner": learner}
-    before = make_agent(PLANE, **options)
-    replay = walk(before.method.sample_skill, steps=600)
-    for i in range(300):
-        before.update(replay, i % before.learner.period)
-    obs = np.random.default_rng(0).uniform(-0.5, 0.5, (9, 2)).astype(np.float32)
-    for axis in np.float32(np.eye(2)):  # the policy has learned to follow the skill
-        forth, back = (before.act(obs, skill=sign * axis) @ axis for sign in (1, -1))
-        assert (forth - back).mean() > 1.5  # of at most 4
-
-    agent = make_agent(PLANE, phase="finetune", seed=1, **options)
-    agent.load_pretrained(before.tensors())
-    wanted = np.float32([0.5, -np.sqrt(0.75)])
-    task = walk(agent.method.sample_skill, steps=200, reward=lambda a, b: ((b - a) / 0.3 @ wanted).item())
-    agent.choose_task_skill(task)
-    torch.testing.assert_close(agent.task_skill, torch.from_numpy(wanted), atol=1e-4, rtol=0)
-
-    center, angle = agent.learner.features(torch.zeros(1, 2)), torch.arange(8) * torch.pi / 4
-    actions = torch.stack([angle.cos(), angle.sin()], -1)
-    with torch.no_grad():
-        q = agent.learner.critic(center.expand(8, -1), agent.task_skill.expand(8, -1), actions).mean(0)
-    assert torch.corrcoef(torch.stack([q, actions @ agent.task_skill]))[0, 1] > 0.95
-    # Fine-tuning goes on training the critic that the method brought.
-    weights = snapshot(parameters_of(agent.learner.critic))
-    agent.update(task)
-    assert moved(weights, parameters_of(agent.learner.critic)) == set(weights)
-
-    agent = make_agent(PLANE, phase="finetune", seed=1, finetune__heads="random", **options)
-    agent.load_pretrained(before.tensors())
-    assert moved(parameters_of(before.learner.critic), parameters_of(agent.learner.critic))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import latents_of, minimize
-from helpers import CPU, fill_replay, make_agent, moved, parameters_of, snapshot
+from helpers import CPU, fill_replay, make_agent
 
 from voidrl.agent.rewards import batch_latents
 from voidrl.replay import Replay
@@ -79,22 +79,3 @@ def test_the_reward_by_hand():
         method.vae.encoder[-1].bias.fill_(1.0)  # KL of each of 4 coordinates: (1 + e − 1 − 1) / 2
         kl = 4 * (math.e - 1) / 2
         torch.testing.assert_close(method.reward(batch, latents), torch.tensor([20.0, 50.0]) + 2 * 0.5 * kl)
-
-
-def test_density_and_classifier_learn_at_their_own_rates():
-    agent = make_agent(method="smm")
-    rates = {name: agent.optimizers[name].param_groups[0]["lr"] for name in ("vae", "method")}
-    assert rates == {"vae": 1e-2, "method": 1e-3}
-    before = snapshot(parameters_of(agent.method))
-    agent.optimizers.minimize = lambda names, loss, minimize=agent.optimizers.minimize: (
-        minimize(names, loss) if "vae" in names else None
-    )
-    agent.update(fill_replay(skill_dim=4))
-    assert {name.split(".")[0] for name in moved(before, parameters_of(agent.method))} == {"vae"}
-
-
-def test_every_skill_is_tried_for_a_task_and_one_skill_is_enough():
-    assert torch.equal(make_agent(method="smm").method.trial_skills(), torch.eye(4))
-    agent = make_agent(method="smm", method__num_skills=1)
-    metrics = agent.update(fill_replay(skill_dim=1))
-    assert metrics["smm_classifier_loss"] == 0

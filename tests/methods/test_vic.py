@@ -5,14 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from hand_batches import batch_of, minimize
 from helpers import CPU, make_agent, watch_losses
 
 from voidrl.agent.rewards import encoded_options
-from voidrl.methods.base import Latents, Option
 from voidrl.replay import Draw, Replay
-from voidrl.types import EnvSpec
 
 K, STEPS = 4, 5
 OPTIONS = {
@@ -86,39 +82,3 @@ def test_every_option_counts_the_same_however_long_it_is():
     torch.testing.assert_close(method.classify(longer, skill)[0], 0.75 * each[0] + 0.25 * each[1])
     nothing = option._replace(mask=torch.zeros(8))
     assert method.classify(nothing, skill)[0] == 0  # before the first option is over
-
-
-def options_of_four_doors(seed):
-    """The door that each of K options takes from a hall, and the mean reward of the last 64 options.
-
-    A table of the value of each door to each option learns from the reward, while the classifier learns.
-    """
-    spec = EnvSpec((K + 1,), False, 1, num_actions=K, raw_shape=(K + 1,))
-    agent, n, rounds = make_agent(spec, seed=seed, method=OPTIONS), 64, 150
-    method, value = agent.method, torch.zeros(K, K)  # value: (option, door)
-    hall, room, ones = torch.eye(K + 1)[:1].expand(n, -1), torch.eye(K + 1)[1:], torch.ones(n)
-    for i in range(rounds):
-        skill = method.sample_skill(torch.zeros(n, dtype=torch.int64))
-        w, temperature = skill.argmax(1), 0.5 * 0.1 ** (i / rounds)
-        door = (value[w] / temperature).softmax(1).multinomial(1)[:, 0]
-        batch = batch_of(skill)._replace(ended=ones)
-        latents = Latents(None, None, None, lambda longest, door=door: Option(hall, room[door], ones, ones))
-        minimize(agent, method.losses(batch, latents))
-        with torch.no_grad():
-            reward = method.reward(batch, latents)
-        taken = F.one_hot(w * K + door, K * K).float()  # (n, K²)
-        count = taken.sum(0).view(K, K)
-        mean = (taken * reward[:, None]).sum(0).view(K, K) / count.clamp(min=1)
-        value = value + 0.2 * (count > 0) * (mean - value)
-    return value.argmax(1).tolist(), reward.mean().item()
-
-
-def test_four_reachable_rooms_are_told_apart():
-    """Options that begin alike come to take different doors; two of them may be left with the same one."""
-    found = [options_of_four_doors(seed) for seed in range(5)]
-    for doors, reward in found:
-        assert len(set(doors)) >= 3
-        # Two options that share a room earn log 2 each.
-        expected = math.log(K) if len(set(doors)) == K else (math.log(K) + math.log(2)) / 2
-        assert reward == pytest.approx(expected, abs=0.15)
-    assert any(len(set(doors)) == K for doors, _ in found)  # log 4

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import CPU, DISCRETE, PIXELS, fill_replay, line_replay, make_agent
+from helpers import CPU, DISCRETE, line_replay, make_agent
 
 from voidrl.config import AugmentConfig
 from voidrl.nets.augment import Augment
@@ -28,17 +28,6 @@ def test_later_is_the_state_some_steps_ahead_within_the_episode():
     assert pairs.mask.tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("steps", [1, 4])
-def test_later_agrees_with_the_whole_sequence(steps):
-    replay = fill_replay(PIXELS, end_every=5)
-    views = views_of(replay, replay.sample(32))
-    pairs, sequence = views.later(steps), views.sequence(steps)
-    assert torch.equal(pairs.obs, sequence.obs[0])
-    assert torch.equal(pairs.later, sequence.obs[-1])
-    assert torch.equal(pairs.mask, sequence.mask.prod(0))
-    assert 0 < pairs.mask.mean() < 1
-
-
 def test_a_pair_across_an_end_is_left_out_and_stays_a_candidate():
     """Hand-computed: its own loss is 0, the mean is over the others, whose candidates include its state."""
     torch.manual_seed(0)
@@ -55,14 +44,6 @@ def test_a_pair_across_an_end_is_left_out_and_stays_a_candidate():
     assert metrics["atc_accuracy"].item() == pytest.approx(correct.item())
     assert metrics["atc_valid"].item() == 0.75
     assert f.contrast(obs, later, torch.zeros(4))[0].sum() == 0  # no valid pair, and nothing is divided by 0
-
-
-def test_what_an_anchor_across_an_end_looks_like_does_not_matter():
-    f = make_agent(DISCRETE, representation="atc", **SMALL).representation
-    obs, later, mask = torch.randn(4, 4), torch.randn(4, 4), torch.tensor([1.0, 1.0, 0.0, 1.0])
-    before = f.contrast(obs, later, mask)[0]
-    obs[2] += 100
-    assert torch.equal(f.contrast(obs, later, mask)[0], before)
 
 
 SQUARE = EnvSpec((1, 16, 16), True, 1, num_actions=2, raw_shape=(16, 16, 1))

@@ -13,8 +13,7 @@ from helpers import (
     snapshot,
 )
 
-from voidrl.agent.reset import reset
-from voidrl.config import AugmentConfig, without_local_fields
+from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
 from voidrl.nets.augment import Augment
 from voidrl.representations.base import Views
@@ -60,28 +59,6 @@ def test_the_gradient_is_the_weighted_sum_of_the_parts():
     assert {"contrast_loss", "atc_loss", "spr_loss", "icm_forward", "icm_inverse", "z_std"} <= metrics.keys()
 
 
-def test_a_part_is_the_representation_of_its_name():
-    """With the same weights, the loss of `simclr` alone is that of `combined` with nothing else."""
-    f = combined(losses=("simclr",), weights=(2.0,)).representation
-    alone = make_agent(representation="simclr", representation__encoder__feature_dim=6).representation
-    alone.load_state_dict(f.part("simclr").state_dict())
-    views = plain_views(fill_replay(DISCRETE))
-    torch.testing.assert_close(f.loss(views)[0], 2 * alone.loss(views)[0])
-    assert f.loss(views)[0].ndim == 0
-
-
-def test_parts_that_measure_the_same_are_told_apart():
-    f = combined(losses=("spr", "sgi")).representation
-    _, metrics = f.loss(plain_views(fill_replay(DISCRETE)))
-    assert {"spr_loss", "sgi_spr_loss", "inverse_loss"} <= metrics.keys()
-
-
-def test_weights_are_shared_with_the_agent():
-    """They are no file of weights, which belongs to the machine."""
-    config = combined(weights=(1.0, 0.0, 2.0)).config
-    assert without_local_fields(config).representation.loss_weights == (1.0, 0.0, 2.0)
-
-
 def test_a_weight_of_0_leaves_a_loss_out():
     f = combined(losses=ALL, weights=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)).representation
     assert list(f.parts) == ["simclr"]
@@ -114,42 +91,6 @@ def test_all_losses_train_one_encoder_whatever_the_learner_shares(share):
     obs = torch.rand(3, *PIXELS.obs_shape)
     assert torch.equal(other.representation.encode(obs), f.encode(obs))
     assert not moved(agent.tensors(), other.tensors())
-
-
-def test_neighbors_may_be_sought_in_the_convolutions_themselves():
-    encoder = {"activation": "relu", "feature_dim": 0, "width": 0.1}
-    agent = combined(PIXELS, losses=ALL, encoder=encoder, share_encoder="all")
-    f = agent.representation
-    shape = f.encoder.latent(torch.zeros(1, *PIXELS.obs_shape)).shape[1:]
-    assert f.dim == shape.numel()
-    assert f.part("spr").latent_shape == tuple(shape)  # feature maps where there is no trunk
-    assert all(value.isfinite() for value in agent.update(fill_replay(PIXELS)).values())
-    trunk = {**encoder, "feature_dim": 5}
-    g = combined(PIXELS, losses=("spr",), encoder=trunk).representation
-    assert g.part("spr").latent_shape == (5,)
-    gradients = gradient_of(g.loss(plain_views(fill_replay(PIXELS), 4))[0], g.encoder)
-    assert gradients[-1].abs().max() > 0  # the trunk's
-
-
-def test_a_reset_treats_parts_like_the_representations_that_they_are():
-    changes = {"phase": "train", "reset": {"keep": 0.5, "every_updates": 10}, "share_encoder": "all"}
-    agent = make_agent(
-        PIXELS, representation={"name": "combined", "losses": ("atc", "spr"), "auxiliary": True}, **changes
-    )
-    f = agent.representation
-    old = snapshot(parameters_of(f))
-    reset(agent)
-    new = parameters_of(f)
-
-    def kept(name):
-        return torch.nn.functional.cosine_similarity(old[name].flatten(), new[name].flatten(), 0)
-
-    assert kept("encoder.stack.0.weight") > 0.5
-    assert kept("parts.spr.transition.layers.0.weight") > 0.5
-    assert abs(kept("parts.spr.predictor.weight")) < 0.3
-    for part in ("atc", "spr"):  # a target is perturbed towards the same new weights as its encoder
-        target, online = (new[f"{owner}encoder.stack.0.weight"] for owner in (f"parts.{part}.target_", ""))
-        torch.testing.assert_close(target, online)
 
 
 def test_the_method_icm_needs_a_forward_model():

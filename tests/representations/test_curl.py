@@ -14,18 +14,6 @@ from helpers import (
 )
 
 from voidrl.errors import ConfigError
-from voidrl.representations import curl
-
-
-def test_keys_of_its_own_come_from_the_momentum_copies():
-    agent = make_agent(PIXELS, representation="curl", phase="train")
-    f, view = agent.representation, torch.rand(4, *PIXELS.obs_shape)
-    losses = [f.contrast(view, view)[0][0].item()]
-    for part in (agent.learner.target_encoder, f.target_encoder, f.target_projection):
-        shake(part)
-        losses.append(f.contrast(view, view)[0][0].item())
-    assert losses[1] == losses[0]  # the learner's target is not asked
-    assert len({*losses}) == 3
 
 
 def test_each_transition_has_the_mean_loss_of_the_batch():
@@ -82,19 +70,3 @@ def test_a_learner_without_a_target_encoder_has_none_to_share():
         make_agent(PIXELS_CONTINUOUS, representation="curl", learner="ddpg", representation__target="learner")
     with pytest.raises(ConfigError, match="'curl' cannot be used on vector"):
         make_agent(CONTINUOUS, representation="curl", learner="ddpg")
-
-
-def test_on_one_batch_the_views_find_each_other(monkeypatch):
-    monkeypatch.setattr(curl, "MOMENTUM", 0.9)
-    fast = {"learner__learning_rate": 1e-3, "representation__learning_rate": 1e-3}
-    options = {"phase": "train", "learner__encoder__width": 0.25, **fast}
-    agent = make_agent(PIXELS, representation="curl", **options)
-    f = agent.representation
-    first, second = torch.rand(2, 16, *PIXELS.obs_shape) * 0.2 + torch.rand(16, *PIXELS.obs_shape)
-    start = f.contrast(first, second)[1]
-    for _ in range(40):
-        losses, metrics = f.contrast(first, second)
-        agent.optimizers.minimize(["critic", "representation"], losses.mean())
-        f.after_update()
-    assert metrics["curl_loss"] < 0.5 * start["curl_loss"]
-    assert metrics["curl_accuracy"] > 0.9  # chance: 1 / 16

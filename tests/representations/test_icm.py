@@ -5,9 +5,6 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, line_replay, make_agent, shake
 
-from voidrl.errors import ConfigError
-from voidrl.representations.icm import ICMConfig
-from voidrl.training.build import build_config
 from voidrl.types import EnvSpec
 
 
@@ -60,15 +57,6 @@ def test_both_errors_by_hand(spec, weight):
     assert metrics["z_std"].item() == pytest.approx(
         np.concatenate([z, z_next]).std(0, ddof=1).mean(), rel=1e-5
     )
-
-
-def test_the_foretold_state_takes_gradients_too():
-    f = icm().representation
-    torch.nn.init.zeros_(f.inverse_net[0].weight)  # what is left comes through the forward error alone
-    obs, next_obs = torch.randn(2, 5, 4).requires_grad_()
-    next_obs.retain_grad()
-    f.loss(GivenViews(obs, torch.rand(5, 2), next_obs))[0].backward()
-    assert next_obs.grad.abs().sum(1).min() > 0
 
 
 def reach(f, states, coordinate):
@@ -132,20 +120,3 @@ def test_of_the_learners_own_transitions_the_next_state_lies_n_steps_ahead(steps
     assert torch.equal(next_obs, torch.minimum(obs + steps, ends))
     torch.testing.assert_close(action, obs / 100)
     assert torch.equal(action, stored)
-
-
-def test_by_default_one_step_and_a_wide_z_with_a_hidden_layer_for_vectors():
-    config = build_config(CONTINUOUS, [{"representation": "icm"}]).representation
-    assert (config.batch_size, config.learning_rate, config.hidden_dim) == (512, 1e-4, 1024)
-    assert (config.encoder.stack, config.encoder.feature_dim, config.encoder.hidden_dim) == ("mlp", 512, 256)
-    named = {"representation": {"name": "icm", "encoder.stack": "mlp"}}
-    assert build_config(CONTINUOUS, [named]).representation.encoder.hidden_dim == 0
-    with pytest.raises(ConfigError, match="batch_size = -1 cannot be used"):
-        ICMConfig(batch_size=-1)
-
-
-def test_z_of_vectors_is_exact_whatever_the_precision():
-    agent, obs = make_agent(CONTINUOUS, representation="icm", precision="bf16"), torch.randn(16, 4)
-    with agent.precision():
-        z = agent.representation.encode(obs)
-    assert torch.equal(z, agent.representation.encode(obs))

@@ -57,12 +57,6 @@ def test_identity_is_the_observation_and_refuses_pixels():
         make_agent(PIXELS, representation="identity")
 
 
-def test_learner_is_the_learners_own_encoder():
-    agent = make_agent(representation="learner")
-    assert agent.representation.encoder is agent.learner.encoder
-    assert agent.representation.dim == agent.learner.encoder.feature_dim == 8
-
-
 @pytest.mark.parametrize("share", ["nothing", "all"])
 def test_fixed_never_moves_not_even_its_normalization(share):
     options = {"representation__encoder__spectral_norm_iterations": 3, "share_encoder": share}

@@ -90,17 +90,6 @@ def test_a_loss_that_is_left_out_gives_no_gradient_and_costs_nothing(on, monkeyp
     agent.update(replay)  # with weights that no loss reaches
 
 
-def test_the_loss_is_the_sum_of_what_is_logged(monkeypatch):
-    constants(monkeypatch, goal_swap=0, goal_noise=0)
-    replay = fill_replay(DISCRETE)
-    f = sgi().representation
-    views = views_of(replay, replay.sample(16))
-    whole, metrics = f.loss(views)
-    mask = views.sequence(5).mask
-    parts = [metrics["spr_loss"], metrics["inverse_loss"] * mask.mean(), metrics["goal_loss"]]
-    torch.testing.assert_close(whole.mean(), sum(parts))
-
-
 def test_progress_by_hand(monkeypatch):
     """Latents at 90° from the goal are at d² = 2, at 45° at 2 − √2."""
     constants(monkeypatch, goal_discount=0.9)

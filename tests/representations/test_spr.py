@@ -1,13 +1,11 @@
 """SPR: predictions along the actions taken, within an episode, next to the learner's loss."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import (
     DISCRETE,
     PIXELS,
-    PIXELS_CONTINUOUS,
     fill_replay,
     make_agent,
     moved,
@@ -15,16 +13,12 @@ from helpers import (
     shake,
     snapshot,
 )
-from tiny_runs import MAZE, assert_same_run, tiny
 
-import voidrl
-from voidrl.agent.reset import reset
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
 from voidrl.nets.augment import Augment
-from voidrl.replay import Draw
 from voidrl.representations.base import Views
-from voidrl.types import CHECK, Layout
+from voidrl.types import Layout
 
 HEAD = {"representation": "spr", "representation__projection": "head", "learner__encoder__feature_dim": 0}
 BBF = {**HEAD, "representation__target": "learner", "learner__encoder__rescale": True}
@@ -50,35 +44,6 @@ def test_a_sequence_stops_at_the_end_of_its_episode():
         for k in range(valid):
             assert torch.equal(sequence.obs[k + 1, i], replay.frames[start + k + 1])
             assert sequence.action[k, i] == replay.action[start + k]
-
-
-def test_what_comes_after_the_end_does_not_matter():
-    agent = make_agent(representation="spr")
-    replay = fill_replay(DISCRETE, num_envs=1, end_every=3)
-    starts = sorted(replay.starts[: len(replay)].tolist())[:30]
-    ends = [slot for slot in starts if replay.ending[slot]]
-    assert agent.representation.loss(views_of(replay, ends))[0].sum() == 0  # each ends with its first step
-    one = [slot for slot in starts if not replay.ending[slot] and replay.ending[slot + 1]]
-    first = agent.representation.loss(views_of(replay, one))[0]
-    for slot in one:
-        replay.frames[slot + 2] += 100
-    assert torch.equal(agent.representation.loss(views_of(replay, one))[0], first)
-    assert first.min() > 0
-
-
-def test_next_to_dqn_on_a_task_the_loss_falls_and_the_encoder_changes():
-    """Compared with the same DQN without it: the same samples, another encoder."""
-    options = {"phase": "train", "learner__learning_rate": 1e-3, "representation__learning_rate": 1e-3}
-    replay = fill_replay(end_every=50)
-    losses, encoders = {}, {}
-    for weight in (1e-9, 5.0):
-        agent = make_agent(representation="spr", representation__loss_weight=weight, **options)
-        torch.manual_seed(1)
-        losses[weight] = [agent.update(replay)["spr_loss"].item() for _ in range(20)]
-        encoders[weight] = parameters_of(agent.learner.encoder)
-    assert np.mean(losses[5.0][-5:]) < 0.75 * np.mean(losses[5.0][:5])
-    assert np.mean(losses[5.0][-5:]) < np.mean(losses[1e-9][-5:])
-    assert moved(encoders[1e-9], encoders[5.0])
 
 
 def test_one_step_computed_by_hand():
@@ -124,17 +89,6 @@ def test_the_transition_model_of_the_public_code():
         make_agent(DISCRETE, representation="spr", representation__batch_norm=True)
 
 
-def test_weights_of_a_prioritized_batch_multiply_the_loss(monkeypatch):
-    agent = make_agent(DISCRETE, representation="spr", representation__batch_size=0, phase="train")
-    replay = fill_replay(DISCRETE)
-    slots, weight = replay.sample(16), torch.linspace(0, 1, 16)
-    monkeypatch.setattr(replay, "draw", lambda batch_size: Draw(slots, weight))
-    losses = agent.representation.loss(views_of(replay, slots))[0].detach()
-    metrics = agent.update(replay)
-    torch.testing.assert_close(metrics[f"{CHECK}representation/representation"], (weight * losses).mean())
-    torch.testing.assert_close(metrics["spr_loss"], losses.mean())
-
-
 def test_through_the_heads_the_loss_trains_the_critics_first_layers():
     agent = make_agent(PIXELS, **HEAD, phase="train")
     f, critic, replay = agent.representation, agent.learner.critic, fill_replay(PIXELS)
@@ -157,19 +111,6 @@ def test_through_the_heads_the_loss_trains_the_critics_first_layers():
     assert moved(before, parameters_of(f)) == set(before)
 
 
-def test_a_reset_shrinks_and_perturbs_the_transition_model():
-    agent = make_agent(PIXELS, **BBF, phase="train", reset__keep=0.5, reset__every_updates=10)
-    f = agent.representation
-    old = snapshot(parameters_of(f))
-    reset(agent)
-    kept = {
-        name: F.cosine_similarity(old[name].flatten(), p.flatten(), 0) for name, p in f.named_parameters()
-    }
-    assert kept["transition.layers.0.weight"] > 0.5
-    assert kept["encoder.stack.0.weight"] > 0.5
-    assert abs(kept["predictor.weight"]) < 0.3
-
-
 def test_targets_of_the_learners_target_network():
     """As in SR-SPR and BBF: RL, predictions and targets see the same rescaled latents."""
     agent = make_agent(PIXELS, **BBF, phase="train")
@@ -190,21 +131,6 @@ def test_targets_of_the_learners_target_network():
         ConfigError, match=r"momentum = 0.995 cannot be used: expected 0 with projection = 'head'"
     ):
         make_agent(PIXELS, **HEAD, representation__momentum=0.995)
-
-
-def test_a_critic_without_project_is_refused():
-    sentence = r"projection = 'head' cannot be used with learner 'sac', whose critic has no method `project`"
-    with pytest.raises(ConfigError, match=sentence):
-        make_agent(PIXELS_CONTINUOUS, **HEAD, learner="sac")
-
-
-def test_through_the_heads_it_resumes_bit_for_bit(tmp_path):
-    cadence = {"warmup_steps": 4, "log__log_every_steps": 8, "log__checkpoint_every_steps": 8}
-    config = tiny(**BBF, **cadence, representation__batch_norm=True, env__frame_stack=2)
-    voidrl.train(MAZE, steps=16, seed=5, out=tmp_path / "straight", config=config)
-    voidrl.train(MAZE, steps=8, seed=5, out=tmp_path / "resumed", config=config)
-    voidrl.resume(tmp_path / "resumed", steps=16)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
 
 
 def test_switched_off_it_leaves_dqn_as_it_is():

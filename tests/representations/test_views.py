@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import DISCRETE, PIXELS, fill_replay, line_replay
+from helpers import PIXELS, fill_replay, line_replay
 
 from voidrl.config import AugmentConfig
 from voidrl.nets.augment import Augment, images
@@ -42,13 +42,6 @@ def test_several_views_at_once_are_all_first_ones_then_all_second_ones():
     views, _ = views_of(PIXELS, shift_pixels=2)
     alike = [torch.equal(a, b) for a, b in zip(*views.obs(times=2).chunk(2), strict=True)]
     assert sum(alike) < 4  # one of 25 pairs is
-
-
-def test_vectors_are_as_stored():
-    views, stored = views_of(DISCRETE)
-    assert torch.equal(views.obs(times=2), stored.obs.repeat(2, 1))
-    assert torch.equal(views.next_obs(), stored.next_obs)
-    assert torch.equal(views.transitions(), torch.cat([stored.obs, stored.next_obs]))
 
 
 @pytest.mark.parametrize("window", [1, 3, 50])
