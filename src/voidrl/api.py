@@ -31,7 +31,7 @@ from voidrl.system.units import parse_count
 from voidrl.training import build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.disk import require_disk_space
-from voidrl.training.evaluation import Evaluation, evaluate_agent
+from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse
@@ -244,6 +244,9 @@ def evaluate(
 ) -> Evaluation:
     """Play whole episodes and return the results.
 
+    Those of a complete run, played in its own environment, are also written to its `evaluation.json`, where
+    `voidrl report` finds them.
+
     Args:
         source: An agent, the folder of a run, a checkpoint or a saved agent, or the Hub's `user/name` of one.
         env: By default the environment it was trained in.
@@ -264,7 +267,7 @@ def evaluate(
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     config = dataclasses.replace(config, count_states=count_states)
-    count = None if steps is None else parse_count(steps)
+    count, given_envs = None if steps is None else parse_count(steps), num_envs
     if num_envs is None:
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = build.evaluation_envs(config, wanted)
@@ -272,9 +275,15 @@ def evaluate(
     place = str(agent.device)
     with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
         build.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
-        return evaluate_agent(
+        result = evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
+    if env is None and not isinstance(source, Agent):
+        settings = {"env": config.id, "episodes": episodes if count is None else None, "steps": count}
+        settings |= {"seed": seed, "deterministic": deterministic, "epsilon": epsilon}
+        settings |= {"num_envs": given_envs, "count_states": count_states}
+        keep_evaluation(agent, source, result, settings)
+    return result
 
 
 @known_arguments

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from voidrl.cli.options import add_player_options, load_agent, make_parser
+from voidrl.cli.options import RUN_HELP, add_player_options, load_agent, make_parser
 from voidrl.errors import ConfigError
+from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import wrap_text
 
+if TYPE_CHECKING:
+    from voidrl.report.videos.video import Recording
+    from voidrl.training.evaluation import Evaluation
+
+FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 STATES = {
     "ram": "whole RAM vectors (they hold timers and saturate)",
     "variables": "values of the annotated variables",
@@ -17,21 +26,29 @@ STATES = {
 
 
 def evaluate(argv: list[str]) -> None:
-    """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
+    """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`; `--video` records them."""
     parser = make_parser("evaluate", evaluate.__doc__)
     add = parser.add_argument
-    add("run", help="the folder of a run, a checkpoint or a saved agent, or user/name on the Hub")
+    add("run", metavar="RUN", help=RUN_HELP)
     add("--episodes", help="number of episodes (default: 10)")
     add("--steps", help="number of steps instead (the paper on Atari: 125k)")
-    add("--num-envs", type=int, help="environments in parallel (default: as fits)")
+    add("--num-envs", type=int, metavar="N", help="environments in parallel (default: as fits)")
     add("--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)")
     add("--json", action="store_true", help="print every episode as JSON")
+    video_help = "record the play in this file instead (default: one episode, or its first minute)"
+    add("--video", metavar="FILE.mp4", help=video_help)
+    add("--untrained", action="store_true", help="also show the agent before training in the video")
+    parser.rare("--fps", type=float, help="steps of the video per second (default: the environment's own)")
+    parser.rare("--height", type=int, default=420, help="height of the video in pixels (default: 420)")
     add_player_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.system.units import parse_count
-    from voidrl.training.evaluation import evaluation_record
+    from voidrl.training.evaluation import evaluation_record, keep_evaluation
 
+    if options.video is not None:
+        _record(options)
+        return
     steps = None if options.steps is None else parse_count(options.steps)
     if steps is not None and options.episodes is not None:
         raise ConfigError(
@@ -50,12 +67,19 @@ def evaluate(argv: list[str]) -> None:
         "count_states": options.count_states,
     }
     result = api.evaluate(agent, **{**settings, "env": options.env or None, "episodes": episodes})
+    written = None if options.best else keep_evaluation(agent, options.run, result, settings)
     if options.json:
         saved = evaluation_record(agent, options.run, result, settings)
         if options.best:
             saved["agent"] |= {"is_best": True, "steps": agent.steps}
         print(json.dumps(saved))
         return
+    _show(result)
+    if written is not None:
+        print(f"written to {written}")
+
+
+def _show(result: Evaluation) -> None:
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))
     over = f"over {len(result.returns)} episodes"
@@ -82,3 +106,49 @@ def evaluate(argv: list[str]) -> None:
 
 def _print_line(text: str) -> None:
     print(wrap_text(text, indent=9))  # the name of the line takes nine columns
+
+
+def _record(options: argparse.Namespace) -> None:
+    """Write a video of the agent's play."""
+    for name in ("steps", "count_states", "json", "num_envs"):
+        if getattr(options, name):
+            raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --video: leave one of them out")
+    from voidrl.report.videos import mp4
+    from voidrl.report.videos.video import label_of, record, untrained, write_video
+    from voidrl.system.files import user_path
+    from voidrl.system.units import parse_count
+
+    episodes = parse_count(options.episodes or 1, "episodes")
+    mp4.find_ffmpeg()  # a missing ffmpeg is reported before anything is played
+    agent = load_agent(options, options.run, options.device)
+    target = user_path(options.video)
+    mp4.prepare_target(target)
+    shown = [(label_of(agent), agent)]
+    if options.untrained:
+        shown.insert(0, ("untrained", untrained(agent)))
+    how = {name: getattr(options, name) for name in ("env", "seed", "epsilon", "fps", "height")}
+    how |= {"episodes": episodes, "deterministic": not options.stochastic}
+    how["seconds"] = None if options.episodes else FIRST_MINUTE_S
+    with ExitStack() as stack:
+        recordings: list[Recording] = []
+        for label, player in shown:
+            say(f"{label}: playing {options.env or agent.config.env.id}")
+            recordings.append(stack.enter_context(record(player, label=label, **how)))
+        write_video(recordings, target, height=options.height)
+        for recording in recordings:
+            print(_summary(recording))
+        print(target)
+
+
+def _summary(recording: Recording) -> str:
+    """The result in one line."""
+    episodes = zip(recording.returns, recording.lengths, strict=True)
+    whole = [f"return {score:g} in {steps} steps" for score, steps in episodes]
+    last = recording.moments[-1]
+    if len(whole) < last.episode:
+        whole.append(
+            f"return {last.score:g} in the first {last.step} steps of an episode; --episodes 1 shows all of it"
+        )
+    if not recording.rewarded:
+        whole = [f"{last.step} steps, which nothing rewards"]
+    return f"{recording.label}: {'; '.join(whole)}"

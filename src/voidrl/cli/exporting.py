@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import tempfile
+from pathlib import Path
 
-from voidrl.cli.options import add_source_options, load_agent, make_parser
+from voidrl.cli.options import RUN_HELP, add_source_options, load_agent, make_parser
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.system.files import user_path
 
-FORMATS = ("onnx", "minari")
+FORMATS = ("onnx", "minari", "hub:user/name")
+HUB = "hub:"
 
 
 def export(argv: list[str]) -> None:
-    """Write an agent's policy, or the experience of its run, for others: `voidrl export RUN --to onnx`."""
+    """Write an agent or the experience of its run for others: `voidrl export RUN --to onnx`."""
     parser = make_parser("export", export.__doc__)
     add = parser.add_argument
-    add("run", metavar="RUN", help="the folder of a run or a checkpoint; for policies also a saved agent")
-    add("--to", metavar="FORMAT", required=True, help="the policy as onnx, or the replay as minari")
+    add("run", metavar="RUN", help=RUN_HELP)
+    to_help = (
+        "the policy as onnx, the replay as minari, or hub:user/name, to publish the agent on the Hugging Face Hub"
+    )
+    add("--to", metavar="FORMAT", required=True, help=to_help)
     out_help = (
         "the file (default: policy.onnx in the run's folder), or the id of the dataset (default: "
         "voidrl/NAME-v0 after the run)"
     )
     add("-o", "--out", metavar="FILE", help=out_help)
     add("--force", action="store_true", help="replace what is there")
+    add("--private", action="store_true", help="make a new repository private")
+    add("--message", help="commit message (default: what was trained, and how long)")
+    add("--revision", help="a branch, created if it does not exist (default: main)")
+    add("--license", help="for the card, such as mit (default: none is stated)")
+    add("--dry-run", action="store_true", help="show what would be uploaded, and upload nothing")
     add_source_options(parser)
     options = parser.parse_args(argv)
+    if options.to.startswith(HUB):
+        _publish(options, options.to.removeprefix(HUB))
+        return
     if options.to not in FORMATS:
         raise UnknownNameError("format", options.to, FORMATS)
     out = options.out or _default_out(options.run, options.to)
@@ -52,3 +67,20 @@ def _default_out(run: str, to: str) -> str:
         return f"{user_path(run).name}.onnx"
     name = re.sub(r"[^-\w]+", "-", folder.name)
     return str(folder / "policy.onnx") if to == "onnx" else f"voidrl/{name}-v0"
+
+
+def _publish(options: argparse.Namespace, repo_id: str) -> None:
+    """Push the agent to the Hub, or show what would be pushed."""
+    from voidrl import push_to_hub, save_pretrained
+
+    agent = load_agent(options, options.run)
+    if not options.dry_run:
+        how = {name: getattr(options, name) for name in ("private", "message", "revision", "license")}
+        print(push_to_hub(agent, repo_id, **how))
+        return
+    with tempfile.TemporaryDirectory() as made:
+        folder = save_pretrained(agent, Path(made) / "agent", license=options.license, repo_id=repo_id)
+        for path in sorted(folder.iterdir()):
+            print(f"{path.stat().st_size:>12}  {path.name}")
+        print(f"\n{(folder / 'README.md').read_text('utf-8')}")
+        print(f"Nothing was uploaded; without --dry-run this goes to {repo_id} on the Hugging Face Hub.")

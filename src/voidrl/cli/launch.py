@@ -1,8 +1,7 @@
-"""`--ranks N` and `--gpus N`: one command as N processes that train one agent.
+"""`--ranks N`: one command as N processes that train one agent. Imports no torch.
 
 torchrun may start a run as well. It is not called here since its report of a failed process hides our
 sentence, and since it kills the others after a fixed time, when they may be writing a checkpoint.
-Imports no torch unless GPUs are to be counted.
 """
 
 from __future__ import annotations
@@ -20,69 +19,27 @@ from voidrl.system.machine import whole_cores
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.signals import StopSignals, end_with_process
 
-OPTIONS = {
-    "--ranks N": "train with N processes, each with a part of the environments, of the replay and of batches",
-    "--gpus N": "as --ranks N, each process on a GPU of its own",
-}
-NAMES = ("--ranks", "--gpus")
+RANKS_HELP = "train with N processes, each on its own GPU if there are enough, with its part of each batch"
 THREADS = "OMP_NUM_THREADS"
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 30.0  # after one has failed, for the others to notice it and to say so
 KILL_SECONDS = 10.0  # after they were asked to end
 
 
-def split_off(argv: Sequence[str]) -> tuple[int, list[str]]:
-    """The number of processes in a command line, 0 without one, and the rest of it."""
-    found: dict[str, str] = {}
-    rest: list[str] = []
-    words = [*argv]
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
-        if name not in NAMES:
-            rest.append(word)
-            continue
-        if not equals:
-            if not words or words[0].startswith("--"):
-                raise ConfigError(f"option {name} has no value: expected `{name} N`")
-            value = words.pop(0)
-        found[name] = value
-    if not found:
-        return 0, rest
-    if len(found) == 2:
-        raise ConfigError("--ranks and --gpus cannot be used together: --gpus N starts N ranks itself")
-    (name, text), *_ = found.items()
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{name} {text} cannot be used: expected a whole number from 1 on")
-    number = int(text)
-    if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+def ranks_to_start(ranks: int | None) -> int:
+    """The number of processes to start for `--ranks`, 0 if this process is to run the command itself."""
+    if ranks is None:
+        return 0
+    if ranks < 1:
+        raise ConfigError(f"--ranks {ranks} cannot be used: expected a whole number from 1 on")
+    if (size := os.environ.get("WORLD_SIZE")) is None:
+        return ranks if ranks > 1 else 0
+    if int(size) != ranks:
         raise ConfigError(
-            f"{name} {number} cannot be used under torchrun, which has started "
-            f"{os.environ['WORLD_SIZE']} processes already: leave one of the two out"
+            f"--ranks {ranks} cannot be used under torchrun, which has started {size} processes already: "
+            f"leave it out"
         )
-    if name == "--gpus":
-        _require_gpus(number, rest)
-    return number, rest
-
-
-def _require_gpus(number: int, argv: Sequence[str]) -> None:
-    words = " ".join(argv).replace("=", " ").split()
-    device = words[words.index("--device") + 1] if "--device" in words[:-1] else "auto"
-    if device not in ("auto", "cuda"):
-        raise ConfigError(
-            f"--gpus {number} cannot be used with --device {device}: each process takes a GPU of its own; "
-            f"leave --device out, or use --ranks {number}"
-        )
-    import torch
-
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if there < number:
-        sees = f"sees {there} CUDA device{'s' * (there != 1)}" if there else "sees no CUDA device"
-        raise ConfigError(
-            f"--gpus {number} cannot be used: torch {sees} here; use --gpus {there}"
-            if there
-            else f"--gpus {number} cannot be used: torch {sees} here; use --ranks {number} --device cpu"
-        )
+    return 0
 
 
 def launch(number: int, command: str, argv: Sequence[str]) -> int:

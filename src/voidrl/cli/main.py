@@ -17,10 +17,8 @@ from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP, as_options
 from voidrl.cli.probing import probe
 from voidrl.cli.report import report
-from voidrl.cli.sharing import push
 from voidrl.cli.status import status
 from voidrl.cli.training import config, finetune, pretrain, resume, train
-from voidrl.cli.video import video
 from voidrl.errors import (
     ConfigError,
     PipeClosedError,
@@ -53,9 +51,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "experiment": experiment,
     "status": status,
     "report": report,
-    "video": video,
     "export": export,
-    "push": push,
     "list": list_,
     "doctor": doctor,
     "demo": demo,

@@ -1,4 +1,4 @@
-"""Parsing of `voidrl`'s options, many of them fields of the config. Imports no torch itself."""
+"""Options of the commands, many of them fields of the config, and their help. Imports no torch itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -19,32 +19,54 @@ from voidrl.system.units import parse_count
 if TYPE_CHECKING:
     from voidrl.agent import Agent
 
-HELP = ["-h", "--help"]
+HELP = ("-h", "--help")
 HELP_ALL = "--help-all"
-FLAGS = ("--overwrite", "--trust-code", "--best", "--json", "--all")
-TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 BEST_HELP = "the best evaluated agent of a fine-tuning run, instead of its last"
+TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
+RUN_HELP = "the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
+DEVICE_HELP = "auto, cpu or cuda (default: auto)"
 CALLBACKS = (
     "StopOnPlateau",
     "StopAtReturn",
 )  # of `voidrl.training.callbacks`, those whose arguments a text can spell
-EXPERIMENT_SET = "--set"  # an option of `voidrl experiment` only
-REPEATED = "--callback"  # the one option that may be given several times
-NO_VALUE = "\0"  # of an option given without one, which only flags may be
 NEGATED = "--no-"  # before the name of a flag that is turned off
 # The fields that most users change; `--help` shows these, `--help-all` every field.
 COMMON_FIELDS = (
-    *("steps", "seed", "device", "env.num_envs", "env.frame_stack", "env.keys", "env.wrappers"),
-    *("warmup_steps", "updates_per_step", "learner.learning_rate", "learner.batch_size", "learner.discount"),
-    *("learner.n_step", "representation.encoder.feature_dim", "replay.capacity_steps", "finetune.steps"),
-    *("finetune.heads", "log.log_every_steps", "log.eval_every_steps", "log.checkpoint_every_steps"),
+    *("steps", "seed", "device", "env.num_envs", "updates_per_step", "warmup_steps", "learner.batch_size"),
+    *("learner.learning_rate", "learner.n_step", "replay.capacity_steps", "finetune.heads"),
+    *("log.eval_every_steps", "log.checkpoint_every_steps"),
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
 WORDS = {"true": True, "false": False, "none": None}
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse that raises our errors."""
+class Parser(argparse.ArgumentParser):
+    """argparse with our errors, a short help of one screen, and `--help-all`."""
+
+    def __init__(self, command: str, about: str | None) -> None:
+        self.shorten: list[argparse.Action] = []  # left out of the short help
+        self.more: Callable[[bool], str] = lambda whole: ""  # text below the options
+        super().__init__(
+            prog=f"voidrl {command}",
+            description=(about or "").replace("`", ""),
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.add_argument(*HELP, action=_Help, dest="help", help=argparse.SUPPRESS)
+        self.add_argument(HELP_ALL, action=_Help, dest="help_all", help=argparse.SUPPRESS)
+
+    def rare(self, *names: str, **settings: Any) -> None:
+        """Add an option that only `--help-all` shows."""
+        self.shorten.append(self.add_argument(*names, **settings))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Underscores in names of options are hyphens."""
+        found = [*(args or ())]
+        for i, word in enumerate(found):
+            name, equals, value = word.partition("=")
+            if word.startswith("--"):
+                found[i] = f"{name.replace('_', '-')}{equals}{value}"
+        return super().parse_known_args(found, namespace)
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("unrecognized arguments: ").split()
@@ -53,27 +75,68 @@ class _Parser(argparse.ArgumentParser):
             raise UnknownNameError("option", words[0].partition("=")[0], known, f"See `{self.prog} --help`.")
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
+    def format_help(self) -> str:
+        return self.help_text(whole=not self.shorten)
 
-def make_parser(command: str, about: str | None) -> argparse.ArgumentParser:
-    """The parser of a command whose options are not fields of the config."""
-    return _Parser(prog=f"voidrl {command}", description=(about or "").replace("`", ""), allow_abbrev=False)
+    def help_text(self, *, whole: bool) -> str:
+        """Usage, description and options; all of them, or those that most users need."""
+        shown = [each for each in self._actions if each.help != argparse.SUPPRESS]
+        shown = [each for each in shown if whole or each not in self.shorten]
+        positionals = " ".join(usage_of(each) for each in shown if not each.option_strings)
+        options = " [OPTION …]" if any(each.option_strings for each in shown) else ""
+        parts = [f"usage: {self.prog} {positionals}".rstrip() + options, wrap_text(self.description or "")]
+        if shown:
+            parts.append(described({usage_of(each): each.help or "" for each in shown}))
+        if more := self.more(whole):
+            parts.append(more)
+        elif self.shorten and not whole:
+            count = len(self.shorten)
+            parts.append(f"{HELP_ALL} shows {count} more option{'s' * (count > 1)}.")
+        if self.epilog:
+            parts.append(wrap_text(self.epilog, indent=0))
+        return "\n\n".join(parts) + "\n"
 
 
-def add_player_options(parser: argparse.ArgumentParser) -> None:
+class _Help(argparse.Action):
+    """`--help` and `--help-all`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(nargs=0, default=argparse.SUPPRESS, **settings)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print(parser.help_text(whole=self.dest == "help_all" or not parser.shorten), end="")
+        parser.exit()
+
+
+def usage_of(action: argparse.Action) -> str:
+    """The names of an option with its values, or the name of an argument."""
+    choices = "" if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"
+    name = action.metavar or choices or (action.dest.upper() if action.option_strings else action.dest)
+    values = {"+": f"{name} …", "*": f"[{name} …]", "?": f"[{name}]", "0": ""}
+    return f"{', '.join(action.option_strings)} {values.get(str(action.nargs), name)}".strip()
+
+
+def make_parser(command: str, about: str | None) -> Parser:
+    """The parser of a command."""
+    return Parser(command, about)
+
+
+def add_player_options(parser: Parser) -> None:
     """Add the options of a trained agent's play: environment, randomness and device."""
-    add = parser.add_argument
-    add("--env", help="by default the one each was trained in")
-    add("--seed", type=int, default=0, help="seed of environments and random actions (default: 0)")
-    add("--stochastic", action="store_true", help="act with exploration noise")
-    add("--epsilon", type=float, help="probability of a random action (default: the run's log.eval_epsilon)")
-    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--env", help="by default the one it was trained in")
+    parser.add_argument("--seed", type=int, default=0, help="seed of environments and actions (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
+    epsilon_help = "probability of a random action (default: the run's log.eval_epsilon)"
+    parser.rare("--epsilon", type=float, help=epsilon_help)
+    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     add_source_options(parser)
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
+def add_source_options(parser: Parser) -> None:
     """Add `--best` and `--trust-code`, for commands that load an agent."""
     parser.add_argument("--best", action="store_true", help=BEST_HELP)
-    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
+    parser.rare("--trust-code", action="store_true", help=TRUST_HELP)
 
 
 def load_agent(options: argparse.Namespace, run: str, device: str = "cpu") -> Agent:
@@ -83,72 +146,15 @@ def load_agent(options: argparse.Namespace, run: str, device: str = "cpu") -> Ag
     return api.load(run, device=device, trust_code=options.trust_code, best=options.best)
 
 
-def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], str]:
-    """The first argument, the options after it, and the help asked for, which needs no argument.
-
-    That is `--help`, `--help-all` or the empty text.
-    """
-    words = [word for word in argv if word not in HELP and word != HELP_ALL]
-    wants_help = HELP_ALL if HELP_ALL in argv else "--help" if len(words) < len(argv) else ""
-    if words and not words[0].startswith("-"):
-        return words[0], _pairs(words[1:]), wants_help
-    if not wants_help:
-        raise ConfigError(
-            f"no {what} was given: expected `voidrl {command} {what} …`, where {what} is {meaning}"
-        )
-    return "", _pairs(words), wants_help
-
-
-def pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Take out the options that are not fields of the config."""
-    names = [usage.partition(" ")[0] for usage in own]
-    found = {name: given.pop(name) for name in names if name in given}
-    for name, value in found.items():
-        if value == NO_VALUE and name not in FLAGS:
-            raise _no_value(name)
-    return found
-
-
-def _pairs(words: list[str]) -> dict[str, str]:
-    """`--name value`, `--name=value`, and a bare `--name`, with hyphens in names as in the help."""
-    found: dict[str, str] = {}
-    rest = [*words]
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        name = name.replace("_", "-")
-        if not word.startswith("--"):
-            raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if name == EXPERIMENT_SET:
-            raise _no_set(value if equals else rest[0] if rest else "")
-        if name in FLAGS and equals:
-            raise ConfigError(f"option {name} takes no value, got {value!r}: give it, or leave it out")
-        if not equals and name not in FLAGS:
-            alone = not rest or rest[0].startswith("--")
-            value = NO_VALUE if alone or name.startswith(NEGATED) else rest.pop(0)
-        found[name] = f"{found[name]}\n{value}" if name == REPEATED and name in found else value
-    return found
-
-
-def _no_set(change: str) -> ConfigError:
-    field, equals, value = change.partition("=")
-    if not equals or not field:
-        field, value = "learner.n_step", "5"
-    return ConfigError(
-        f"{EXPERIMENT_SET} is for `voidrl experiment`: here every field of the config is an option, so use "
-        f"`--{field.replace('_', '-')} {value}`"
-    )
-
-
-def read_callbacks(text: str) -> list[Any]:
-    """Build the callbacks of `--callback Class?option=value`, one on each line."""
+def read_callbacks(texts: Sequence[str]) -> list[Any]:
+    """Build the callbacks of `--callback Class?option=value`."""
     from voidrl.config import registry
     from voidrl.envs.ids import parse_id
     from voidrl.training import callbacks
 
     found = []
-    for line in text.splitlines():
-        name, options = parse_id(line)
+    for text in texts:
+        name, options = parse_id(text)
         if ":" not in name and name not in CALLBACKS:
             raise UnknownNameError("callback", name, CALLBACKS, "A custom one is 'module:Class'.")
         path = name if ":" in name else f"voidrl.training.callbacks:{name}"
@@ -159,13 +165,12 @@ def read_callbacks(text: str) -> list[Any]:
             found.append(cls(**options))
         except TypeError as error:
             raise ConfigError(
-                f"callback {line!r} cannot be built ({error}): expected module:Class?option=value&…"
+                f"callback {text!r} cannot be built ({error}): expected module:Class?option=value&…"
             ) from error
     return found
 
 
-def _no_value(name: str) -> ConfigError:
-    return ConfigError(f"option {name} has no value: expected `{name} VALUE`")
+# Fields of the config
 
 
 class Option(typing.NamedTuple):
@@ -200,32 +205,40 @@ def config_options(config: Any, path: str = "") -> Iterator[tuple[str, Option]]:
         yield from config_options(value, here)
 
 
-def read_options(
-    config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]
-) -> dict[str, Any]:
-    """The values of options for the fields of `config`, by dotted names."""
+def read_options(config: Config, words: Sequence[str], parser: Parser) -> dict[str, Any]:
+    """The values of `--name value`, `--name=value` and flags for fields of `config`, by dotted names."""
     options = dict(config_options(config))
     values = {}
-    for name, text in given.items():
+    for name, text in pairs(words):
         positive = name.replace(NEGATED, "--", 1) if name.startswith(NEGATED) else name
-        if name not in options and positive in options and options[positive].type is bool:
-            if text != NO_VALUE:
-                raise ConfigError(f"option {name} takes no value, got {text!r}: give it, or leave it out")
+        if name not in options and positive in options and options[positive].type is bool and text is None:
             values[options[positive].field] = False
             continue
-        if name not in options and positive in FLAGS:
-            raise ConfigError(f"unknown option {name!r}; did you mean to leave out {positive}?")
         if name not in options:
-            known = [*options, *(usage.partition(" ")[0] for usage in own)]
+            known = [*options, *parser._option_string_actions]
             fields = {option.field: spelled for spelled, option in options.items()}
-            wanted = positive.removeprefix("--").replace("-", "_")
-            near = [fields[field] for field in similar_fields(wanted, fields)]
-            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help-all`.", near)
+            near = [fields[field] for field in similar_fields(name[2:].replace("-", "_"), fields)]
+            raise UnknownNameError("option", name, known, f"See `{parser.prog} {HELP_ALL}`.", near)
         option = options[name]
-        if text == NO_VALUE and option.type is not bool:
-            raise _no_value(name)
-        values[option.field] = True if text == NO_VALUE else read_as(text, option.type)
+        if text is None and option.type is not bool:
+            raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
+        values[option.field] = True if text is None else read_as(text, option.type)
     return values
+
+
+def pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Names of options with their values, None without one."""
+    rest = [*words]
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            raise ConfigError(f"{word!r} was not expected here: options look like --name value")
+        if equals:
+            yield name, value
+        else:
+            has_value = rest and not rest[0].startswith("--") and not name.startswith(NEGATED)
+            yield name, rest.pop(0) if has_value else None
 
 
 def read_as(text: str, hint: Any) -> Any:
@@ -258,7 +271,7 @@ def split_list(text: str) -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def read_changes(words: list[str]) -> dict[str, Any]:
+def read_changes(words: Sequence[str]) -> dict[str, Any]:
     """`--set NAME=VALUE …` as dotted names and values."""
     changes = {}
     for word in words:
@@ -292,28 +305,26 @@ def as_options(message: str) -> str:
     return found + colon + FIELD.sub(option, remedy)
 
 
-def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str], wanted: str) -> None:
-    """The options of a command, then fields of the config with their values here and their docstrings.
+def common_fields() -> str:
+    """The fields that most users change, each with the first sentence about it."""
+    options = {option.field: (name, option) for name, option in config_options(Config())}
+    rows = {}
+    for field in COMMON_FIELDS:
+        name, option = options[field]
+        value = {int: "N", float: "X"}.get(type(option.value), "NAME")
+        rows[f"{name} {value}"] = option.doc.partition(".")[0]
+    more = f"{HELP_ALL} shows every option, `voidrl config` every value"
+    return f"Some fields of the config; {more}:\n{described(rows)}"
 
-    `--help` has the fields that most users change, `--help-all` every one.
-    """
-    print(wrap_text(f"usage: {usage} [OPTION …]", indent=7))
-    print(f"\n{wrap_text(about or '')}\n\n{described(own)}\n")
-    options = dict(config_options(config))
-    chosen = {
-        name: option
-        for name, option in options.items()
-        if wanted == HELP_ALL or option.field in COMMON_FIELDS or option.field == "method.k"
-    }
-    which = "Fields of the config" if wanted == HELP_ALL else "Some fields of the config"
-    print(wrap_text(f"{which}, with the values that they have here (a flag as --name or --no-name):"))
+
+def all_fields(config: Config) -> str:
+    """Every field with its value in `config` and its docstring."""
     sections: dict[str, dict[str, str]] = {}
-    for name, option in chosen.items():
+    for name, option in config_options(config):
         shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value
         choices = typing.get_args(option.type) if typing.get_origin(option.type) is Literal else ()
         text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
         sections.setdefault(option.section, {})[f"{name} {shown}"] = text
-    for section, rows in sections.items():
-        print(f"\n{section or 'run'}\n{described(rows)}")
-    if len(chosen) < len(options):
-        print(f"\n{HELP_ALL} shows {len(options) - len(chosen)} more fields.")
+    about = "Fields of the config, with the values that they have here (a flag as --name or --no-name):"
+    parts = [f"{section or 'run'}\n{described(rows)}" for section, rows in sections.items()]
+    return "\n\n".join([wrap_text(about), *parts])

@@ -1,31 +1,30 @@
-"""pretrain · train · finetune · resume · config."""
+"""pretrain · train · finetune · config · resume."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voidrl.cli.launch import OPTIONS, launch, split_off
+from voidrl.cli.launch import RANKS_HELP, launch, ranks_to_start
 from voidrl.cli.options import (
-    BEST_HELP,
     HELP,
     HELP_ALL,
-    TRUST_HELP,
+    Parser,
+    add_source_options,
+    all_fields,
+    common_fields,
     make_parser,
-    pop_own,
-    print_help,
     read_callbacks,
     read_changes,
     read_options,
-    split_words,
 )
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.output import say
-from voidrl.system.terminal.tables import described, print_table, wrap_text
+from voidrl.system.terminal.tables import print_table, wrap_text
 
 if TYPE_CHECKING:
     from voidrl.config import Config
@@ -33,32 +32,9 @@ if TYPE_CHECKING:
     from voidrl.training.layers import ConfigLayer
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
-OUTPUT = {
-    "--out DIR": "the run folder; by default a new one under runs/",
-    "--overwrite": "replace the run in it",
-    **OPTIONS,
-    "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
-}
-START = {
-    "--preset NAME": "a protocol or an agent, from `voidrl list presets`, or none",
-    "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
-    "--representation NAME": "from `voidrl list representations`, or module:Class",
-    "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
-    "--from-data DATA": "fill the replay from the Minari dataset of this id first",
-    **OUTPUT,
-}
-TRAIN = {
-    **START,
-    "--bonus NAME": "a method whose intrinsic reward is added to the task's, weighted by --bonus.coefficient",
-}
-FINETUNE = {
-    "--env ENV": "the task; by default the environment of pre-training",
-    "--learner NAME": "another RL algorithm than in pre-training, which keeps the encoder alone",
-    **OUTPUT,
-    "--best": BEST_HELP,
-    "--trust-code": TRUST_HELP,
-}
-CONFIG = {"--all": "also show fields that have their default", "--json": "print every field as JSON"}
+ENV_HELP = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
+RUN_HELP = "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
+CALLBACK_HELP = "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated"
 
 
 class RunRequest(NamedTuple):
@@ -66,34 +42,84 @@ class RunRequest(NamedTuple):
 
     subject: Any
     """The environment, or the pre-trained agent."""
-    options: dict[str, str]
+    options: argparse.Namespace
     probed: Probed
     config: Config
     layers: list[ConfigLayer]
-    wants_help: str
-    """`--help`, `--help-all` or nothing."""
     note: str = ""
     """Note to the user about the chosen preset."""
 
 
 def pretrain(argv: list[str]) -> int:
     """Train without rewards: `voidrl pretrain voidrl/PixelMaze-v0 --steps 100k`."""
-    return _on_ranks("pretrain", argv, _start, _require_startable)
+    return _start("pretrain", argv)
 
 
 def train(argv: list[str]) -> int:
     """Train from scratch on the task's reward, for comparison: `voidrl train ENV`; or with `--bonus rnd`."""
-    return _on_ranks("train", argv, _start, _require_startable)
+    return _start("train", argv)
 
 
 def finetune(argv: list[str]) -> int:
     """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
-    return _on_ranks("finetune", argv, _start, _require_startable)
+    return _start("finetune", argv)
+
+
+PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune": finetune, "train": train}
+
+
+def _parser(command: str, prefix: str = "") -> Parser:
+    """The options of a command that starts a run, other than fields of the config."""
+    parser = make_parser(prefix + command, PHASES[command].__doc__)
+    add, rare = parser.add_argument, parser.rare
+    tunes = command == "finetune"
+    add("subject", metavar="RUN" if tunes else "ENV", help=RUN_HELP if tunes else ENV_HELP)
+    if tunes:
+        add("--env", metavar="ENV", help="the task; by default the environment of pre-training")
+    else:
+        preset_help = "a protocol or an agent, from `voidrl list presets`, or none"
+        add("--preset", metavar="NAME", help=preset_help)
+        method_help = "the intrinsic reward, from `voidrl list methods`, or module:Class"
+        add("--method", metavar="NAME", help=method_help)
+        representation_help = "from `voidrl list representations`, or module:Class"
+        add("--representation", metavar="NAME", help=representation_help)
+    add("--learner", metavar="NAME", help="the RL algorithm, from `voidrl list learners`, or module:Class")
+    if command == "train":
+        bonus_help = "a method whose reward is added to the task's, weighted by --bonus.coefficient"
+        add("--bonus", metavar="NAME", help=bonus_help)
+    add("--out", metavar="DIR", help="the run folder; by default a new one under runs/")
+    add("--overwrite", action="store_true", help="replace the run in it")
+    if tunes:
+        add_source_options(parser)
+    else:
+        data_help = "fill the replay from the Minari dataset of this id first"
+        rare("--from-data", metavar="DATA", help=data_help)
+    add("--ranks", type=int, metavar="N", help=RANKS_HELP)
+    rare("--callback", action="append", default=[], metavar="NAME", help=CALLBACK_HELP)
+    parser.more = lambda whole: "" if whole else common_fields()
+    return parser
+
+
+def _start(command: str, argv: list[str]) -> int:
+    if HELP_ALL in argv:
+        words = [word for word in argv if word != HELP_ALL]
+        if not words or words[0].startswith("-"):
+            words = [DEFAULT_ENV, *words]
+            command, told = ("train", "finetune") if command == "finetune" else (command, command)
+        else:
+            told = command
+        print(_parser(told).help_text(whole=True))
+        print(all_fields(read_request(command, words).config))
+        return 0
+    parser = _parser(command)
+    options, _ = _parsed(parser, argv)
+    return _on_ranks(command, argv, options.ranks, _train, _require_startable)
 
 
 def _on_ranks(
     command: str,
     argv: list[str],
+    ranks: int | None,
     run: Callable[[str, list[str]], None],
     check: Callable[[str, list[str], int], None],
 ) -> int:
@@ -101,19 +127,18 @@ def _on_ranks(
 
     `check` refuses bad input once, before they are started.
     """
-    number, rest = split_off(argv)
-    if number > 1 and not any(word in (*HELP, HELP_ALL) for word in argv):
-        check(command, rest, number)
-        return launch(number, command, rest)
+    if number := ranks_to_start(ranks):
+        check(command, argv, number)
+        return launch(number, command, argv)
     if "WORLD_SIZE" not in os.environ:
-        run(command, rest)
+        run(command, argv)
         return 0
     # When a rank is lost, torch would print its own stack trace before our sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from voidrl import dist
 
     with dist.process_group():
-        run(command, rest)
+        run(command, argv)
     return 0
 
 
@@ -125,27 +150,22 @@ def _require_startable(command: str, argv: list[str], size: int) -> None:
     from voidrl.training.build import require_fitting
 
     require_fitting(request.probed, request.config, size)
-    if "--out" in request.options:
-        RunFolder(user_path(request.options["--out"])).require_free("--overwrite" in request.options)
+    if request.options.out is not None:
+        RunFolder(user_path(request.options.out)).require_free(request.options.overwrite)
 
 
-def _start(command: str, argv: list[str]) -> None:
-    request = read_request(command, argv)
-    if request.wants_help:
-        own, what = (FINETUNE, "RUN") if command == "finetune" else (_own_options(command), "ENV")
-        usage = f"voidrl {command} {what}"
-        print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
-        return
+def _train(command: str, argv: list[str]) -> None:
+    request = read_request(command, argv, logs=True)
     from voidrl import api, dist
 
     if dist.current().is_main:
         for note in _notes(command, request):
             say(note)
     options, config = request.options, request.config
-    where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
-    where["callbacks"] = read_callbacks(options.get("--callback", ""))
+    where: dict[str, Any] = {"out": options.out, "overwrite": options.overwrite}
+    where["callbacks"] = read_callbacks(options.callback)
     if command == "finetune":
-        api.finetune(request.subject, options.get("--env"), config=config, **where)
+        api.finetune(request.subject, options.env, config=config, **where)
     else:
         start = api.pretrain if command == "pretrain" else api.train
         start(request.subject, config=config, **where)
@@ -156,45 +176,51 @@ def _notes(command: str, request: RunRequest) -> Iterator[str]:
     options, config = request.options, request.config
     if request.note:
         yield request.note
-    if command == "train" and "--method" in options and not config.effective.has_bonus:
-        name = options["--method"]
+    if command == "train" and options.method and not config.effective.has_bonus:
+        name = options.method
         yield f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it"
-    if command == "pretrain" and "--representation" in options and _ignores_representation(config):
+    if command == "pretrain" and options.representation and _ignores_representation(config):
         yield (
             f"representation {config.representation.name} is not used: the reward of {config.method.name} "
             f"does not read it; leave it out, or take a method that does, such as --method apt"
         )
 
 
+def _ignores_representation(config: Config) -> bool:
+    """Whether a representation with its own loss is neither trained nor read in pre-training."""
+    from voidrl.agent.encoder_training import Pieces, decide
+
+    pieces = Pieces.of(config)
+    return pieces.representation.has_loss and not decide(config, pieces).trains_representation
+
+
 def config(argv: list[str]) -> None:
     """Show the config of a command and the source of each value: `voidrl config pretrain ENV …`."""
-    command = argv[0] if argv else "--help"
-    usage = f"voidrl config {{{','.join(PHASES)}}} …"
-    if command in HELP:
-        more = described({**CONFIG, "…": "the arguments and options of that command"})
-        print(f"{wrap_text(f'usage: {usage}', indent=7)}\n\n{wrap_text(config.__doc__ or '')}\n\n{more}")
+    command = argv[0] if argv else HELP[0]
+    if command in (*HELP, HELP_ALL):
+        parser = make_parser("config", config.__doc__)
+        parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
+        _add_config_options(parser)
+        parser.print_help()
         return
     if command not in PHASES:
+        usage = f"voidrl config {{{','.join(PHASES)}}} …"
         raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
-    if any(word in (*HELP, HELP_ALL) for word in argv):
-        PHASES[command](argv[1:])
-        return
-    request = read_request(command, argv[1:], CONFIG)
+    request = read_request(command, argv[1:], shows=True)
+    from voidrl.config import SET_BY_COMMAND, flat, to_json
     from voidrl.training.build import require_fitting
     from voidrl.training.layers import config_sources
 
     if request.note:
         say(request.note)
     require_fitting(request.probed, request.config)
-    from voidrl.config import SET_BY_COMMAND, flat, to_json
-
     sources = config_sources(request.config, request.layers)
     values = flat(to_json(request.config))
-    if "--json" in request.options:
+    if request.options.json:
         both = {field: {"value": value, "source": sources[field]} for field, value in values.items()}
         print(json.dumps(both, indent=2))
         return
-    whole = "--all" in request.options
+    whole = request.options.all
     shown = [name for name in values if whole or sources[name] != "default" or name in SET_BY_COMMAND]
     sections: dict[str, list[tuple[str, str, str]]] = {}
     for field in sorted(shown, key=lambda field: field.count(".") > 0):  # fields of the run itself first
@@ -206,84 +232,92 @@ def config(argv: list[str]) -> None:
         print_table((section, "value", "from"), rows)
         print()
     if len(shown) < len(values):
-        print(f"and {len(values) - len(shown)} defaults; --all shows them")
+        print(wrap_text(f"and {len(values) - len(shown)} defaults; --all shows them"))
 
 
-def read_request(command: str, argv: list[str], more: dict[str, str] | None = None) -> RunRequest:
-    """Resolve the config that a command line asks for; `more` are further options of the command."""
-    if command == "finetune":
-        return _read_finetune(argv, more)
-    meaning = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
-    env, given, wants_help = split_words(argv, command, "ENV", meaning)
-    own = {**_own_options(command), **(more or {})}
-    options = pop_own(given, own)
-    _refuse_bonus(command, given)
+def _add_config_options(parser: Parser) -> None:
+    parser.add_argument("--all", action="store_true", help="also show fields that have their default")
+    parser.add_argument("--json", action="store_true", help="print every field as JSON")
+
+
+def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of a command, and the words that are fields of the config."""
+    if not (argv and not argv[0].startswith("-")) and not any(word in HELP for word in argv):
+        what = "RUN" if "finetune" in parser.prog else "ENV"
+        meaning = RUN_HELP if what == "RUN" else ENV_HELP
+        raise ConfigError(
+            f"no {what} was given: expected `{parser.prog} {what} …`, where {what} is {meaning}"
+        )
+    options, words = parser.parse_known_args(argv)
+    return options, words
+
+
+def read_request(
+    command: str, argv: Sequence[str], *, shows: bool = False, logs: bool = False
+) -> RunRequest:
+    """Resolve the config that a command line asks for.
+
+    `shows` takes the options of `voidrl config` too. `logs` keeps the traceback of an environment that fails
+    in the folder of the run.
+    """
+    parser = _parser(command, "config " if shows else "")
+    if shows:
+        _add_config_options(parser)
+    options, words = _parsed(parser, argv)
+    _refuse_misplaced(command, words)
+    read = _read_finetune if command == "finetune" else _read_start
+    return read(command, parser, options, words, logs)
+
+
+def _read_start(
+    command: str, parser: Parser, options: argparse.Namespace, words: list[str], logs: bool
+) -> RunRequest:
     from voidrl.config import PIECES, Config, merge, update
     from voidrl.training import build
     from voidrl.training.layers import layers_for
     from voidrl.training.starting import logged_start
 
-    pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
-    if "--from-data" in options:
-        pieces["replay.data"] = options["--from-data"]
+    env = options.subject
+    pieces: dict[str, Any] = {kind: getattr(options, kind) for kind in PIECES if getattr(options, kind)}
+    if options.from_data is not None:
+        pieces["replay.data"] = options.from_data
+    bonus = options.bonus if command == "train" else None
 
-    def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
-        preset, bonus = options.get("--preset"), options.get("--bonus")
+    def layers_with(changes: dict[str, Any], preset: str | None) -> list[ConfigLayer]:
         return layers_for(env, command, preset, changes, pieces, bonus=bonus)
 
-    # The environment decides which pieces there are, and pieces decide which options.
-    env_options = {name: text for name, text in given.items() if name.startswith("--env.")}
-    layers = layers_with(read_options(Config(), env_options, command, own))
-    starts = more is None and not wants_help
-    with logged_start(env, layers, options.get("--out")) if starts else nullcontext():
-        probed = build.probe(env or DEFAULT_ENV, layers)
-    chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
-    fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
-    layers = layers_with(read_options(fields, given, command, own))
-    config = build.config_for(probed, layers)
-    if env and "--preset" not in options and (note := build.cpu_preset_note(env, probed.spec, config)):
-        return read_request(command, [*argv, "--preset", build.CPU_PRESET], more)._replace(note=note)
-    return RunRequest(env, options, probed, config, layers, wants_help)
+    def resolve(preset: str | None) -> tuple[Probed, Config, list[ConfigLayer]]:
+        # The environment decides which pieces there are, and pieces decide which options.
+        layers = layers_with(read_options(Config(), env_words(words), parser), preset)
+        with logged_start(env, layers, options.out) if logs else nullcontext():
+            probed = build.probe(env, layers)
+        chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
+        fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
+        layers = layers_with(read_options(fields, words, parser), preset)
+        return probed, build.config_for(probed, layers), layers
+
+    probed, config, layers = resolve(options.preset)
+    note = "" if options.preset else build.cpu_preset_note(env, probed.spec, config)
+    if note:
+        probed, config, layers = resolve(build.CPU_PRESET)
+    return RunRequest(env, options, probed, config, layers, note)
 
 
-def _ignores_representation(config: Config) -> bool:
-    """Whether a representation with its own loss is neither trained nor read in pre-training."""
-    from voidrl.agent.encoder_training import Pieces, decide
-
-    pieces = Pieces.of(config)
-    return pieces.representation.has_loss and not decide(config, pieces).trains_representation
-
-
-def _own_options(command: str) -> dict[str, str]:
-    """Options of a command that starts from scratch, other than fields of the config."""
-    return TRAIN if command == "train" else START
-
-
-def _refuse_bonus(command: str, given: dict[str, str]) -> None:
-    """Name the alternative to `--bonus` in commands other than `train`."""
-    if "--bonus" not in given:
-        return
-    instead = "pre-training has no other reward than the method's: use --method NAME"
-    if command == "finetune":
-        instead = "fine-tuning adds the reward of the agent's own method: use --bonus.coefficient 0.2"
-    raise ConfigError(f"option --bonus is for `voidrl train`; {instead}")
+def env_words(words: Sequence[str]) -> list[str]:
+    """The words that set fields of the environment, with their values."""
+    found: list[str] = []
+    keeps = False
+    for word in words:
+        if word.startswith("--"):
+            keeps = word.startswith(("--env.", "--no-env."))
+        if keeps:
+            found.append(word)
+    return found
 
 
-def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
-    run, given, wants_help = split_words(
-        argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
-    )
-    own = {**FINETUNE, **(more or {})}
-    options = pop_own(given, own)
-    _refuse_bonus("finetune", given)
-    if "--method" in given:
-        raise ConfigError(
-            f"option --method {given['--method']} cannot be used: a fine-tuned agent keeps the method of its "
-            "pre-training; leave it out, or add that method's reward to the task's with "
-            "--bonus.coefficient 0.2"
-        )
-    if not run:
-        return read_request("train", [DEFAULT_ENV, "--preset", "none", wants_help])
+def _read_finetune(
+    command: str, parser: Parser, options: argparse.Namespace, words: list[str], logs: bool
+) -> RunRequest:
     from voidrl import api
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
@@ -291,21 +325,31 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     from voidrl.training.layers import finetune_layers, task_config
     from voidrl.training.starting import logged_start
 
-    agent = api.load(run, device="cpu", trust_code="--trust-code" in options, best="--best" in options)
-    pieces = {"learner": options["--learner"]} if "--learner" in options else {}
+    agent = api.load(options.subject, device="cpu", trust_code=options.trust_code, best=options.best)
+    pieces = {"learner": options.learner} if options.learner else {}
     fields = update(task_config(agent.config), pieces)
-    changes = read_options(fields, given, "finetune", own)
-    layers = finetune_layers(agent.config, changes, pieces)
-    env = options.get("--env") or share.own_env(agent)
-    starts = more is None and not wants_help
-    with logged_start(env, layers, options.get("--out")) if starts else nullcontext():
+    layers = finetune_layers(agent.config, read_options(fields, words, parser), pieces)
+    env = options.env or share.own_env(agent)
+    with logged_start(env, layers, options.out) if logs else nullcontext():
         probed = build.probe(env, layers)
-    return RunRequest(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
+    return RunRequest(agent, options, probed, build.config_for(probed, layers), layers)
+
+
+def _refuse_misplaced(command: str, words: Sequence[str]) -> None:
+    """Name the alternative to options that belong to another command."""
+    given = {word.partition("=")[0] for word in words}
+    if command == "finetune" and given & {"--method", "--bonus"}:
+        raise ConfigError(
+            "a fine-tuned agent keeps the method of its pre-training: leave --method and --bonus out, or add "
+            "that method's reward to the task's with --bonus.coefficient 0.2"
+        )
+    if command == "pretrain" and "--bonus" in given:
+        raise ConfigError("option --bonus is for `voidrl train`; pre-training has no other reward: use --method")
 
 
 def resume(argv: list[str]) -> int:
     """Resume a run that stopped: `voidrl resume RUN`."""
-    return _on_ranks("resume", argv, _resume, _require_resumable)
+    return _on_ranks("resume", argv, _read_resume(argv).ranks, _resume, _require_resumable)
 
 
 def _require_resumable(command: str, argv: list[str], size: int) -> None:
@@ -326,30 +370,26 @@ def _require_resumable(command: str, argv: list[str], size: int) -> None:
 
 
 def _resume(command: str, argv: list[str]) -> None:
-    options = _read_resume(argv)
+    options = vars(_read_resume(argv))
+    del options["ranks"]
     from voidrl import api
 
-    callbacks = read_callbacks("\n".join(options.callbacks))
-    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
+    callbacks = read_callbacks(options["callbacks"])
+    api.resume(**{**options, "config": read_changes(options["config"]), "callbacks": callbacks})
 
 
 def _read_resume(argv: list[str]) -> argparse.Namespace:
     parser = make_parser("resume", resume.__doc__)
-    parser.add_argument("run", metavar="RUN", help="the run folder")
-    parser.add_argument("--steps", help="a new total of environment steps")
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the run folder")
+    add("--steps", help="a new total of environment steps")
     set_help = "change what does not define the run: log.keep_last=1 learner.learning_rate=1e-5"
     words: Any = {"nargs": "+", "action": "extend", "default": []}
-    parser.add_argument("--set", dest="config", metavar="NAME=VALUE", help=set_help, **words)
-    parser.add_argument("--env", help="module:function, for a run started by a script with its own function")
-    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
-    parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
+    add("--set", dest="config", metavar="NAME=VALUE", help=set_help, **words)
+    add("--env", help="module:function, for a run started by a script with its own function")
+    add("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
+    add("--engine", help="auto, eager, graph or compile (default: as it was started)")
     callback_help = "as in `voidrl pretrain`; those of the run are not saved, only their states"
-    parser.add_argument(
-        "--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help
-    )
-    for usage, meaning in OPTIONS.items():  # taken out before
-        parser.add_argument(*usage.split()[:1], metavar="N", help=meaning, default=argparse.SUPPRESS)
+    add("--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help)
+    add("--ranks", type=int, metavar="N", help=RANKS_HELP)
     return parser.parse_args(argv)
-
-
-PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

@@ -1,4 +1,4 @@
-"""The only reader of evaluations, which `voidrl evaluate RUN --json` prints and experiments write into runs.
+"""The only reader of evaluations, which `voidrl evaluate RUN` and experiments write into runs.
 
 Fine-tuning evaluates the pre-trained agent at step 0 (zero-shot) and its own agent at the end. It keeps the
 best agent in RUN/best, and writes an `evaluation.json` of its last agent. Experiments and reports ignore that
@@ -21,6 +21,7 @@ from voidrl.runs.metrics import FILE_NAME as METRICS
 FILE_NAME = "evaluation.json"
 BEST = "best"  # in a run, the folder of its best agent
 BY_RUN = {"by": "finetune"}  # marks an `evaluation.json` that fine-tuning itself wrote
+BY_USER = {"by": "evaluate"}  # marks one of `voidrl evaluate`, which a later one replaces
 
 
 class EvaluationSummary(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,10 +17,18 @@ from voidrl.agent import Agent
 from voidrl.agent.cost import acting_threads
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import NonFiniteError
+from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
 from voidrl.replay import Replay
-from voidrl.runs.checkpoint import list_steps
-from voidrl.runs.evaluations import adaptation_record, start_date
+from voidrl.runs.checkpoint import list_steps, write_json_atomic
+from voidrl.runs.evaluations import (
+    BY_RUN,
+    BY_USER,
+    FILE_NAME,
+    adaptation_record,
+    read_evaluation,
+    start_date,
+)
+from voidrl.runs.status import read_status
 from voidrl.system.device import seeded
 from voidrl.system.files import user_path
 
@@ -215,3 +224,23 @@ def evaluation_record(
         **dataclasses.asdict(result),
         **adaptation_record(run),
     }
+
+
+def keep_evaluation(
+    agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
+) -> Path | None:
+    """Write `evaluation.json` into the folder of a complete run, for its report and its model card.
+
+    Returns None, and writes nothing, for anything else than the run's last agent in its own environment, and
+    where an experiment keeps its own evaluation.
+    """
+    run = user_path(source)
+    path, status = run / FILE_NAME, read_status(run)
+    if status is None or status.state != "done" or settings["env"] != agent.config.env.id:
+        return None
+    if path.is_file():
+        with suppress(RunFolderError, CheckpointError):
+            if read_evaluation(path).get("by") not in (BY_RUN["by"], BY_USER["by"]):
+                return None
+    write_json_atomic(path, {**evaluation_record(agent, source, result, settings), **BY_USER})
+    return path
