@@ -310,7 +310,7 @@ def test_commands_that_load_an_agent_take_the_best(task, tmp_path, monkeypatch, 
     for words in (
         ["evaluate", name, "--episodes", "1"],
         ["finetune", name, "--steps", "6", "--out", "again"],
-        ["push", name, "somebody/agent", "--dry-run"],
+        ["export", name, "--to", "hub:somebody/agent", "--dry-run"],
     ):
         loaded.clear()
         assert cli.main([*words, "--best"]) == 0, capsys.readouterr().err

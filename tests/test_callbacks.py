@@ -311,4 +311,4 @@ def test_callbacks_on_the_command_line(tmp_path, capfd):
 )
 def test_bad_callbacks_on_the_command_line_are_one_sentence(text, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        read_callbacks(text)
+        read_callbacks([text])

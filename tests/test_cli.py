@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
-from tiny_runs import MAZE, newest, tiny
+from pseudo_terminals import PseudoTerminal, widest
+from tiny_runs import MAZE, Walk, newest, tiny
 
 import voidrl
 from voidrl import __version__
@@ -14,6 +16,8 @@ from voidrl.cli import main as cli
 from voidrl.cli.options import config_options, read_as
 from voidrl.cli.training import DEFAULT_ENV, read_request
 from voidrl.errors import RunFolderError, UnknownNameError
+from voidrl.report.read import read_all
+from voidrl.runs.evaluations import final_evaluation
 
 QUICK = [
     "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
@@ -30,11 +34,24 @@ def config_of(folder):
 
 
 def test_help_and_lists_do_not_import_torch():
-    code = "import sys; from voidrl.cli.main import main; from voidrl.cli.listing import KINDS; "
-    code += "main(['--help']); main(['list']); [main(['list', kind]) for kind in KINDS]; "
-    code += "print('torch' in sys.modules)"
+    code = "import sys; from voidrl.cli.main import COMMANDS, main; from voidrl.cli.listing import KINDS\n"
+    code += "for name in COMMANDS:\n  try: main([name, '--help'])\n  except SystemExit: pass\n"
+    code += "[main(['list', kind]) for kind in KINDS]; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_at_most_15_commands_whose_help_is_one_screen(monkeypatch):
+    assert len(cli.COMMANDS) <= 15
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for name, command in cli.COMMANDS.items():
+        with PseudoTerminal(100) as terminal, monkeypatch.context() as patch, suppress(SystemExit):
+            patch.setattr(sys, "stdout", terminal.stream)
+            command(["--help"])
+        lines = terminal.lines()
+        assert len(lines) <= 40, name
+        assert widest(lines) <= 100, name
 
 
 def test_overview_and_version(capsys):
@@ -106,10 +123,7 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
 VALUES = {
     "--learner.log-std-min": ("-5", -5.0),
     "--share-encoder": ("stack", "stack"),
-    "--intrinsic-scale": ("horizon", "horizon"),
-    "--method.mean-momentum": ("0.5", 0.5),
     "--log.wandb-project": ("100k", "100k"),
-    "--log.eval-every-steps": ("0", 0),
     "--finetune.learning-rate": ("None", None),
     "--updates_per_step": (".25", 0.25),
     "--log.keep_last": ("7", 7),
@@ -145,11 +159,13 @@ def test_every_field_is_an_option_with_help(capsys, command):
 
 
 def test_help_is_short_and_names_the_rest(capsys):
-    assert run("pretrain", "--help") == 0
-    said = capsys.readouterr().out
-    assert "--env.num-envs 1" in said
-    assert "--learner.adam-eps" not in said
-    assert re.search(r"--help-all shows \d+ more fields\.", said)
+    for command, rare in (("pretrain", "--callback"), ("experiment", "--grid-seed")):
+        for option, shown in (("--help", False), ("--help-all", True)):
+            with suppress(SystemExit):
+                run(command, option)
+            said = capsys.readouterr().out
+            assert (f"  {rare}" in said) == shown
+            assert ("--help-all" in said) != shown
 
 
 def test_true_and_false_are_flags():
@@ -182,14 +198,6 @@ def test_remedies_are_in_the_language_of_the_caller(tmp_path, capsys):
     capsys.readouterr()
     assert run("pretrain", "tiny_runs:Walk", "--out", str(tmp_path / "run")) == 2
     assert re.search(r"`voidrl resume .*--overwrite", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("command", ["resume", "evaluate", "demo", "experiment"])
-def test_the_other_commands_explain_themselves(capsys, command):
-    with pytest.raises(SystemExit) as stop:
-        run(command, "--help")
-    assert stop.value.code == 0
-    assert "--device" in capsys.readouterr().out
 
 
 def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path, monkeypatch, capsys):
@@ -226,16 +234,6 @@ def test_texts_are_read_as_the_type_of_their_field(text, hint, value):
     assert type(found) is type(value)
 
 
-def test_options_that_only_fit_together_may_come_in_any_order(started):
-    """One at a time, a pool of 5000 would be refused: the sample that it recounts holds 4096."""
-    pool, sample = ["--method.pool", 5000], ["--method.recounted", 6000]
-    command = ["pretrain", "tiny_runs:Walk", "--method", "cbb"]
-    for words in (pool + sample, sample + pool):
-        assert run(*command, *words) == 0
-        assert started.pop().method.pool == 5000
-    assert run(*command, *pool) == 2
-
-
 def test_help_shows_values_and_choices_of_what_was_named(capsys):
     assert run("pretrain", "--preset", "atari-paper", "--learner.n-step", "7", "--help-all") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -247,10 +245,27 @@ def test_help_shows_values_and_choices_of_what_was_named(capsys):
 
 def test_a_fine_tuned_agent_keeps_its_method(capsys):
     assert cli.main(["finetune", "runs/none", "--method", "rnd"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        "option --method rnd cannot be used: a fine-tuned agent keeps the method of its pre-training" in said
-    )
+    assert "a fine-tuned agent keeps the method of its pre-training" in capsys.readouterr().err
+
+
+def test_an_evaluation_is_written_into_the_run_and_shown_by_its_report(tmp_path, capsys):
+    out = tmp_path / "run"
+    voidrl.train(Walk, steps=9, out=out, config=tiny())
+    path = out / "evaluation.json"
+    result = voidrl.evaluate(out, episodes=2)
+    assert json.loads(path.read_text())["returns"] == result.returns
+    assert run("evaluate", out, "--episodes", 3) == 0
+    assert f"written to {path}" in capsys.readouterr().out
+    assert len(final_evaluation(out, 9)["returns"]) == 3
+    (found,) = read_all([out], lambda text: None).runs
+    assert found.evaluation["settings"]["episodes"] == 3
+    voidrl.evaluate(out, "tiny_runs:Walk?length=4", episodes=5)  # elsewhere: not the run's own
+    voidrl.evaluate(voidrl.load(out), episodes=5)
+    assert len(final_evaluation(out, 9)["returns"]) == 3
+    experiments = {k: v for k, v in json.loads(path.read_text()).items() if k != "by"}
+    path.write_text(json.dumps(experiments))
+    voidrl.evaluate(out, episodes=5)
+    assert json.loads(path.read_text()) == experiments  # an experiment's evaluation is kept
 
 
 def test_a_representation_that_the_method_never_reads_is_noted(tmp_path, capsys, monkeypatch):

@@ -152,5 +152,3 @@ def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentenc
 def test_help(capsys):
     assert cli.main(["config", "--help"]) == cli.main(["config"]) == 0
     assert "--json" in capsys.readouterr().out
-    assert cli.main(["config", "pretrain", "--help"]) == 0
-    assert "--learner.n-step" in capsys.readouterr().out

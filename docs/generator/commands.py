@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import os
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,11 @@ from unittest import mock
 
 from generator.formatting import NOTE, plain, table, wrapped
 from voidrl.cli import main as cli
-from voidrl.cli import training
+from voidrl.cli.options import Parser, common_fields, usage_of
 
 GUIDES = {  # the page with more about a command
     "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
-    "experiment": "experiments.md", "video": "video.md", "push": "sharing.md", "doctor": "doctor.md",
+    "experiment": "experiments.md", "evaluate": "video.md", "export": "sharing.md", "doctor": "doctor.md",
     "demo": "demo.md", "bench": "performance.md",
 }  # fmt: skip
 
@@ -74,74 +70,33 @@ def about(function: Callable[..., Any]) -> str:
 
 
 def _command(function: Callable[..., Any]) -> Iterator[str]:
-    captured: list[tuple[Any, ...]] = []
-    said = io.StringIO()
-
     def parse(parser: argparse.ArgumentParser, *_: object) -> None:
         raise _Parsed(parser)
 
     with (
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse),
-        mock.patch.object(training, "print_help", lambda *args: captured.append(args)),
-        mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1"}),
-        contextlib.redirect_stdout(said),
+        mock.patch.object(Parser, "print_help", parse),
     ):
         try:
             function(["--help"])
         except _Parsed as parsed:
             yield from _parser(parsed.parser)
-            return
-    if captured:  # a command whose options are config fields
-        _, usage, _, own, _ = captured[0]
-        yield f"```text\n{usage} [OPTION …]\n```\n"
-        rows = ([f"`{option}`", plain(text)] for option, text in own.items())
-        yield table(["option", "meaning"], rows) + "\n"
+
+
+def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    positionals = [usage_of(action) for action in shown if not action.option_strings]
+    yield f"```text\n{' '.join([parser.prog, *positionals])} [OPTION …]\n```\n"
+    rows = [[f"`{usage_of(a)}`", plain(_help(parser, a))] for a in shown]
+    yield table(["argument", "meaning"], rows) + "\n"
+    if parser.epilog:
+        yield f"{wrapped(plain(parser.epilog))}\n"
+    if common_fields() in parser.more(False):
         yield (
             "Every [config field](config.md) is an option too: `--learner.n-step 3`, and `--log.tensorboard` "
             "or\n`--no-log.tensorboard` for one that is true or false. `--help` shows the most common, "
             "`--help-all` all of them.\n"
         )
-    else:
-        yield f"```text\n{said.getvalue().rstrip()}\n```\n"
-
-
-def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
-    actions = [action for action in parser._actions if action.dest != "help"]
-    kinds = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
-    words = [parser.prog, *(_usage(action) for action in actions)]
-    lines = textwrap.wrap(" ".join(words), 88, subsequent_indent=" " * (len(parser.prog) + 1))
-    yield "```text\n" + "\n".join(lines) + "\n```\n"
-    rows = [[f"`{_names(a)}`", plain(_help(parser, a))] for a in actions if a not in kinds]
-    if rows:
-        yield table(["argument", "meaning"], rows) + "\n"
-    if parser.epilog:
-        yield f"```text\n{parser.epilog}\n```\n"
-    for action in kinds:
-        for choice in action.choices.values():
-            yield f"### {choice.prog}\n"
-            yield f"{plain(choice.description or '')}\n"
-            yield from _parser(choice)
-
-
-def _metavar(action: argparse.Action) -> str:
-    if action.nargs == 0:
-        return ""
-    choices = None if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"
-    name = action.metavar or choices or (action.dest.upper() if action.option_strings else action.dest)
-    one = name if isinstance(name, str) else " ".join(name)
-    return {"+": f"{one} …", "*": f"[{one} …]", "?": f"[{one}]"}.get(str(action.nargs), one)
-
-
-def _names(action: argparse.Action) -> str:
-    names = ", ".join(action.option_strings)
-    return f"{names} {_metavar(action)}".strip()
-
-
-def _usage(action: argparse.Action) -> str:
-    if not action.option_strings:
-        return _metavar(action)
-    text = f"{action.option_strings[-1]} {_metavar(action)}".strip()
-    return text if action.required else f"[{text}]"
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:

@@ -7,7 +7,7 @@ import subprocess
 from types import SimpleNamespace
 
 from voidrl import api
-from voidrl.cli import video
+from voidrl.cli import evaluating
 from voidrl.cli.checkup import checkup as doctor
 from voidrl.config import Config, EnvConfig
 from voidrl.envs.ids import ATARI, DMC
@@ -91,7 +91,7 @@ def make_tiny(monkeypatch, *, quick):
     monkeypatch.setattr(gallery, "POINTS", 20)
     monkeypatch.setattr(gallery, "MAX_CLIPS", 2)
     monkeypatch.setattr(gallery, "MAX_MAPS", 1)
-    monkeypatch.setattr(video, "FIRST_MINUTE_S", 1.0)
+    monkeypatch.setattr(evaluating, "FIRST_MINUTE_S", 1.0)
     run_plan = experiment.run_plan
     monkeypatch.setattr(
         experiment, "run_plan", lambda plan, *at, **how: run_plan(begun(plan, quick), *at, **how)

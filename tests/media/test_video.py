@@ -29,7 +29,6 @@ from voidrl.report.videos.video import (
     resize,
     write_video,
 )
-from voidrl.runs.folder import RunFolder
 from voidrl.training.build import build_config
 
 
@@ -338,9 +337,8 @@ def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, c
         MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install 'voidrl\[video\]'"
     ):
         mp4.find_ffmpeg()
-    assert main(["video", str(maze)]) == 2
+    assert main(["evaluate", str(maze), "--video", "out.mp4"]) == 2
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
-    assert not (maze / "videos").exists()
 
 
 def test_a_picture_too_large_for_browsers_is_refused_in_a_sentence(tmp_path):
@@ -353,43 +351,30 @@ def test_a_picture_too_large_for_browsers_is_refused_in_a_sentence(tmp_path):
 # The command
 
 
-def test_the_command_writes_into_the_run_folder(maze, capsys):
-    assert main(["video", str(maze), "--episodes", "2", "--height", "64", "--seed", "1"]) == 0
+def test_the_command_records_what_an_evaluation_plays(maze, tmp_path, capsys):
+    path = tmp_path / "out.mp4"
+    words = ["--video", str(path), "--untrained", "--episodes", "2", "--height", "64", "--seed", "1"]
+    assert main(["evaluate", str(maze), *words]) == 0
     out, err = capsys.readouterr()
-    path = maze / "videos" / "PixelMaze-v0_step20_s1.mp4"
     assert out.splitlines()[-1] == str(path)
     evaluation = voidrl.evaluate(maze, episodes=2, seed=1, num_envs=1)
     episodes = [
         f"return {r:g} in {n} steps" for r, n in zip(evaluation.returns, evaluation.lengths, strict=True)
     ]
-    assert out.splitlines()[0] == "apt, seed 3, 20 steps: " + "; ".join(episodes)
+    assert out.splitlines()[0].startswith("untrained: ")
+    assert out.splitlines()[1] == "apt, seed 3, 20 steps: " + "; ".join(episodes)
     assert "playing voidrl/PixelMaze-v0" in err
-    assert len(decode(path).frames) == sum(evaluation.lengths) + 2
-    with RunFolder.create(maze.parent / "other") as other:
-        other.path.joinpath("videos").mkdir()
-    with RunFolder.create(maze.parent / "other", overwrite=True):
-        pass
-    assert not (maze.parent / "other" / "videos").exists(), "it goes with the run that it shows"
-
-
-def test_several_runs_are_shown_side_by_side_with_the_untrained_agent(maze, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    words = ["video", str(maze), str(maze), "--untrained", "--seconds", "0.5", "--height", "64", "--plain"]
-    assert main(words) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[-1] == "maze+maze.mp4"
-    assert [line.partition(":")[0] for line in out[:3]] == ["untrained", *["apt, seed 3, 20 steps"] * 2]
-    assert decode("maze+maze.mp4").frames.shape == (5, 64, 3 * 64 + 2 * GAP, 3)
+    assert len(decode(path).frames) >= sum(evaluation.lengths) + 2
 
 
 def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
     (tmp_path / "mine.mp4").write_bytes(b"mine")
-    assert main(["video", str(maze), "-o", str(tmp_path / "mine.mp4")]) == 2
+    assert main(["evaluate", str(maze), "--video", str(tmp_path / "mine.mp4")]) == 2
     assert "was not written by voidrl" in capsys.readouterr().err
     assert (tmp_path / "mine.mp4").read_bytes() == b"mine"
-    assert main(["video", str(tmp_path / "nowhere")]) == 2
-    assert main(["video"]) == 2
-    assert "the following arguments are required: RUN" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "nowhere"), "--video", "x.mp4"]) == 2
+    assert main(["evaluate", str(maze), "--video", "x.mp4", "--json"]) == 2
+    assert "--json cannot be used with --video" in capsys.readouterr().err
 
 
 def test_labels_name_the_phase(maze):

@@ -107,7 +107,12 @@ def test_a_card_edited_in_the_folder_is_the_one_that_is_pushed(hub, agent, tmp_p
 
 
 def test_the_command_pushes_a_run(hub, run, capsys):
-    assert cli.main(["push", str(run), NAME, "--private", "--message", "hi", "--license", "mit"]) == 0
+    assert (
+        cli.main(
+            ["export", str(run), "--to", f"hub:{NAME}", "--private", "--message", "hi", "--license", "mit"]
+        )
+        == 0
+    )
     assert capsys.readouterr().out == f"https://huggingface.co/{NAME}\n"
     assert hub.calls[0][1]["private"] is True
     assert hub.calls[-1][1]["commit_message"] == "hi"
@@ -128,7 +133,7 @@ def test_the_commit_message_does_not_name_a_function_that_cannot_be_imported(hub
 
 def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    assert cli.main(["push", str(run), NAME, "--dry-run"]) == 0
+    assert cli.main(["export", str(run), "--to", f"hub:{NAME}", "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in FILES)
     assert "library_name: voidrl" in output
@@ -177,7 +182,11 @@ def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, 
             play(loaded)
     with pytest.raises(ConfigError, match="cannot be saved: its environment 'subprocess:getoutput"):
         voidrl.save_pretrained(loaded, "agent")  # where it would be trusted
-    for command in (["evaluate", NAME], ["finetune", NAME], ["video", NAME, "--untrained", "-o", "x.mp4"]):
+    for command in (
+        ["evaluate", NAME],
+        ["finetune", NAME],
+        ["evaluate", NAME, "--untrained", "--video", "x.mp4"],
+    ):
         assert cli.main(command) == 2
         assert "--trust-code" in capsys.readouterr().err
     assert voidrl.evaluate(loaded, Walk, episodes=1).returns
@@ -305,7 +314,7 @@ def test_what_goes_wrong_is_one_sentence(hub, run, agent, capsys, error, expecte
         with pytest.raises((HubError, ConfigError), match=expected) as raised:
             call()
         assert "\n" not in str(raised.value)
-    assert cli.main(["push", str(run), NAME]) == 2
+    assert cli.main(["export", str(run), "--to", f"hub:{NAME}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -26,7 +26,7 @@ STATES = {
 
 
 def evaluate(argv: list[str]) -> None:
-    """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`; `--video` records them."""
+    """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
     parser = make_parser("evaluate", evaluate.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
@@ -112,7 +112,7 @@ def _record(options: argparse.Namespace) -> None:
     """Write a video of the agent's play."""
     for name in ("steps", "count_states", "json", "num_envs"):
         if getattr(options, name):
-            raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --video: leave one of them out")
+            raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --video: leave one out")
     from voidrl.report.videos import mp4
     from voidrl.report.videos.video import label_of, record, untrained, write_video
     from voidrl.system.files import user_path
@@ -147,7 +147,7 @@ def _summary(recording: Recording) -> str:
     last = recording.moments[-1]
     if len(whole) < last.episode:
         whole.append(
-            f"return {last.score:g} in the first {last.step} steps of an episode; --episodes 1 shows all of it"
+            f"return {last.score:g} in the first {last.step} steps of an episode; --episodes 1 shows it all"
         )
     if not recording.rewarded:
         whole = [f"{last.step} steps, which nothing rewards"]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
-import textwrap
 from typing import Any
 
 from voidrl.cli.options import make_parser, read_changes
 from voidrl.cli.seeds import ReadSeeds
 from voidrl.errors import ConfigError
-from voidrl.system.terminal.screen import width_of
 
 
 def demo(argv: list[str]) -> int:
@@ -37,55 +34,50 @@ def experiment(argv: list[str]) -> int:
     """Run an experiment of the paper, or a custom one: `voidrl experiment demo --jobs 2`."""
     from voidrl.experiments.executors import EXECUTORS, flag, option_fields, option_owners
     from voidrl.experiments.format import shipped
-    from voidrl.system.terminal.tables import described
 
     parser = make_parser("experiment", experiment.__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # for the list; it wraps no sentence
-    parser.description = textwrap.fill(parser.description or "", width_of(sys.stdout) - 2)
-    own = {"FILE.toml": "a custom experiment, as docs/experiments.md describes it"}
-    parser.epilog = f"experiments:\n{described({**shipped(), **own})}"
-    add = parser.add_argument
-    add("name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or a custom one")
+    add, rare = parser.add_argument, parser.rare
+    name_help = "a custom experiment (docs/experiments.md), or one of: "
+    add("name", metavar="NAME|FILE.toml", nargs="?", help=f"{name_help}{', '.join(shipped())}")
     words: Any = {"nargs": "+", "action": "extend", "default": []}
-    tasks_help = "these alone, by name, or others by id (default: all of the experiment's)"
+    tasks_help = "only these, by name, or others by id (default: the experiment's)"
     add("--tasks", "--games", metavar="TASK", help=tasks_help, **words)
-    add("--methods", metavar="NAME", help="these alone (default: all)", **words)
+    add("--methods", metavar="NAME", help="only these (default: all)", **words)
     seeds_help = "seeds of the runs, such as 1..4 or 1 3 5 (default: the experiment's)"
     add("--seeds", action=ReadSeeds, nargs="+", default=[], help=seeds_help)
     pretrain_help = "seeds of pre-trainings, where each has several fine-tunings (default: the experiment's)"
-    add("--pretrain-seeds", action=ReadSeeds, nargs="+", default=[], metavar="SEEDS", help=pretrain_help)
+    rare("--pretrain-seeds", action=ReadSeeds, nargs="+", default=[], metavar="SEEDS", help=pretrain_help)
     add("--scale", metavar="NAME", help="one of the experiment's sizes, such as small (default: its first)")
     scale_help = "multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)"
-    add("--steps-scale", type=float, default=1.0, metavar="X", help=scale_help)
+    rare("--steps-scale", type=float, default=1.0, metavar="X", help=scale_help)
     add("--preset", help="from `voidrl list presets` (default: the experiment's)")
     set_help = "change the config of all runs: learner.n_step=5 pretrain.steps=2M evaluation.episodes=5"
     add("--set", dest="changes", metavar="NAME=VALUE", help=set_help, **words)
     samples_help = "draw so many points from the grid of the file (default: all points)"
-    add("--samples", type=int, metavar="N", help=samples_help)
-    add("--grid-seed", type=int, default=0, metavar="SEED", help="of drawn points (default: 0)")
+    rare("--samples", type=int, metavar="N", help=samples_help)
+    rare("--grid-seed", type=int, default=0, metavar="SEED", help="of drawn points (default: 0)")
     tune_help = "let Optuna choose so many points of the grid (extra `tune`)"
     add("--tune", type=int, metavar="N", help=tune_help)
     on_help = f"where runs are started: {', '.join(EXECUTORS)} (default: local)"
     add("--on", default="local", metavar="EXECUTOR", help=on_help)
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    add("--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)")
+    rare("--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)")
     add("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
     add("--dry-run", action="store_true", help="print the runs and what they would take")
     list_help = "with --dry-run: list every run, also where there are more than 40"
-    add("--list-runs", action="store_true", help=list_help)
+    rare("--list-runs", action="store_true", help=list_help)
     stop_help = "stop the runs that an earlier command left in a cluster, with checkpoints; starts none"
-    add("--stop", action="store_true", help=stop_help)
+    rare("--stop", action="store_true", help=stop_help)
     nodes_help = "with --dry-run: simulate the schedule on so many nodes of a cluster"
-    add("--nodes", type=int, metavar="N", help=nodes_help)
-    add("--gpus-per-node", type=int, metavar="N", help="with --nodes: GPUs of each (default: 1)")
-    add("--no-report", dest="report", action="store_false", help="make no report.html")
-    groups: dict[str, Any] = {}
+    rare("--nodes", type=int, metavar="N", help=nodes_help)
+    rare("--gpus-per-node", type=int, metavar="N", help="with --nodes: GPUs of each (default: 1)")
+    rare("--no-report", dest="report", action="store_false", help="make no report.html")
     owners = option_owners()
     for name, field in option_fields().items():
-        title = f"with --on {' or '.join(owners[name])}"
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        groups[title].add_argument(flag(name), dest=name, default=argparse.SUPPRESS, **field.metadata)
+        add_option = add if name == "jobs" else rare
+        about = f"{field.metadata['help']} (with --on {' or '.join(owners[name])})"
+        settings = {**field.metadata, "help": about, "default": argparse.SUPPRESS}
+        add_option(flag(name), dest=name, **settings)
     options = parser.parse_args(argv)
     if options.name is None:
         parser.print_help()

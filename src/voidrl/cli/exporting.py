@@ -20,9 +20,7 @@ def export(argv: list[str]) -> None:
     parser = make_parser("export", export.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
-    to_help = (
-        "the policy as onnx, the replay as minari, or hub:user/name, to publish the agent on the Hugging Face Hub"
-    )
+    to_help = "the policy as onnx, the replay as minari, or hub:user/name to publish the agent on the Hub"
     add("--to", metavar="FORMAT", required=True, help=to_help)
     out_help = (
         "the file (default: policy.onnx in the run's folder), or the id of the dataset (default: "

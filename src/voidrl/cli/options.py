@@ -7,7 +7,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -69,6 +69,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(found, namespace)
 
     def error(self, message: str) -> NoReturn:
+        """Raise our error in place of printing the usage."""
         words = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized arguments: -"):
             known = [*self._option_string_actions]
@@ -76,7 +77,8 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
     def format_help(self) -> str:
-        return self.help_text(whole=not self.shorten)
+        """The short help."""
+        return self.help_text(whole=False)
 
     def help_text(self, *, whole: bool) -> str:
         """Usage, description and options; all of them, or those that most users need."""
@@ -105,7 +107,7 @@ class _Help(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         assert isinstance(parser, Parser)
-        print(parser.help_text(whole=self.dest == "help_all" or not parser.shorten), end="")
+        print(parser.help_text(whole=self.dest == "help_all"), end="")
         parser.exit()
 
 

@@ -252,9 +252,7 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, li
     return options, words
 
 
-def read_request(
-    command: str, argv: Sequence[str], *, shows: bool = False, logs: bool = False
-) -> RunRequest:
+def read_request(command: str, argv: Sequence[str], *, shows: bool = False, logs: bool = False) -> RunRequest:
     """Resolve the config that a command line asks for.
 
     `shows` takes the options of `voidrl config` too. `logs` keeps the traceback of an environment that fails
@@ -344,7 +342,7 @@ def _refuse_misplaced(command: str, words: Sequence[str]) -> None:
             "that method's reward to the task's with --bonus.coefficient 0.2"
         )
     if command == "pretrain" and "--bonus" in given:
-        raise ConfigError("option --bonus is for `voidrl train`; pre-training has no other reward: use --method")
+        raise ConfigError("option --bonus is for `voidrl train`; pre-training takes --method alone")
 
 
 def resume(argv: list[str]) -> int:

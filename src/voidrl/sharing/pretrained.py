@@ -460,6 +460,6 @@ def _download(repo_id: str, revision: str | None, token: str | None) -> Path:
     if data.get("library_name") != "voidrl":
         raise HubError(
             f"the model {repo_id!r} on the Hugging Face Hub is not a voidrl agent: expected one published by "
-            f"`voidrl.push_to_hub` or `voidrl push`"
+            f"`voidrl.push_to_hub`"
         )
     return hub.download(repo_id, [CONFIG, WEIGHTS], revision, token)
