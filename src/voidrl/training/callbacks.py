@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
 EVENTS = ("on_start", "on_step", "on_row", "on_evaluation", "on_checkpoint", "on_end")
-MAX_STATE_BYTES = 100_000  # of a callback, in the manifest of a checkpoint
 Mode = Literal["max", "min"]
 
 
@@ -124,10 +123,14 @@ class CallbackList:
             state = _guarded(name, "state", step, callback.state)
             if state is None:
                 continue
-            if not _can_be_saved(state):
+            try:
+                survives = isinstance(state, dict) and json.loads(json.dumps(state, allow_nan=False)) == state
+            except (TypeError, ValueError):
+                survives = False
+            if not survives:
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(state)} from state at step {step}: expected a "
-                    f"dictionary of up to {MAX_STATE_BYTES} bytes that survives a round trip through JSON"
+                    f"dictionary that survives a round trip through JSON"
                 )
             found.append({"callback": _name_of(callback), "state": state})
         return found
@@ -156,24 +159,12 @@ def _hooks_of(callback: Any) -> Iterator[tuple[str, str, EventFunction]]:
             require(callable(hook), f"callback for {event}", hook, "a function of the run")
             yield event, getattr(hook, "__name__", repr(hook)), hook
         return
-    if not isinstance(callback, Callback):
-        remedy = "; a class needs parentheses: Class()" if isinstance(callback, type) else ""
-        raise ConfigError(
-            f"callbacks holds {shown(callback)}: expected instances of voidrl.Callback, or dictionaries such "
-            f"as {{'on_row': function}}{remedy}"
-        )
+    expected = "instances of voidrl.Callback, or dictionaries such as {'on_row': function}"
+    require(isinstance(callback, Callback), "callback", callback, expected)
     for event in EVENTS:
         hook = getattr(callback, event)
         if getattr(hook, "__func__", hook) is not getattr(Callback, event):
             yield event, type(callback).__name__, hook
-
-
-def _can_be_saved(state: Any) -> bool:
-    try:
-        text = json.dumps(state, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return isinstance(state, dict) and json.loads(text) == state and len(text) <= MAX_STATE_BYTES
 
 
 def _name_of(callback: Callback) -> str:
@@ -192,12 +183,12 @@ def _guarded(name: str, event: str, step: int, function: Callable[..., Any], *ar
 
 
 class MetricCallback(Callback):
-    """Calls `on_value` with each value of one metric, from rows and from evaluations."""
+    """Base of callbacks that follow one metric of `metrics.jsonl`."""
 
     def __init__(self, metric: str) -> None:
-        require(isinstance(metric, str), "metric", metric, "the name of a metric, such as 'eval/return'")
+        require(isinstance(metric, str), "metric", metric, "a name in metrics.jsonl, such as 'eval/return'")
         self.metric = metric
-        self._known: set[str] = set()  # names of metrics so far
+        self._found = False
 
     def on_value(self, run: RunView, value: float) -> str | None:
         """After a new value."""
@@ -205,7 +196,6 @@ class MetricCallback(Callback):
 
     def on_start(self, run: RunView) -> None:
         """Refuse a metric of evaluations in a run without evaluations."""
-        self._known = set()
         if self.metric.startswith("eval/") and not run.config.log.eval_every_steps:
             raise ConfigError(
                 f"metric {self.metric!r} is never measured with log.eval_every_steps = 0: set it, or choose "
@@ -223,13 +213,13 @@ class MetricCallback(Callback):
 
     def on_end(self, run: RunView) -> None:
         """Warn of a metric that was never there."""
-        if self._known and self.metric not in self._known:
-            unknown = UnknownNameError("metric", self.metric, self._known)
-            warnings.warn(f"callback {type(self).__name__}: {unknown}", VoidrlWarning, stacklevel=2)
+        if not self._found and run.row:
+            known = UnknownNameError("metric", self.metric, run.row)
+            warnings.warn(f"callback {type(self).__name__}: {known}", VoidrlWarning, stacklevel=2)
 
     def _look(self, run: RunView, values: Mapping[str, Any]) -> str | None:
-        self._known |= {name for name, value in values.items() if isinstance(value, int | float)}
         value = values.get(self.metric)
+        self._found |= value is not None
         return None if value is None else self.on_value(run, float(value))
 
 

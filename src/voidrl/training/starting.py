@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.config import Config, EnvConfig, bonus_method, merge
-from voidrl.errors import EnvironmentFailedError
-from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
+from voidrl.config import bonus_method
+from voidrl.runs.folder import RunFolder
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_seconds
-from voidrl.training.build import Parts, env_for
+from voidrl.training.build import Parts
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.failures import needs_traceback
-from voidrl.training.layers import ConfigLayer, Env, piece_name
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
 from voidrl.training.wiring import make_loop
-
-
-@contextmanager
-def traceback_logged(log: Callable[[EnvironmentFailedError], Path | None]) -> Iterator[None]:
-    """Log the traceback of an environment that fails, and say where it is."""
-    try:
-        yield
-    except EnvironmentFailedError as error:
-        if path := log(error):
-            raise EnvironmentFailedError(f"{error}; the traceback is in {path}") from error
-        raise
-
-
-def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> AbstractContextManager[None]:
-    """Log the traceback of an environment that fails at a start to the log that the run would have had."""
-
-    def log(error: EnvironmentFailedError) -> Path | None:
-        values = merge({"seed": Config().seed, "method": Config().method.name}, *(x.values for x in layers))
-        values["method"]["name"] = piece_name("method", values)
-        name = default_name(values, env_for(env, EnvConfig())[0].id)
-        return log_failed_start(out or default_run_path(*name), error)
-
-    return traceback_logged(log)
 
 
 def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
