@@ -8,8 +8,6 @@ from helpers import (
     LINE,
     NORMED,
     PIXELS,
-    PIXELS_CONTINUOUS,
-    Constant,
     Place,
     fill_replay,
     line_replay,
@@ -22,8 +20,6 @@ from helpers import (
 )
 
 from voidrl.engine.host_reads import HostReads
-from voidrl.errors import ConfigError
-from voidrl.learners.dqn import DQN
 from voidrl.methods.base import Method
 from voidrl.types import Loss
 
@@ -77,22 +73,6 @@ class Watching(Method):
         return torch.ones_like(batch.reward)
 
 
-def test_one_pool_serves_all_steps_of_an_update():
-    agent = make_agent(method__pool=30, learner__n_step=4)
-    drawn, reward = [], agent.method.reward
-
-    def watched(batch, latents):
-        drawn.append(latents.pool(30))
-        return reward(batch, latents)
-
-    agent.method.reward = watched
-    agent.update(fill_replay())
-    assert len(drawn) == 4
-    assert all(pool is drawn[0] for pool in drawn)
-    agent.update(fill_replay())
-    assert drawn[4] is not drawn[0]
-
-
 def test_a_method_learns_from_single_steps_also_under_n_step_returns():
     agent = make_agent(LINE, method=Watching, learner__n_step=4)
     agent.update(line_replay(range(20)))
@@ -101,26 +81,16 @@ def test_a_method_learns_from_single_steps_also_under_n_step_returns():
     assert agent.method.modes == [True, False, False, False, False]
 
 
-def test_a_loss_without_parameters_is_refused():
-    class Empty(Constant):
-        def losses(self, batch, latents):
-            yield Loss("method", torch.zeros((), requires_grad=True), {})
-
-    with pytest.raises(ConfigError, match="names optimizer 'method', which has nothing to train"):
-        make_agent(method=Empty).update(fill_replay())
-
-
 # Fine-tuning
 
-PHASES = {"pretrain": {"phase": "pretrain"}, "finetune": {"phase": "finetune"}, "train": {"phase": "train"}}
 KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
 OF_RUN = ("task_scale", "learner.bounds.")  # of its rewards, whose scale is another one
 
 
 @pytest.mark.parametrize(
-    ("spec", "learner"), [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")]
+    ("spec", "learner", "share"),
+    [(DISCRETE, "dqn", "all"), (CONTINUOUS, "sac", "nothing"), (CONTINUOUS, "ddpg", "all")],
 )
-@pytest.mark.parametrize("share", ["nothing", "all"])
 def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     options = {"learner": learner, "representation": "simclr", "share_encoder": share}
     source = make_agent(spec, seed=1, **options)
@@ -173,28 +143,6 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
     actions = [a.learner.act(obs, torch.zeros(5, 0), deterministic=True) for a in (source, agent)]
     assert torch.equal(*actions)
     agent.update(replay)
-
-
-class Unnamed(DQN):
-    first_layers = []  # noqa: RUF012
-
-
-@pytest.mark.parametrize(
-    ("heads", "learner", "sentence"),
-    [
-        ("actor", "dqn", "heads = 'actor' cannot be used with learner 'dqn', which has no actor: expected "),
-        (
-            "first_layer",
-            Unnamed,
-            "heads = 'first_layer' cannot be used with learner .*Unnamed.*, which has no ",
-        ),
-    ],
-)
-def test_heads_that_a_learner_does_not_have_cannot_be_kept(heads, learner, sentence):
-    for phase in ("pretrain", "finetune"):
-        with pytest.raises(ConfigError, match=f"finetune.{sentence}"):
-            make_agent(phase=phase, finetune__heads=heads, learner=learner)
-    make_agent(phase="train", finetune__heads=heads, learner=learner)  # which is never fine-tuned
 
 
 FIRST_LAYERS = {
@@ -269,17 +217,16 @@ def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_to
     assert moved(stack, dict(agent.learner.encoder.named_parameters()))
 
 
-# Repeating
-
-
 # Capture
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("learner", ["dqn", "rainbow", "sac", "ddpg"])
+@pytest.mark.parametrize(
+    ("learner", "phase"),
+    [("dqn", "pretrain"), ("rainbow", "train"), ("sac", "finetune"), ("ddpg", "finetune")],
+)
 def test_no_update_reads_a_tensor_on_the_host(learner, phase):
     spec = DISCRETE if learner in ("dqn", "rainbow") else CONTINUOUS
-    options = {"learner__n_step": 3, "learner__max_grad_norm": 1.0, "method__pool": 20, **PHASES[phase]}
+    options = {"learner__n_step": 3, "learner__max_grad_norm": 1.0, "method__pool": 20, "phase": phase}
     agent, replay = make_agent(spec, learner=learner, representation="simclr", **options), fill_replay(spec)
     with HostReads() as reads:
         for index in range(agent.learner.period):
@@ -317,28 +264,3 @@ def test_the_learning_rate_of_the_representation_rises_from_zero():
         assert agent.representation_rate.item() == pytest.approx(expected)
         assert largest <= 2 * expected  # Adam's steps are about as large as its learning rate
         assert largest > 0.5 * expected
-
-
-@pytest.mark.parametrize("share", [False, True])
-def test_a_representation_that_nobody_reads_is_not_trained(share):
-    """`positive` asks for no latents: f is trained only where the learner acts on it."""
-    options = {"representation": "simclr", "share_encoder": "all" if share else "nothing"}
-    agent = make_agent(PIXELS, method="positive", **options)
-    before = snapshot(parameters_of(agent.representation))
-    metrics = agent.update(fill_replay(PIXELS))
-    assert bool(moved(before, parameters_of(agent.representation))) == share
-    assert ("contrast_loss" in metrics) == share
-
-
-@pytest.mark.parametrize("n_step", ["single", "summed"])
-def test_images_are_rewarded_as_they_are_and_not_as_they_are_augmented(n_step):
-    agent = make_agent(PIXELS_CONTINUOUS, learner="ddpg", learner__n_step=3, learner__intrinsic_n_step=n_step)
-    seen, reward = [], agent.method.reward
-
-    def watched(batch, latents):
-        seen.append(batch.obs.dtype)
-        return reward(batch, latents)
-
-    agent.method.reward = watched
-    agent.update(fill_replay(PIXELS_CONTINUOUS))
-    assert seen == [torch.uint8] * (1 if n_step == "single" else 3)  # as stored; views are floats

@@ -26,11 +26,8 @@ from helpers import (
     watched_update,
 )
 
-from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.reset import reset
-from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
-from voidrl.nets import EnsembleLinear
 from voidrl.representations.spr import SPR
 from voidrl.training import trainer
 
@@ -86,36 +83,6 @@ def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
         loss = sum((value - target).square().mean(1).sum() for value in values) / 2
     torch.testing.assert_close(metrics["q_target"], target.mean(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["critic_loss"], loss, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
-def test_two_views_without_augmentation_are_one(learner, monkeypatch):
-    silence(monkeypatch)
-    spec, after = DISCRETE if learner == "dqn" else CONTINUOUS, []
-    # Steps in proportion to gradients, in which rounding does not grow.
-    options = {"learner__adam_eps": 1.0, "learner__learning_rate": 0.1}
-    for views in (1, 2):
-        agent = make_agent(spec, phase="train", learner=learner, learner__views=views, **options)
-        before, replay = snapshot(agent.tensors()), fill_replay(spec)
-        torch.manual_seed(3)
-        agent.update(replay)
-        assert moved(before, agent.tensors())
-        after.append(agent.tensors())
-    for name, tensor in after[0].items():
-        torch.testing.assert_close(after[1][name], tensor, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: n + m)
-
-
-@pytest.mark.parametrize("learner", ["sac", "ddpg"])
-def test_the_actor_learns_from_the_first_view(learner, monkeypatch):
-    agent = make_agent(CONTINUOUS, phase="train", learner=learner, learner__views=2)
-    replay, seen, actor_loss = fill_replay(CONTINUOUS), [], agent.learner.actor_loss
-    batch = replay.batch(replay.newest(6), 1, 0.9)  # as if these were two views of 3 states
-    watched = lambda *args: (seen.append(args[:2]), actor_loss(*args))[1]  # noqa: E731
-    monkeypatch.setattr(agent.learner, "actor_loss", watched)
-    list(agent.learner.losses(batch, batch.reward, 0))
-    ((features, skill),) = seen
-    assert torch.equal(features, agent.learner.features(batch.obs)[:3])
-    assert len(skill) == 3
 
 
 def stored_errors(agent):
@@ -187,31 +154,6 @@ def test_n_and_gamma_are_annealed_log_linearly_and_again_after_a_reset():
     assert make_agent(learner__n_step=3).horizon.is_annealed is False
 
 
-@pytest.mark.parametrize("fixed", [{"learner__n_step_end": 2}, {"learner__discount_end": 0.9}])
-def test_one_of_them_may_be_annealed_alone(fixed):
-    agent = make_agent(learner__n_step=4, learner__discount=0.5, learner__anneal_updates=2, **fixed)
-    agent.horizon.updates.fill_(2)
-    n, discount = agent.horizon.now()
-    assert (int(n), round(float(discount), 6)) == ((2, 0.5) if "learner__n_step_end" in fixed else (4, 0.9))
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_an_annealed_segment_is_the_segment_of_the_same_n(n):
-    replay = fill_replay(end_every=4)  # also across ends of episodes and of the data
-    slots, longest, discount = replay.newest(100), 5, 0.9
-    expected = replay.segment(slots, n, discount)
-    found = replay.segment(slots, torch.tensor(n), torch.tensor(discount), longest)
-    assert torch.equal(found.slots[:, :n], expected.slots)
-    assert torch.equal(found.states[:, : n + 1], expected.states)
-    torch.testing.assert_close(found.weights[:, :n], expected.weights)
-    torch.testing.assert_close(found.discount, expected.discount)
-    assert not found.weights[:, n:].any()
-    assert torch.equal(found.states[:, -1], expected.states[:, -1])
-    batch, wanted = replay.n_step_batch(found), replay.n_step_batch(expected)
-    for field in ("obs", "action", "reward", "discount", "next_obs"):
-        torch.testing.assert_close(getattr(batch, field), getattr(wanted, field))
-
-
 def test_the_learner_is_given_annealed_returns():
     spec = line_replay([0, 1]).spec
     agent = make_agent(
@@ -237,13 +179,6 @@ def test_the_learner_is_given_annealed_returns():
         assert float(reward[first]) == pytest.approx(value, rel=1e-5)
         found = (float(batch.next_obs[first, 0]), float(batch.discount[first]))
         assert found == (last[0], pytest.approx(last[1], rel=1e-5))
-
-
-def test_a_skill_must_last_as_long_as_the_longest_return():
-    options = {"method": small_method("diayn", skill_every_steps=4), "learner__n_step": 3}
-    make_agent(**options)
-    with pytest.raises(ConfigError, match=r"skill_every_steps = 4 .* learner.n_step_end = 5: a return"):
-        make_agent(learner__n_step_end=5, **options)
 
 
 # Resets
@@ -323,7 +258,7 @@ def make_fresh(agent):
     return type(agent)(agent.spec, agent.config, CPU)
 
 
-def test_a_reset_spares_what_is_frozen_and_schedules_but_not_statistics():
+def test_a_reset_spares_what_is_frozen_and_schedules():
     agent = trained_agent(phase="finetune", finetune__encoder_learning_rate=0, learner__encoder__hidden_dim=8)
     agent.learner.epsilon.fill_(0.25)
     before = snapshot(agent.tensors())
@@ -332,32 +267,6 @@ def test_a_reset_spares_what_is_frozen_and_schedules_but_not_statistics():
     assert any(name.startswith("learner.critic.") for name in changed)
     assert not any("encoder" in name for name in changed)
     assert float(agent.learner.epsilon) == 0.25
-
-    agent = make_agent(phase="train", learner=Normalized)
-    replay = fill_replay()
-    agent.update(replay)
-    assert agent.learner.critic.norm.running_mean.any()
-    assert agent.learner.critic.norm.num_batches_tracked > 0
-    reset(agent)
-    assert not agent.learner.critic.norm.running_mean.any()
-    assert agent.learner.critic.norm.num_batches_tracked == 0
-
-
-class NormalizedQ(torch.nn.Module):
-    def __init__(self, inputs, actions):
-        super().__init__()
-        self.norm, self.q = torch.nn.BatchNorm1d(inputs), torch.nn.Linear(inputs, actions)
-
-    def forward(self, features, skill):
-        return self.q(self.norm(features))
-
-
-class Normalized(DQN):
-    """A critic with running statistics."""
-
-    def __init__(self, spec, config, encoder, critic, skill_dim):
-        critic = critic or NormalizedQ(encoder.feature_dim, spec.num_actions)
-        super().__init__(spec, config, encoder, critic, skill_dim)
 
 
 def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_path, monkeypatch):
@@ -391,35 +300,7 @@ def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_p
     assert agent.horizon.updates == 30
 
 
-def test_annealing_may_begin_with_fine_tuning():
-    """An agent with a fixed n and γ has no counter to load, and none is asked for."""
-    plain = make_agent()
-    assert not any("horizon" in name for name in plain.tensors())
-    tuned = make_agent(phase="finetune", learner__n_step_end=3)
-    tuned.load_pretrained(plain.tensors())
-    assert tuned.horizon.updates == 0
-
-
 # Weight decay
-
-
-def test_decay_shrinks_weights_by_its_rate_and_spares_biases_and_normalizations():
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), EnsembleLinear(2, 5, 6)
-    )
-    shake(net)
-    kept = {"0.bias", "1.bias", "2.weight", "2.bias", "3.bias"}
-    biases = [p for name, p in net.named_parameters() if name.endswith("bias")]
-    optimizers = Optimizers(CPU, biases)
-    optimizers.add("net", [Part(list(net.parameters()), 0.1)], weight_decay=0.5)
-    before = snapshot(net.state_dict())
-    for _ in range(2):
-        optimizers.minimize(["net"], sum((0 * p).sum() for p in net.parameters()))
-    for name, tensor in net.state_dict().items():
-        factor = 1 if name in kept else (1 - 0.1 * 0.5) ** 2
-        torch.testing.assert_close(tensor, factor * before[name], rtol=1e-6, atol=0)
-        assert name not in kept or torch.equal(tensor, before[name])
 
 
 def test_the_agents_weights_decay_except_biases():

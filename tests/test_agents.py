@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from helpers import CPU, fill_replay, moved, parameters_of, snapshot
+from helpers import CPU
 from tiny_runs import assert_same_run, copy_as_of, make_continuous, newest
 
 import voidrl
@@ -21,8 +21,6 @@ ENVS = {"atari": "atari/pong", "dmc": "dmc/cheetah_run", "maze": "voidrl/PixelMa
 TINY_MAZE = "voidrl/PixelMaze-v0?size=5&image_size=20&goal=far&slip=0.2&max_episode_steps=9"
 DISCRETE = agents_for("atari")
 CONTINUOUS = agents_for("dmc")
-DOMAINS = ["cartpole_swingup", "cheetah_run", "reacher_easy", "ball_in_cup_catch", "walker_walk"]
-DOMAINS += ["finger_spin"]
 SMALL = {  # for all agents: the shapes of their networks stay
     "learner": {"hidden_dim": 8, "encoder.width": 0.05, "batch_size": 8},
     "replay": {"capacity_steps": 60},
@@ -90,45 +88,6 @@ def test_updates_in_100k_steps_of_atari(agent, updates):
     assert protocol_for("atari/pong", agent)["replay"]["capacity_steps"] >= config.steps
 
 
-@pytest.mark.parametrize(
-    ("agent", "table"),
-    {
-        "dqn": {0: 1.0, 100_000: 0.64, 250_000: 0.1},
-        "rainbow": {0: 0.0, 100_000: 0.0},
-        "der": {0: 0.0, 100_000: 0.0},
-        "der-dopamine": {0: 0.01, 1600: 0.01, 100_000: 0.01},
-        "otrainbow": {0: 1.0, 20_000: 1.0, 45_000: 0.505, 70_000: 0.01, 100_000: 0.01},
-        "drq": {0: 1.0, 1250: 0.55, 2500: 0.1, 100_000: 0.1},
-        "drq-eps": {0: 1.0, 1600: 1.0, 4100: 0.505, 6600: 0.01, 100_000: 0.01},
-        "spr": {0: 1.0, 2001: 0.0, 100_000: 0.0},
-        "bbf": {0: 1.0, 2000: 1.0, 4001: 0.0, 100_000: 0.0},
-    }.items(),
-)
-def test_probability_of_a_random_action(agent, table):
-    config, spec = config_of(agent, "atari")
-    learner = Agent(spec, config, CPU).learner
-    found = {}
-    for steps in table:
-        learner.set_progress(steps)
-        found[steps] = learner.epsilon.item()
-    assert found == pytest.approx(table, abs=1e-6)
-
-
-@pytest.mark.parametrize("agent", ["drq", "drq-eps", "spr"])
-def test_agents_without_a_target_network_copy_it_after_every_update(agent):
-    config, spec = config_of(agent, "maze", learner__target_tau=1.0)
-    learner = protocol_for("atari/pong", agent)["learner"]
-    assert (learner["target_tau"], learner["target_every_updates"]) == (1.0, 1)
-    built, replay = Agent(spec, config, CPU), fill_replay(spec)
-    learner = built.learner
-    for update in range(2):
-        before = snapshot(parameters_of(learner.encoder))
-        built.update(replay, update)
-        assert not moved(parameters_of(learner.encoder), parameters_of(learner.target_encoder))
-        assert not moved(parameters_of(learner.critic), parameters_of(learner.target_critic))
-        assert moved(before, parameters_of(learner.encoder))
-
-
 def test_periods_are_in_updates_although_papers_count_steps_or_frames():
     periods = {"dqn": 10_000, "rainbow": 8000, "der": 2000, "otrainbow": 500}  # steps
     for agent, steps in periods.items():
@@ -147,48 +106,6 @@ def test_bbf_resets_three_times():
     assert (c.encoder.stack, c.encoder.rescale, c.weight_decay, c.noisy_sigma) == ("impala", True, 0.1, 0)
     assert config.replay.importance_range == (0.5, 0.5)
     assert protocol_for("atari/pong", "bbf")["learner"]["encoder"]["width"] == 4
-
-
-def test_curl_weighs_its_loss_less_in_four_games():
-    weights = {
-        game: protocol_for(f"atari/{game}", "curl")["representation"]["loss_weight"]
-        for game in ("pong", "Boxing", "private_eye", "freeway", "assault", "adventure")
-    }
-    assert weights == {
-        **dict.fromkeys(("pong", "Boxing", "private_eye", "freeway"), 0.01),
-        **dict.fromkeys(("assault", "adventure"), 1.0),
-    }
-    config, _ = config_of("curl", "atari")
-    assert not config.augment.learner
-    assert (config.augment.inner_size, config.augment.shift_pixels, config.learner.n_step) == (80, 4, 20)
-
-
-@pytest.mark.parametrize("agent", ["drq", "rad", "curl"])
-def test_frames_of_dmcontrol(agent):
-    """500k frames, and an evaluation at 100k, whatever the action repeat."""
-    repeats = {}
-    for task in DOMAINS:
-        values = protocol_for(f"dmc/{task}", agent)
-        repeats[task] = repeat = values["env"]["dmc"]["action_repeat"]
-        assert values["steps"] * repeat == 500_000
-        for frames in (100_000, 500_000):
-            assert frames % repeat == 0
-            assert frames // repeat % values["log"]["eval_every_steps"] == 0
-    assert [*repeats.values()] == [8, 4, 4, 4, 2, 2]
-
-
-def test_agents_of_dmcontrol():
-    drq, rad, curl = (protocol_for("dmc/walker_walk", name) for name in ("drq", "rad", "curl"))
-    assert {values["learner"]["name"] for values in (drq, rad, curl)} == {"sac"}
-    assert (drq["learner"]["views"], drq["learner"]["batch_size"]) == (2, 512)
-    assert (rad["augment"]["crop_size"], rad["env"]["dmc"]["image_size"]) == (84, 100)
-    assert (curl["representation"]["name"], curl["replay"]["priority_exponent"]) == ("curl", 0)
-    walk, run, cheetah = (
-        protocol_for(f"dmc/{t}", "drqv2") for t in ("walker_walk", "walker_run", "cheetah_run")
-    )
-    learners = [values["learner"] for values in (walk, run, cheetah)]
-    assert [each["n_step"] for each in learners] == [1, 1, 3]
-    assert [each["stddev_decay_steps"] for each in learners] == [100_000, 500_000, 500_000]
 
 
 def tiny_run(agent, kind):

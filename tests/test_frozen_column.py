@@ -15,7 +15,6 @@ from helpers import (
     make_agent,
     moved,
     shake,
-    small_method,
     snapshot,
 )
 from tiny_runs import Walk, assert_same_run, tiny
@@ -25,23 +24,17 @@ from voidrl.agent.reset import reset
 from voidrl.config import FinetuneConfig, to_json
 from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.nets import ProgressiveEncoder
 from voidrl.training import build
 from voidrl.training.layers import config_sources, finetune_layers
-from voidrl.types import Layout
 
 STACK = {"representation": "simclr", "share_encoder": "stack", "representation__encoder__activation": "relu"}
 CASES = {
     "dqn": (DISCRETE, {"representation": "simclr"}),
     "rainbow, stack": (PIXELS, {"learner": "rainbow", **STACK}),
     "dqn, all, normed": (PIXELS, {"share_encoder": "all", **NORMED}),
-    "sac, normed": (PIXELS_CONTINUOUS, {"learner": "sac", **NORMED}),
     "sac, f of the learner": (CONTINUOUS, {"learner": "sac", "representation": "learner"}),
     "ddpg": (PIXELS_CONTINUOUS, {"learner": "ddpg"}),
-    "aps": (PIXELS, {"method": small_method("aps"), "representation": "learner"}),
 }
 
 
@@ -94,19 +87,6 @@ def test_the_frozen_column_gives_the_pretrained_features_and_never_changes(case,
     assert not trained & set(agent.learner.encoder.frozen.parameters())
 
 
-@pytest.mark.parametrize("case", ["dqn", "sac, normed"])
-def test_targets_share_the_frozen_column_and_follow_the_new_one(case):
-    agent = adapted(case, pretrained(case), learner__target_tau=1.0)
-    learner = agent.learner
-    assert learner.target_encoder.frozen is learner.encoder.frozen
-    assert not any("target_encoder.frozen" in name for name in agent.tensors())
-    replay = fill_replay(agent.spec)
-    obs = replay.observations(replay.sample(4))
-    agent.update(replay)
-    with torch.no_grad():
-        assert torch.allclose(learner.target_encoder(obs), learner.encoder(obs), atol=1e-5)
-
-
 def test_the_encoders_learning_rate_is_the_new_columns_and_an_update_reads_nothing_on_the_host():
     agent = adapted("dqn", pretrained("dqn"), finetune__encoder_learning_rate=0.25)
     new = [p for name, p in agent.learner.encoder.named_parameters() if not name.startswith("frozen.")]
@@ -120,7 +100,7 @@ def test_the_encoders_learning_rate_is_the_new_columns_and_an_update_reads_nothi
     assert reads.first is None, reads.what
 
 
-@pytest.mark.parametrize("case", ["rainbow, stack", "dqn, all, normed"])
+@pytest.mark.parametrize("case", ["rainbow, stack"])
 def test_a_reset_leaves_the_frozen_column_alone(case):
     agent = adapted(case, pretrained(case), reset__keep=0.5)
     before, names = snapshot(agent.tensors()), frozen_names(agent)
@@ -130,19 +110,6 @@ def test_a_reset_leaves_the_frozen_column_alone(case):
     assert not changed & names
     assert "learner.encoder.stack.0.weight" in changed
     assert not any(name.startswith("representation.") for name in changed)
-
-
-def test_columns_of_different_layouts_read_plain_images():
-    narrow = {"representation__encoder__stack": "paper"}
-    agent = adapted("rainbow, stack", pretrained("rainbow, stack"))
-    assert agent.learner.encoder.layout == agent.learner.encoder.frozen.layout != Layout()
-    spec, plain = PIXELS, {"representation": "simclr", **narrow}
-    source = shake(make_agent(spec, **plain), 0.1)
-    tuning = {"phase": "finetune", "finetune__frozen_column": "representation", "finetune__heads": "random"}
-    mixed = make_agent(spec, **plain, **tuning)
-    mixed.load_pretrained(source.tensors())
-    assert mixed.learner.encoder.layout == Layout() != mixed.learner.encoder.frozen.layout
-    mixed.update(fill_replay(spec))
 
 
 @pytest.fixture(scope="module")
@@ -178,14 +145,6 @@ def test_one_option_is_enough_and_runs_resume_bit_for_bit_without_the_pretrained
         assert np.array_equal(each.act(seen), tuned.act(seen))
     with pytest.raises(ConfigError, match=r"frozen_column = 'learner' cannot be fine-tuned again, its heads"):
         voidrl.finetune(tuned, Walk, steps=9, out=tmp_path / "again")
-
-
-def test_a_saved_agent_can_be_the_frozen_column(tmp_path, source):
-    voidrl.save_pretrained(voidrl.load(source, device="cpu"), tmp_path / "shared")
-    config = {"finetune": {"frozen_column": "representation", "encoder_learning_rate": 1e-3}}
-    agent = voidrl.finetune(tmp_path / "shared", Walk, steps=9, out=tmp_path / "run", config=config)
-    assert agent.config.finetune.encoder_learning_rate == 1e-3  # given along with the column
-    assert agent.learner.encoder.frozen is agent.representation.encoder
 
 
 def test_what_the_option_implies_says_where_it_comes_from_and_loses_to_what_is_given():
@@ -244,38 +203,3 @@ def test_heads_and_rates_that_do_not_suit_a_frozen_column_are_refused():
     layers = finetune_layers(make_agent().config, tuning)
     with pytest.raises(ConfigError, match=r"finetune\.heads = 'pretrained' cannot be used"):
         build.build_config(DISCRETE, [layer.values for layer in layers])
-
-
-def test_f_stands_next_to_the_observation_itself_where_heads_read_vectors_directly():
-    column = {"finetune__frozen_column": "representation", "finetune__heads": "random"}
-    bare = {**ON_VECTORS, "phase": "finetune"}
-    agent = make_agent(DISCRETE, representation="simclr", **bare, **column)
-    obs = torch.randn(3, 4)
-    assert torch.equal(agent.learner.encoder(obs)[:, -4:], obs)
-
-
-def test_an_experiment_freezes_the_agents_of_another_method(tmp_path):
-    text = """
-    title = "columns"
-    about = "A frozen encoder next to a new one."
-    preset = "maze-demo"
-    seeds = [1]
-    tasks = ["voidrl/PixelMaze-v0?goal=far"]
-    measures = ["return"]
-    [methods.apt_spr]
-    label = "APT + SPR"
-    method = "apt"
-    config = { representation = "spr" }
-    [methods.progressive]
-    label = "frozen, next to a new encoder"
-    source = "apt_spr"
-    config = { finetune.frozen_column = "learner" }
-    """
-    (tmp_path / "columns.toml").write_text(text)
-    plan = make_plan(read_experiment(str(tmp_path / "columns.toml")), ExperimentRequest(), "out")
-    before, tuned, columns = (cell.config for cell in plan.cells)
-    assert (before.representation.projection, tuned.finetune.heads) == ("head", "first_layer")
-    assert tuned.representation.auxiliary
-    assert tuned.finetune.encoder_learning_rate == 5e-5
-    assert not columns.representation.auxiliary
-    assert (columns.finetune.heads, columns.finetune.encoder_learning_rate) == ("random", None)

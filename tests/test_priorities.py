@@ -5,24 +5,20 @@ import torch
 from helpers import (
     CONTINUOUS,
     DISCRETE,
-    Chain,
     fill_replay,
     make_agent,
     moved,
     needs_cuda,
-    run_loop,
     snapshot,
-    spec_of,
     watch_losses,
 )
 from tiny_replays import Oracle
 
 from voidrl.config import ReplayConfig
-from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError
 from voidrl.replay import Replay
 from voidrl.replay import priorities as module
-from voidrl.replay.priorities import NEW, UNIT, Priorities
+from voidrl.replay.priorities import UNIT, Priorities
 from voidrl.replay.writing import Upload
 
 CPU = torch.device("cpu")
@@ -56,9 +52,9 @@ def at(monkeypatch, priorities, targets):
 # What is drawn
 
 
-@pytest.mark.parametrize(("block", "draws"), [(64, 1_000_000), (1024, 60_000)])
-def test_a_million_draws_have_the_distribution_of_the_priorities(monkeypatch, block, draws):
-    monkeypatch.setattr(module, "BLOCK", block)
+def test_draws_have_the_distribution_of_the_priorities(monkeypatch):
+    draws = 500_000
+    monkeypatch.setattr(module, "BLOCK", 64)
     torch.manual_seed(3)
     priorities = long_tailed(3000, empty=0.2)
     p = priorities.values[:3000] / priorities.values.sum()
@@ -73,24 +69,9 @@ def test_a_million_draws_have_the_distribution_of_the_priorities(monkeypatch, bl
     observed = torch.cat([counts[often], counts[~often].sum()[None]])
     chi2 = ((observed - expected) ** 2 / expected).sum()
     freedom = len(expected) - 1
-    assert freedom > 500
+    assert freedom > 400
     assert chi2 < freedom + 4 * (2 * freedom) ** 0.5
     assert chi2 > freedom / 2, "the draws are random"
-
-
-def test_every_one_of_a_million_slots_is_where_its_share_of_the_total_is(monkeypatch):
-    """The inverse of the distribution function, at the rarest slots and at others."""
-    priorities = long_tailed(1_000_000, spread=3.0)
-    values = priorities.values
-    ends = values.cumsum(0)
-    assert values[:1_000_000].max() / values[:1_000_000].min() > 1e9
-    assert values.flip(0).cumsum(0)[-1] == values.sum() == ends[-1], "sums are exact in any order"
-    chosen = torch.cat([values[:1_000_000].argsort()[:300], torch.randint(1_000_000, (700,))])
-    middle = (ends - values / 2)[chosen] / ends[-1]
-    assert torch.equal(at(monkeypatch, priorities, middle), chosen)
-    drawn, _ = priorities.draw(500)
-    first = torch.arange(500, dtype=torch.float64) / 500 * ends[-1]  # of the stratum
-    assert ((ends[drawn] > first) & ((ends - values)[drawn] < first + ends[-1] / 500)).all()
 
 
 def test_a_slot_without_priority_is_not_drawn_on_any_boundary(monkeypatch):
@@ -159,7 +140,7 @@ def written(request, monkeypatch):
         )
 
 
-@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 40, 4), (5, 40, 2)])
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 40, 4)])
 @pytest.mark.usefixtures("written")
 def test_what_can_be_sampled_has_a_priority_and_nothing_else_has(num_envs, capacity, stack):
     """Through several rounds of the ring, with episodes that end in steps, in resets and nowhere."""
@@ -193,18 +174,6 @@ def test_new_transitions_have_the_highest_priority_so_far():
     slots = torch.cat([oracle.replay.draw(8)[0] for _ in range(50)])
     assert p.values[:6].mul(UNIT).tolist() == [0.5, 0.5, 0.5, 0.5, 3, 3]
     assert (slots >= 4).double().mean() == pytest.approx(6 / 8)
-
-
-def test_uniform_samples_are_as_without_priorities():
-    plain, prioritized = fill_replay(), fill_replay(config=ROOTS)
-    prioritized.priorities.update(torch.arange(3), torch.full((3,), 1e6))
-    for replay in (plain, prioritized):
-        torch.manual_seed(2)
-        replay.found = replay.sample(500)
-    assert torch.equal(plain.found, prioritized.found)
-    assert plain.priorities is None
-    plain.set_progress(0.5)
-    assert plain.draw(3).weight.tolist() == [1, 1, 1]
 
 
 def test_a_loaded_replay_draws_as_the_saved_one():
@@ -299,43 +268,3 @@ def test_an_update_weighs_its_batch_and_stores_its_errors(learner):
         assert 0 < touched <= agent.config.learner.batch_size
     assert weights[0].tolist() == [1.0] * 16  # all are new
     assert weights[-1].min() < weights[-1].max() == 1
-
-
-def test_beta_follows_the_run_and_errors_the_transitions(tmp_path):
-    options = {"steps": 60, "warmup_steps": 10, "updates_per_step": 1, "replay__priority_exponent": 0.5}
-    agent = make_agent(spec_of(Chain), phase="train", **options)
-    loop = run_loop(tmp_path, Chain, agent)
-    priorities = loop.replay.priorities
-    assert priorities.importance == pytest.approx(1.0)
-    stored = priorities.values[priorities.values > 0]
-    assert len(stored) == len(loop.replay)
-    assert len(stored.unique()) > 10
-
-
-def test_an_update_that_is_undone_leaves_priorities_alone():
-    agent, replay = make_agent(replay__priority_exponent=0.5, engine="eager"), fill_replay(config=ROOTS)
-    engine, before = Engine(agent, replay, print), snapshot(replay.state())
-    with engine._undone():
-        engine._run(0)
-        assert moved(before, replay.state()) >= {"priority"}
-    assert not moved(before, replay.state())
-
-
-def test_the_compiled_methods_draw_and_store_the_same():
-    """As far as it goes without a C++ compiler."""
-    agent, replay = make_agent(replay__priority_exponent=0.5, engine="compile"), fill_replay(config=ROOTS)
-    fusable = Engine(agent, replay, print)._compiler._methods
-    assert {name for owner, name, _ in fusable if owner is replay.priorities} == {"_draw", "update"}
-    plain, compiled, found = long_tailed(2000), long_tailed(2000), []
-    for name in ("_draw", "update"):
-        setattr(compiled, name, torch.compile(getattr(compiled, name), backend="aot_eager"))
-    for priorities in (plain, compiled):
-        priorities.values[:30] = NEW
-        torch.manual_seed(1)
-        for _ in range(3):
-            slots, weight = priorities.draw(16)
-            priorities.update(slots, 1e5 * weight)
-        found.append([slots, weight, priorities.values, priorities.highest])
-    torch._dynamo.reset()
-    assert all(map(torch.equal, *found))
-    assert plain.highest == 1e5 / UNIT

@@ -10,19 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, words
+from rank_runs import ENV, assert_same, pretrain, resume, saved_tensors, words
 
 from voidrl import dist
 from voidrl.cli import training
 from voidrl.cli.launch import ranks_to_start
 from voidrl.cli.main import main
-from voidrl.config import Config, update
 from voidrl.data.export import export_data
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
-from voidrl.training import split
 from voidrl.training.saved_run import latest_run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forked from the test")
@@ -78,21 +76,11 @@ def damage_part(out, step):
     part.write_bytes(part.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("size", [1, 3, 7])
 def test_parts_are_consecutive_and_differ_by_one_at_most(size):
     parts = [dist.ProcessGroup(rank, size).part(7) for rank in range(size)]
     assert [column for part in parts for column in part] == [*range(7)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_all_ranks_have_as_many_rows(monkeypatch):
-    config = update(Config(), {"env.num_envs": 7, "replay.capacity_steps": 100})
-    rows = []
-    for rank in range(3):
-        monkeypatch.setattr(dist, "_current", dist.ProcessGroup(rank, 3))
-        mine = split.replay_part(config).capacity_steps
-        rows.append(mine // len(dist.current().part(config.env.num_envs)))
-    assert rows == [15, 15, 15]
 
 
 def test_bad_numbers_of_ranks_are_one_sentence(monkeypatch):
@@ -194,20 +182,6 @@ def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tm
     assert_same(on_two[0], out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_environment_that_raises_in_one_rank_ends_the_others(tmp_path, rank):
-    out, began = tmp_path / "run", time.monotonic()
-    codes, messages = pretrain(2, out, f"{rank} 17 raise")
-    assert codes == [2, 2]
-    assert messages[rank].count("the wheel fell off") == 1
-    assert f"rank {1 - rank} of 2 has lost another rank" in messages[1 - rank]
-    assert "Traceback" not in "".join(messages)
-    assert time.monotonic() - began < 30
-    assert read_status(out).state == "failed"
-    assert "the wheel fell off" in (out / "log.txt").read_text()
-
-
 @pytest.mark.parametrize("words", [[], ["--ranks", "3"]])
 def test_another_number_of_ranks_is_refused(on_two, words, capsys):
     assert main(["resume", str(on_two[0]), "--steps", "200", *words]) == 2
@@ -226,60 +200,11 @@ def test_the_replays_of_all_ranks_are_exported(on_two, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_fine_tuned_agent_is_saved_before_its_first_step_with_all_parts(on_two, tmp_path):
-    out = tmp_path / "run"
-    small = ["--steps", "50", "--log.checkpoint-every-steps", "40", "--finetune.warmup-steps", "8"]
-    codes, messages = run(2, ["finetune", str(on_two[0]), "--out", str(out), *small], tmp_path, "1 3 SIGKILL")
-    assert codes == [2, -signal.SIGKILL]
-    assert "the checkpoint of step 0 is kept" in messages[0]
-    assert resume(2, out)[0] == [0, 0]
-    assert read_status(out).state == "done"
-
-
-@pytest.mark.slow
 def test_agents_that_differ_between_ranks_are_noticed_before_they_are_saved(tmp_path):
     codes, messages = pretrain(2, tmp_path / "run", method="rank_runs:Drifting")
     assert codes == [2, 2]
     assert "method.seen of the agent differs between rank 0 and rank 1" in messages[0]
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1  # before the first update
-
-
-@pytest.mark.slow
-def test_uneven_parts(tmp_path):
-    out = tmp_path / "run"
-    codes, messages = pretrain(3, out)
-    assert codes == [0, 0, 0], messages
-    tensors, _ = saved_tensors(out)
-    assert [len(tensors[f"{rank}/replay.safetensors/age"]) for rank in range(3)] == [1, 1, 2]
-    codes, _ = resume(3, out, "", "--steps", "160")
-    assert codes == [0, 0, 0]
-
-
-@pytest.mark.slow
-def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
-    """Each once, whichever rank it was in."""
-    out, coverage = tmp_path / "run", "0/loop.safetensors/states/"
-    counted = words(env__count_states="true", env__backend="sync")
-    codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *counted], tmp_path)
-    assert codes == [0, 0], messages
-    for steps in (160, 200):
-        tensors, meta = saved_tensors(out)
-        assert tensors[f"{coverage}seen"].tolist() == [meta["steps"]]
-        assert read_metrics(out)[-1]["coverage/bins"] == len(tensors[f"{coverage}bins"]) > 1
-        assert not any(name.startswith("1/loop.safetensors/states") for name in tensors)
-        codes, messages = resume(2, out, "", "--steps", str(steps))
-        assert codes == [0, 0], messages
-
-
-@pytest.mark.slow
-def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
-    """It computes rewards, which in updates are among the particles of all ranks."""
-    out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "16"}
-    probing = {"log__probe_every_steps": 30, "representation": "identity"}
-    options = words(method="apt", steps=40, env__backend="sync", **pool, **probing)
-    codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
-    assert codes == [0, 0], messages
-    assert any("probe/rarity_correlation" in row for row in read_metrics(out))
 
 
 @pytest.mark.slow

@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import CONTINUOUS, PIXELS, fill_replay, make_agent, points, small_method
-from rank_updates import CASES, CHECKS, QUIET, group_of_one, run, run_ranks
+from helpers import CONTINUOUS, points
+from rank_updates import CASES, CHECKS, group_of_one, run, run_ranks
 
 from voidrl import dist
-from voidrl.engine.engine import Engine
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import ConfigError
 from voidrl.representations.simclr import nt_xent
@@ -98,25 +97,6 @@ def test_a_group_of_one_that_exchanges_changes_nothing(case):
         assert_same_update(alone, run(case))
 
 
-@pytest.mark.slow
-def test_an_exchange_inside_compiled_code_gives_the_same():
-    agent = make_agent(PIXELS, representation="simclr", **QUIET)
-    views = fill_replay(PIXELS).observations(torch.arange(8))
-    with group_of_one():
-        loss, _ = agent.representation.contrast(views)
-        compiled, _ = torch.compile(agent.representation.contrast, backend="aot_eager")(views)
-    torch._dynamo.reset()
-    torch.testing.assert_close(compiled, loss)
-
-
-def test_without_a_group_nothing_is_exchanged_or_copied():
-    x = points(3, 2)
-    assert dist.all_gather(x) is x
-    assert dist.sum_(x) is x
-    assert dist.average(x) is x
-    assert dist.current().share_of(7) == 7
-
-
 REFUSED = {
     "batch": (
         {"learner.batch_size": 32},
@@ -171,17 +151,3 @@ def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch
             ConfigError, match=f"engine = '{engine}' cannot be used: 2 ranks exchange .* by gloo"
         ):
             pick_mode(on_cuda(engine), None, said.append)
-
-
-def test_an_update_of_ranks_can_be_undone():
-    """As the engine does it before compiled updates: with exchanges as without."""
-    agent, replay = make_agent(**small_options()), fill_replay()
-    engine = Engine(agent, replay, print)
-    before = {name: value.clone() for name, value in agent.tensors().items()}
-    with group_of_one(), engine._undone():
-        engine._run(0)
-    assert all(torch.equal(value, before[name]) for name, value in agent.tensors().items())
-
-
-def small_options():
-    return {"method": small_method("apt"), "intrinsic_normalization": "scale"}
