@@ -378,7 +378,6 @@ def _start(
         require_task(config.env.id, f"to {config.phase} needs one")
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)
-    config = build.with_files(config, None if pretrained is None else pretrained.config)
     with ExitStack() as stack:
         parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
         agent, engine = parts.engine.agent, parts.engine

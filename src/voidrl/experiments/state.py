@@ -81,8 +81,6 @@ def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
     names = [name for name in {**wanted, **found} if name not in LOCAL_FIELDS]
     if cell.config.phase == "pretrain":  # which does not depend on fine-tuning
         names = [name for name in names if not name.startswith(("finetune.", "reward_scale"))]
-    if wanted.get("representation.weights_sha256") == "":  # filled in when a run starts
-        names.remove("representation.weights_sha256")
     return [
         f"{name} is {found.get(name)!r} there and {wanted.get(name)!r} here"
         for name in names

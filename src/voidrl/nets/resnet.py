@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.errors import ConfigError, shown
+from voidrl.errors import ConfigError
 
 CHANNELS = 64  # of the first layer
 LAYERS = 4  # of two blocks each
@@ -77,25 +77,16 @@ class ResNet(nn.Module):
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], source: str) -> None:
-        """Copy weights and statistics; the first tensor that does not fit is named in the refusal."""
-        mine = self.state_dict()
-        for name, value in mine.items():
-            there = tuple(tensors[name].shape) if name in tensors else "nothing"
-            if there != tuple(value.shape):
-                raise self._misfit(source, name, tuple(value.shape), there)
-            if not torch.isfinite(tensors[name]).all():
-                raise ConfigError(f"{source} cannot be used: {name!r} has values that are NaN or infinite")
-        for name, tensor in tensors.items():
-            if name not in mine and not name.startswith(CLASSIFIER) and not name.endswith(COUNTER):
-                raise self._misfit(source, name, "nothing", tuple(tensor.shape))
-        for name, value in mine.items():
-            value.copy_(tensors[name])
-
-    def _misfit(self, source: str, name: str, here: object, there: object) -> ConfigError:
-        return ConfigError(
-            f"{source} does not hold a ResNet-18: {shown(name)} has shape {here} in the network and "
-            f"{there} in the file; choose another file"
-        )
+        """Copy weights and statistics from a file of a ResNet-18."""
+        needed = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if not name.startswith(CLASSIFIER) and not name.endswith(COUNTER)
+        }
+        try:
+            self.load_state_dict(needed)
+        except RuntimeError as error:
+            raise ConfigError(f"{source} does not hold a ResNet-18: {error}") from error
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

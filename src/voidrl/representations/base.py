@@ -160,16 +160,6 @@ class Representation(nn.Module):
     def size_heads(self, learner: Learner) -> None:
         """Called once, when the learner exists: build heads of its width, or refuse one that does not fit."""
 
-    @classmethod
-    def describe_files(
-        cls, config: RepresentationConfig, pretrained: RepresentationConfig | None
-    ) -> RepresentationConfig:
-        """The config of a new run, completed by what identifies the files with given weights.
-
-        `pretrained` is the config of an agent that is fine-tuned, whose weights were read before.
-        """
-        return config
-
     def read_files(self) -> None:
         """Read given weights. Called once, for a new agent; a saved agent holds them itself."""
 

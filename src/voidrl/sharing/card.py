@@ -394,7 +394,6 @@ def _training(
     config, versions = data["config"], run.get("versions") or {"voidrl": data["voidrl"]}
     finetuned = config["phase"] == "finetune"
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]
-    given = config["representation"].get("weights_sha256")  # of a file that the agent was made from
     bonus = bonus_method(config)
     role = " (during pre-training)" if finetuned else ""
     if bonus:
@@ -404,7 +403,6 @@ def _training(
         "phase": PHASES[config["phase"]] + (f" + {code_cell(bonus)}" if bonus else ""),
         "method": f"{code_cell(config['method']['name'])}{role}",
         "representation": code_cell(config["representation"]["name"]),
-        "weights of others": f"SHA-256 {code_cell(given)}" if given else "",
         "learner": code_cell(config["learner"]["name"]),
         "steps": f"{data['agent_steps']:,}{' over all phases' * finetuned}",
         "seed": config["seed"],

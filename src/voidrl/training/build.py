@@ -147,16 +147,6 @@ def cpu_preset_note(env: Env, spec: EnvSpec, config: Config) -> str:
     )
 
 
-def with_files(config: Config, pretrained: Config | None) -> Config:
-    """The config of a new run, with a description of the files that its given weights come from."""
-    representation = config.representation
-    cls = registry.find("representation", representation.name)
-    before = None if pretrained is None else pretrained.representation
-    if before is not None and before.name != representation.name:
-        return config  # loading the weights fails later, with their names
-    return dataclasses.replace(config, representation=cls.describe_files(representation, before))
-
-
 def config_from_json(data: Any) -> Config:
     """The inverse of `to_json`."""
     if not isinstance(data, Mapping):
