@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import PIXELS, fill_replay, make_agent, small_method, watch_losses
+from helpers import PIXELS, fill_replay, make_agent, watch_losses
 
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError, SpaceError
@@ -32,21 +32,6 @@ def test_intensity_multiplies_each_image_within_bounds():
     assert factor.max().item() == pytest.approx(1.1)
     assert factor.mean().item() == pytest.approx(1.0, abs=0.002)
     assert factor.std().item() == pytest.approx(0.05 * 0.959, abs=0.002)  # a normal clipped at two deviations
-
-
-def test_bytes_become_floats_around_zero():
-    obs = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
-    plain = images(obs)
-    assert torch.equal(plain, obs.float() / 255 - 0.5)
-    assert torch.equal(Augment(AugmentConfig(0, 0.0))(each(obs)), plain)
-    many = each(obs.expand(50, 3, 16, 16))
-    moved = Augment(AugmentConfig(4, 0.0))(many)
-    assert moved.dtype == torch.float32
-    assert moved.min() >= -0.5
-    assert moved.max() <= 0.5
-    jittered = Augment(AugmentConfig(4, 0.5))(many)
-    assert jittered.max() > 0.5
-    assert jittered.min() >= -0.5
 
 
 PIPELINES = {  # (H, W), then the window (0: all), the padding and the crop (0: the size of the image)
@@ -164,27 +149,6 @@ def test_the_learner_sees_s_and_the_next_state_shifted_differently():
     assert same.sum() <= 3  # of 16, each with probability 1/81
 
 
-@pytest.mark.parametrize("crop", [{}, CROP], ids=["whole", "cropped"])
-def test_a_learner_without_augmentation_does_not_depend_on_its_random_numbers(crop):
-    options = {"phase": "train", "representation": {"name": "curl", "batch_size": 0, "projection_dim": 4}}
-    agent = make_agent(LARGE, **options, augment__learner=False, **{"augment__shift_pixels": 4, **crop})
-    replay = fill_replay(LARGE)
-    slots = replay.sample(16)
-    segment = replay.segment(slots, 1, 0.99)
-    losses = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        batch = agent._learner_batch(replay, segment)
-        (loss,) = agent.learner.losses(batch, batch.reward, 0)
-        losses.append(loss.value)
-    assert losses[0] == losses[1]
-    size = agent.learner.spec.frame_shape[1:]
-    assert torch.equal(batch.obs, images(center_crop(replay.observations(slots), size)))
-    agent.augment = Augment(replace(agent.config.augment, learner=True))
-    views = agent.augment(replay.frames_of(slots))  # the representation's
-    assert not torch.equal(views, batch.obs)
-
-
 def test_a_cropping_agent_acts_on_the_center():
     agent, reference = make_agent(LARGE, **CROP), make_agent(PIXELS)
     assert agent.spec == LARGE
@@ -199,15 +163,3 @@ def test_a_cropping_agent_acts_on_the_center():
     assert torch.equal(z, reference.representation.encode(frames[:, :, 2:38, 2:38].contiguous()))
     with pytest.raises(SpaceError, match="cannot be acted on"):
         agent.act(center)
-
-
-@pytest.mark.parametrize("method", ["rnd", "metra", "proto"])
-@pytest.mark.parametrize("representation", ["simclr", "spr"])
-def test_every_network_reads_crops(method, representation):
-    options = {"method": small_method(method), "representation": representation, **CROP}
-    agent = make_agent(LARGE, **options, augment__inner_size=38, learner__n_step=2)
-    replay = fill_replay(LARGE, skill_dim=agent.method.skill_dim)
-    skills = torch.zeros(2, agent.method.skill_dim)
-    agent.method.observe(replay.latest(), skills, torch.arange(2), agent.representation)
-    metrics = agent.update(replay)
-    assert all(value.isfinite() for value in metrics.values())

@@ -75,3 +75,18 @@ def test_an_agent_can_be_built_of_it(method, variant):
         assert agent is not None
         shared = agent.representation.encoder is agent.learner.encoder
         assert shared or variant == "simclr" or not agent.method.uses_latents(config)
+
+
+@pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "maze-demo"])
+def test_apt_shares_its_encoder_with_spr_and_protects_it_in_fine_tuning(preset):
+    config, spec = config_of("apt", preset, "spr"), PRESETS[preset][1]
+    tuning = build.build_config(spec, [layer.values for layer in finetune_layers(config, None)])
+    for each in (dry_build(spec, config), tuned := dry_build(spec, tuning)):
+        assert each.representation.encoder is each.learner.encoder
+        assert each.encoder_trainers == {"representation", "learner"}
+        assert "representation" in each.optimizers
+    heads, encoder = tuning.effective.learning_rate, tuning.finetune.encoder_learning_rate
+    assert tuning.finetune.heads == "first_layer"  # which self-prediction has trained
+    assert 0 < encoder <= heads / 10
+    parts = {group["lr"] for group in tuned.optimizers._plans["critic"].groups}
+    assert parts == {heads, encoder, tuning.finetune.first_layer_learning_rate or heads}

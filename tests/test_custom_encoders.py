@@ -1,21 +1,73 @@
 """Encoders of one's own, for the learner and for the representation, by name and by class."""
 
-import custom_encoders
 import pytest
-from custom_encoders import TinyConv, TinyMLP
+import torch
 from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, parameters_of, snapshot
+from torch import nn
 
 import voidrl
 from voidrl.errors import ConfigError
 
 
-@pytest.mark.parametrize("stack", [TinyConv, "custom_encoders:TinyConv"], ids=["class", "name"])
+class TinyConv(nn.Module):
+    """Images to a map of features."""
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.conv = nn.Conv2d(obs_shape[0], 4, 5, stride=4)
+
+    def forward(self, x):
+        return self.conv(x).relu()
+
+
+class TinyMLP(nn.Module):
+    """Vectors to features."""
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.layer = nn.Linear(obs_shape[0], 5)
+
+    def forward(self, x):
+        return self.layer(x).tanh()
+
+
+class WrongShape(TinyMLP):
+    def forward(self, x):
+        return super().forward(x).sum(1)
+
+
+class WrongBatch(TinyMLP):
+    def forward(self, x):
+        return super().forward(x)[:1]
+
+
+class NeedsMore(TinyMLP):
+    def __init__(self, obs_shape, width):
+        super().__init__(obs_shape)
+
+
+class NoModule:
+    def __init__(self, obs_shape):
+        pass
+
+
+class Returns(TinyMLP):
+    def forward(self, x):
+        return [super().forward(x)]
+
+
+class Broken(TinyMLP):
+    def forward(self, x):
+        return self.layer(torch.cat([x, x], 1))
+
+
+@pytest.mark.parametrize("stack", [TinyConv, f"{__name__}:TinyConv"], ids=["class", "name"])
 @pytest.mark.parametrize("piece", ["learner", "representation"])
 def test_a_custom_stack_is_built_trained_and_named_in_the_config(piece, stack):
     agent = make_agent(PIXELS, representation="simclr", **{f"{piece}__encoder__stack": stack})
     encoder = getattr(agent, piece).encoder
     assert isinstance(encoder.stack, TinyConv)
-    assert getattr(agent.config, piece).encoder.stack == "custom_encoders:TinyConv"
+    assert getattr(agent.config, piece).encoder.stack == f"{__name__}:TinyConv"
     assert encoder.feature_dim == getattr(agent.config, piece).encoder.feature_dim
     before = snapshot(parameters_of(encoder.stack))
     agent.update(fill_replay(PIXELS))
@@ -46,12 +98,12 @@ def test_a_run_with_one_is_saved_and_loaded(tmp_path):
         (DISCRETE, "NeedsMore", r"cannot be built \(TypeError.*whose only required argument is obs_shape"),
         (DISCRETE, "Broken", r"cannot read observations of 4 \(RuntimeError.*expected a network"),
         (DISCRETE, "NoModule", r"expected a subclass of torch\.nn\.Module"),
-        (DISCRETE, "Missing", r"encoder stack 'custom_encoders:Missing' cannot be imported"),
+        (DISCRETE, "Missing", r"encoder stack 'test_custom_encoders:Missing' cannot be imported"),
     ],
 )
 def test_what_does_not_fit_is_refused_when_the_agent_is_built(spec, stack, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        make_agent(spec, learner__encoder__stack=f"{custom_encoders.__name__}:{stack}")
+        make_agent(spec, learner__encoder__stack=f"{__name__}:{stack}")
 
 
 def test_fields_that_mean_nothing_for_it_are_refused():

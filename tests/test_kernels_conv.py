@@ -137,16 +137,6 @@ def test_operators_are_registered_as_they_behave(device):
     torch.library.opcheck(conv._backward, (results[-1], x, results, weights, strides, True, True))
 
 
-def test_what_the_kernels_take(device):
-    x, weights, _, strides, _ = make("nature", device)
-    assert suits(x, shapes(weights), strides)
-    assert not suits(x[:, :4], shapes(weights), strides)  # not padded
-    assert not suits(x, shapes([weights[0], weights[2]]), strides[:2])  # 32 channels into 64
-    assert not suits(x, shapes([weights[0][:20]]), strides[:1])
-    assert not suits(x[..., :7], shapes(weights), strides)  # too small
-    assert not suits(x, shapes(weights), [5, *strides[1:]])
-
-
 @needs_cuda
 @pytest.mark.parametrize("stride", [1, 2])
 def test_many_rounds_do_not_overwrite_what_products_read(stride, device):

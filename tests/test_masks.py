@@ -47,7 +47,10 @@ def test_networks_do_not_see_masks():
         assert torch.equal(agent.learner.encoder(obs), agent.learner.encoder(changed))
     assert make_agent(SPEC).representation.dim == 4
     assert make_agent(PIXELS).learner.encoder(observations(MASKS, PIXELS)).shape[1] == 8
-    assert Encoder(SPEC, EncoderConfig("custom_encoders:TinyMLP", feature_dim=0)).stack.layer.in_features == 4
+    assert (
+        Encoder(SPEC, EncoderConfig("test_custom_encoders:TinyMLP", feature_dim=0)).stack.layer.in_features
+        == 4
+    )
 
 
 def test_random_actions_are_uniform_over_the_allowed_ones():

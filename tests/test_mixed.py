@@ -190,7 +190,7 @@ def test_a_probe_looks_at_the_images_alone_for_its_baseline():
 
 
 def test_a_custom_stack_reads_the_images():
-    config = EncoderConfig("custom_encoders:TinyConv", feature_dim=0)
+    config = EncoderConfig("test_custom_encoders:TinyConv", feature_dim=0)
     encoder = Encoder(MIXED, config)
     assert encoder.layout == Layout()
     assert encoder.feature_dim == encoder.stack(torch.zeros(1, 2, 7, 7)).numel() + 8

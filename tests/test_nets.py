@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from helpers import needs_cuda, seen_as, shake
+from helpers import needs_cuda, seen_as
 from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import Conv, DuelingQ, Encoder, TwinQ, mlp, redraw_noise, rescale, target_copy
-from voidrl.nets import encoder as encoder_module
-from voidrl.nets.augment import images, to_layout
+from voidrl.nets import Conv, DuelingQ, Encoder, TwinQ, mlp, rescale
+from voidrl.nets.augment import to_layout
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 
@@ -56,45 +55,6 @@ def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
     assert torch.allclose(normal.var(1, unbiased=False), torch.ones(7), atol=1e-3)
     kinds = (nn.Linear, nn.LayerNorm, nn.Tanh)
     assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
-
-
-@pytest.mark.parametrize("stack", SMALLEST)
-def test_bytes_and_what_augment_makes_of_them_are_the_same_image(stack):
-    encoder = Encoder(seen_as((3, 40, 40)), EncoderConfig(stack))
-    image = torch.randint(256, (2, 3, 40, 40), dtype=torch.uint8)
-    assert torch.equal(encoder(image), encoder(images(image)))
-    assert torch.allclose(encoder(image), encoder(image.float() / 255 - 0.5), atol=1e-6)
-    plain = Encoder(seen_as((3, 40, 40)), EncoderConfig(stack, feature_dim=0))
-    if stack != "tiny":  # floats are centered already; `tiny` has a logarithm of 127.5 as well
-        assert not plain(torch.zeros(1, 3, 40, 40)).any()
-    assert plain(torch.zeros(1, 3, 40, 40, dtype=torch.uint8)).any()
-
-
-@pytest.mark.parametrize("iterations", [0, 2])
-@pytest.mark.parametrize("stack", [stack for stack in SMALLEST if stack != "tiny"])  # it reads plain images
-@pytest.mark.parametrize("last", [False, True])
-def test_padded_channels_change_nothing(stack, iterations, last):
-    torch.manual_seed(0)
-    config = EncoderConfig(stack, feature_dim=4, spectral_norm_iterations=iterations)
-    # In double precision: rounding that depends on the processor decides between near equals in a maximum.
-    encoder = shake(Encoder(seen_as((9, 40, 40)), config), 0.1).double().eval()
-    image = torch.rand(2, 9, 40, 40, dtype=torch.float64) - 0.5
-    padded = to_layout(image, encoder.layout).contiguous()
-    assert padded.shape[1] % 16 == 0
-    expected = encoder(image)
-    expected.sum().backward()
-    gradients = [p.grad.clone() for p in encoder.parameters()]
-    encoder.zero_grad()
-    if last:
-        encoder.to(memory_format=torch.channels_last)
-        padded = padded.contiguous(memory_format=torch.channels_last)
-    z = encoder(padded)
-    z.sum().backward()
-    assert torch.allclose(z, expected, atol=1e-5)
-    for parameter, gradient in zip(encoder.parameters(), gradients, strict=True):
-        assert parameter.grad.shape == parameter.shape
-        assert torch.allclose(parameter.grad, gradient, atol=1e-4, rtol=1e-3)
-    assert torch.allclose(target_copy(encoder)(padded), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -237,24 +197,6 @@ def test_logits_of_atoms_are_dueling_in_each_atom(noisy_sigma, shared_hidden):
     assert torch.equal(plain(features, skill).flatten(1), plain.advantage(x))
 
 
-@pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
-@pytest.mark.parametrize(
-    ("dueling", "shared", "width"), [(True, False, 16), (True, True, 8), (False, False, 8)]
-)
-def test_the_projection_is_the_first_layers_side_by_side_without_noise(noisy_sigma, dueling, shared, width):
-    head = DuelingQ(6, 4, 8, 1, dueling, noisy_sigma=noisy_sigma, shared_hidden=shared)
-    redraw_noise(head)
-    features = torch.randn(3, 4)  # of a critic with a skill of width 2
-    projected = head.project(features)
-    assert projected.shape == (3, width)
-    assert head.projection_dim == width
-    expected = [features @ layer.weight[:, :4].T + layer.bias for layer in head.first_layers]
-    torch.testing.assert_close(projected, torch.cat(expected, 1))
-    assert (projected < 0).any()  # before the activation
-    first, full = head.first_layers[0], torch.randn(3, 6)
-    torch.testing.assert_close(head.project(full)[:, :8], full @ first.weight.T + first.bias)
-
-
 @pytest.mark.parametrize(("stack", "shape"), [("small", (2, 40, 40)), ("mlp", (5,))])
 def test_rescaled_latents_reach_from_zero_to_one_in_each_sample(stack, shape):
     torch.manual_seed(0)
@@ -268,17 +210,3 @@ def test_rescaled_latents_reach_from_zero_to_one_in_each_sample(stack, shape):
     plain = encoder.stack(obs) if encoder.pixels else encoder.trunk(obs)
     assert torch.equal(latent, rescale(plain))
     torch.testing.assert_close(latent[:1], encoder.latent(obs[:1]))  # each sample by itself
-
-
-def test_a_stack_that_does_not_suit_the_kernels_is_normalized_once(monkeypatch):
-    encoder = Encoder(
-        seen_as((3, 40, 40)), EncoderConfig("nature", width=0.1, spectral_norm_iterations=2)
-    ).train()
-    calls = []
-    for layer in encoder.stack:
-        if isinstance(layer, Conv):
-            layer.spectral.register_forward_hook(lambda module, args, output: calls.append(module))
-    monkeypatch.setattr(encoder_module, "usable", lambda x: True)
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
-    encoder.stack(torch.zeros(1, 3, 40, 40))
-    assert len(calls) == 3

@@ -97,36 +97,6 @@ def test_the_scale_of_a_weight_does_not_matter(weight, scale):
     assert torch.isfinite(gradient).all()
 
 
-def test_a_zero_weight_stays_zero_and_is_not_remembered(weight):
-    norm = SpectralNorm(weight, 5)
-    u, v = norm.u.clone(), norm.v.clone()
-    zero = nn.Parameter(torch.zeros_like(weight))
-    for mode in (True, False):
-        normal = norm.train(mode)(zero)
-        assert not normal.any()
-        (gradient,) = torch.autograd.grad(normal.sum(), zero)
-        assert not gradient.isnan().any()
-    assert torch.allclose(norm.u, u)
-    assert torch.allclose(norm.v, v)
-    assert not SpectralNorm(zero, 5)(zero).any()
-    assert largest(norm.train()(weight)) == pytest.approx(1, abs=0.1)
-
-
-def test_it_is_one_graph_for_the_compiler():
-    weight = nn.Parameter(torch.randn(6, 3, 3, 3))
-    norm = moved(SpectralNorm(weight, 5))
-    other = copy.deepcopy(norm)
-    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
-    for mode in (True, False):
-        norm.train(mode), other.train(mode)
-        expected, got = norm(weight), compiled(weight)
-        assert torch.allclose(expected, got, atol=1e-6)
-        gradients = [torch.autograd.grad(y.pow(3).sum(), weight)[0] for y in (expected, got)]
-        assert torch.allclose(*gradients, atol=1e-5)
-        assert torch.allclose(norm.u, other.u, atol=1e-6)
-        assert torch.allclose(norm.v, other.v, atol=1e-6)
-
-
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("shape", [(32, 9, 3, 3), (300, 200)])

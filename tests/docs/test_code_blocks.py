@@ -17,10 +17,9 @@ import hub_fakes
 import pytest
 from doc_pages import PAGES, ROOT, blocks, indented_blocks
 from doc_shell import Shell
-from doc_tiny import make_tiny, shrink, small
+from doc_tiny import make_tiny
 from tiny_weights import NARROW, resnet_weights, write_weights
 
-from voidrl.config import Config
 from voidrl.nets import resnet
 
 QUICK = {"README.md", "CONTRIBUTING.md"}
@@ -107,43 +106,3 @@ def test_few_blocks_are_not_executed_and_each_says_why():
     lines = [line for page in PAGES for line in page.read_text("utf-8").splitlines()]
     mentions = sum(line.startswith("<!-- not executed") for line in lines)
     assert mentions == len(skipped), "such a comment stands right before its block"
-
-
-def test_quick_pages_exist():
-    assert all((ROOT / name).is_file() for name in QUICK)
-
-
-def test_shrinking_changes_nothing_twice_and_keeps_the_order_of_steps():
-    once = shrink(Config())
-    assert shrink(once) == once
-    assert (once.steps, once.learner.batch_size, once.engine) == (149, 16, "eager")
-    assert small(16_000) < small(32_000) < small(250_000_000) < 200
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "make coffee",
-        "pip install 'voidrl[telepathy]'",
-        "rm -rf runs",
-        "python missing.py",
-        "voidrl explore atari/pong",
-        "voidrl pretrain CartPole-v1 --stepz 3",
-        "voidrl list methods | sort",
-        "voidrl evaluate RUN",
-    ],
-)
-def test_a_line_that_would_fail_a_user_fails_the_test(line, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(AssertionError):
-        Shell(monkeypatch).run(line)
-
-
-def test_words_are_those_of_a_shell(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    seen = []
-    monkeypatch.setattr("voidrl.cli.main.main", lambda words: seen.append(words) or print("said") or 0)
-    lines = ["A='x?y=[1]&z'", "B='--k 3'", 'voidrl a "$A" $B \\', "  --c 'd $A'  # why"]
-    Shell(monkeypatch).run("\n".join([*lines, "X=1 voidrl b > out.txt && voidrl c"]))
-    assert seen == [["a", "x?y=[1]&z", "--k", "3", "--c", "d $A"], ["b"], ["c"]]
-    assert (tmp_path / "out.txt").read_text() == "said\n"

@@ -1,9 +1,14 @@
-"""Every relative link on the pages that users read leads to a file, and to a heading in it."""
+"""Links lead to files and headings, and the commands of docs/paper.md can be given."""
 
+import re
+import shlex
 from urllib.parse import unquote
 
 import pytest
-from doc_pages import PAGES, ROOT, anchors, links
+from doc_pages import DOCS, PAGES, ROOT, anchors, inline_code, links
+
+from voidrl.cli import main as cli
+from voidrl.experiments.format import read_experiment
 
 ALL = [
     *PAGES,
@@ -36,25 +41,24 @@ def test_links_lead_somewhere(page):
     assert not {link: what for link, what in problems.items() if what}
 
 
-@pytest.mark.parametrize(
-    ("target", "what"),
-    [
-        ("resume.md", None),
-        ("resume.md#exact-resume", None),
-        ("../examples/own_method.py", None),
-        ("https://example.org/missing", None),
-        ("missing.md", "no such file"),
-        ("resume.md#missing", "no such heading"),
-        ("#missing", "no such heading"),
-        ("../examples", "a folder: name a file in it"),
-        ("/docs/resume.md", "an absolute path: it leads elsewhere in every clone"),
-    ],
-)
-def test_a_broken_link_is_found(target, what):
-    assert problem(ROOT / "docs" / "index.md", target) == what
+STARTS = re.compile(r"voidrl (pretrain|train|experiment) (?!ENV)")
+COMMANDS = sorted({text for _, text in inline_code(DOCS / "paper.md") if STARTS.match(text)})
+COMPARED = [shlex.split(text)[2:] for text in COMMANDS if text.startswith("voidrl experiment")]
+TRAINED = [text for text in COMMANDS if not text.startswith("voidrl experiment")]
 
 
-def test_headings_are_named_as_git_hosts_name_them(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# A `b.c`: d\n\n## Same\n\n## Same\n\n## What is it?\n")
-    assert anchors(page) == {"a-bc-d", "same", "same-1", "what-is-it"}
+@pytest.mark.parametrize("words", COMPARED, ids=" ".join)
+def test_experiments_have_the_methods_that_are_named(words):
+    """That each of them can be planned and built is tested with the experiments."""
+    methods = words[words.index("--methods") + 1 :] if "--methods" in words else []
+    assert {*methods} <= {*read_experiment(words[0]).arms}
+
+
+@pytest.mark.parametrize("command", TRAINED)
+def test_runs_can_be_configured(command, capsys):
+    assert cli.main(["config", *shlex.split(command)[1:]]) == 0, capsys.readouterr().err
+
+
+def test_most_systems_have_a_command():
+    assert len(COMPARED) >= 15
+    assert len(TRAINED) >= 20

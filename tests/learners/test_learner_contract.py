@@ -51,21 +51,6 @@ def test_the_methods_reward_is_what_the_target_uses(learner, n_step):
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_the_reward_argument_and_not_the_batchs_is_used(learner):
-    agent = make_agent(spec_for(learner), learner=learner)
-    replay = fill_replay(spec_for(learner))
-    batch = replay.batch(replay.sample(16), 1, 0.99)
-
-    def target(batch, reward):
-        torch.manual_seed(0)
-        return next(agent.learner.losses(batch, reward, 0)).metrics["q_target"]
-
-    reward = torch.randn(16)
-    torch.testing.assert_close(target(batch, reward + 3), target(batch, reward) + 3)
-    assert target(batch._replace(reward=batch.reward + 3), reward) == target(batch, reward)
-
-
-@pytest.mark.parametrize("learner", LEARNERS)
 def test_terminal_states_are_worth_their_reward_alone(learner):
     agent = make_agent(spec_for(learner), learner=learner)
     replay = fill_replay(spec_for(learner))
@@ -110,39 +95,6 @@ def test_actor_and_critic_see_the_skill(learner):
     assert not torch.equal(
         agent.learner.critic(features, one, *given), agent.learner.critic(features, other, *given)
     )
-
-
-class Opposed(torch.nn.Module):
-    """Twin critics: the lower one, at index `lower`, prefers large actions; the other prefers small ones."""
-
-    def __init__(self, lower):
-        super().__init__()
-        self.lower = lower
-
-    def forward(self, features, skill, action):
-        a = action.mean(-1)
-        q = torch.stack([a - 10, -a])
-        return q.flip(0) if self.lower else q
-
-
-@pytest.mark.parametrize("lower", [0, 1])
-@pytest.mark.parametrize(
-    ("learner", "options"), [("ddpg", {}), ("sac", {"initial_temperature": 1e-6})], ids=["ddpg", "sac"]
-)
-def test_the_actor_maximizes_the_lower_of_both_critics(learner, options, lower):
-    agent = make_agent(CONTINUOUS, learner={"name": learner, **options}, phase="train")
-    agent.learner.critic = Opposed(lower)
-    replay = fill_replay(CONTINUOUS)
-    batch = replay.batch(replay.sample(16), 1, 0.99)
-    actor = next(loss for loss in agent.learner.losses(batch, batch.reward, 0) if loss.optimizer == "actor")
-    assert actor.value.item() == pytest.approx(10, abs=1)  # 10 − a
-
-    def mean_action():
-        return agent.learner.act(batch.obs, batch.skill, deterministic=True).mean().item()
-
-    before = mean_action()
-    agent.optimizers.minimize(["actor"], actor.value)
-    assert mean_action() > before
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

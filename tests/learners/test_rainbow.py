@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from hand_batches import batch_of
-from helpers import DISCRETE, fill_replay, make_agent, points, seen_as
+from helpers import fill_replay, make_agent, seen_as
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -52,20 +52,6 @@ def table_rainbow(online, target=None, **options):
 # The projection
 
 
-def slow_projection(reward, discount, probabilities, support):
-    """Each atom by itself, shared between the atoms below and above it, in Python's float64."""
-    low, high, atoms = support[0].item(), support[-1].item(), len(support)
-    step, result = (high - low) / (atoms - 1), torch.zeros(probabilities.shape, dtype=torch.float64)
-    for row in range(len(reward)):
-        for j in range(atoms):
-            reached = reward[row].item() + discount[row].item() * (low + j * step)
-            place = (min(max(reached, low), high) - low) / step
-            below = min(int(place), atoms - 2)
-            result[row, below] += probabilities[row, j].item() * (below + 1 - place)
-            result[row, below + 1] += probabilities[row, j].item() * (place - below)
-    return result
-
-
 def test_three_atoms_by_hand():
     support = torch.tensor([-1.0, 0.0, 1.0])
     p = torch.tensor([[0.2, 0.3, 0.5]]).expand(4, -1)
@@ -80,21 +66,6 @@ def test_three_atoms_by_hand():
         [0.5 * 0.2, 0.5 * 0.2 + 0.5 * 0.3, 0.5 * 0.3 + 0.5],
     ]
     torch.testing.assert_close(project_distribution(reward, discount, p, support), torch.tensor(expected))
-
-
-def distributions(n):
-    return points(n, 51).exp().softmax(-1)
-
-
-def test_it_equals_a_slow_loop():
-    """Also where atoms fall on atoms, where nothing follows and far outside of the support."""
-    p, support = distributions(26), torch.linspace(-10, 10, 51)
-    reward = torch.cat([6 * points(20, seed=1), torch.tensor([0.0, 2.0, 0.4, -7.0, 25.0, -1e9])])
-    discount = torch.cat([points(20, seed=2).sigmoid(), torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])])
-    found = project_distribution(reward, discount, p, support)
-    expected = slow_projection(reward, discount, p, support)
-    torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=0)
-    torch.testing.assert_close(found.sum(1), torch.ones(26))
 
 
 # Loss and targets
@@ -225,10 +196,3 @@ def test_bad_values_are_refused(options, sentence):
     with pytest.raises(ConfigError, match=sentence):
         RainbowConfig(**options)
     RainbowConfig(noisy_sigma=0.0, epsilon_start=1.0)
-
-
-def test_a_critic_of_scalar_values_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"maps one state to \(1, 3\): expected .*\(1, 3, 51\); use learner dqn"
-    ):
-        make_agent(DISCRETE, learner="rainbow", method="aps", phase="finetune")

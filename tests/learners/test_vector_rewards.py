@@ -11,7 +11,7 @@ from torch import nn
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQNConfig
 from voidrl.methods.base import Method
-from voidrl.nets import SuccessorCritic, SuccessorDuelingQ, successor_critic
+from voidrl.nets import SuccessorCritic, successor_critic
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 
@@ -130,32 +130,6 @@ def test_every_component_converges_to_its_discounted_sum():
             after = psi[torch.arange(STATES), best]
             psi = TABLE[reached] + discount * after[reached]
         torch.testing.assert_close(agent.learner.critic.psi[:, k].detach(), psi, atol=0.02, rtol=0)
-
-
-def critic(gpi_skills=10, condition_dim=None, **options):
-    torch.manual_seed(0)
-    made = SuccessorDuelingQ(
-        6, 5, 32, 1, True, skill_dim=4, condition_dim=condition_dim, gpi_skills=gpi_skills, **options
-    )
-    return shake(made, 0.3)
-
-
-@pytest.mark.parametrize("condition_dim", [None, 3])
-@torch.no_grad()
-def test_policy_improvement_is_the_maximum_over_skills_and_never_below_the_own(condition_dim):
-    psi = critic(condition_dim=condition_dim)
-    features, skill = points(200, 6), points(200, 4, seed=1)
-    own, improved = psi(features, skill), psi.acting_values(features, skill)
-    assert (improved >= own - 1e-5).all()
-    assert (improved > own + 1e-3).float().mean() > 0.5  # ψ of untrained networks is anybody's
-    each = [own]
-    for direction in psi.gpi_directions:
-        asked = skill.clone()
-        asked[:, : psi.condition_dim] = direction
-        each.append((psi.successor(features, asked) * skill[:, None]).sum(-1))
-    torch.testing.assert_close(improved, torch.stack(each).amax(0))
-    torch.testing.assert_close(psi.gpi_directions.norm(dim=1), torch.ones(10))
-    assert torch.equal(critic(0).acting_values(features, skill), critic(0)(features, skill))
 
 
 def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_the_critic():

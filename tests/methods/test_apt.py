@@ -1,10 +1,10 @@
-"""APT's reward inside the agent: of f(s'), on the declared scale, summed over n steps."""
+"""APT's reward inside the agent: of f(s'), on the declared scale, summed over n steps; and RE3's."""
 
 import numpy as np
 import pytest
 import torch
 from hand_batches import latents_of
-from helpers import CONTINUOUS, CPU, fill_replay, make_agent, watch_losses
+from helpers import CONTINUOUS, CPU, brute_force, fill_replay, make_agent, points, watch_losses
 
 from voidrl.agent import Agent
 from voidrl.agent.rewards import batch_latents, encoded_pool
@@ -36,12 +36,6 @@ def test_the_reward_is_that_of_f_of_the_next_state_over_its_running_mean(represe
     given, raw = rewards_and_raw(agent, replay, lambda z, z_next: particle_reward(z_next, k=3))
     for i, reward in enumerate(given):
         torch.testing.assert_close(reward, raw[i] / torch.cat(raw[: i + 1]).mean())
-
-
-def test_no_normalization_and_the_current_state():
-    agent = make_agent(method__k=3, method__normalize="none", method__particle="current")
-    given, raw = rewards_and_raw(agent, fill_replay(), lambda z, z_next: particle_reward(z, k=3))
-    assert torch.equal(torch.stack(given), torch.stack(raw))
 
 
 def urlb_reward(batches, k=12, clip=1e-4):
@@ -128,3 +122,14 @@ def test_the_pool_is_drawn_from_the_replay():
     drawn = batch_latents(agent, batch, encoded_pool(agent, replay)).pool(40)
     assert drawn.shape == (40, 4)
     assert all((stored == row).all(1).any() for row in drawn)
+
+
+@pytest.mark.parametrize("k", [3, 1])
+def test_the_reward_equals_brute_force_on_the_pool(k):
+    z, particles, asked = points(8, 4), points(50, 4, seed=1), []
+    method = make_agent(method="re3", method__k=k, method__pool=50).method
+    reward = method.reward(None, latents_of(None, z, lambda n: asked.append(n) or particles))
+    distance = brute_force(z, particles, k)[:, -1]
+    expected = (distance / distance.std(correction=0)).log1p()
+    torch.testing.assert_close(reward.double(), expected, rtol=1e-5, atol=1e-6)
+    assert asked == [50]

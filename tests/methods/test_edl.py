@@ -95,23 +95,6 @@ def test_the_reward_of_each_stage_by_hand():
         torch.testing.assert_close(method.reward(batch, latents), expected)
 
 
-def test_the_loss_has_the_three_terms_and_each_trains_its_own():
-    vae = edl().method.vae
-    vae.usage.fill_(0.1)  # no code is dead
-    x, off = points(32, 2), torch.zeros((), dtype=torch.bool)
-    error, codes, commitment = vae(x, off)
-    e = vae.encoder(x)
-    c = vae.codes[vae.distances(e).argmin(1)]
-    torch.testing.assert_close(error, (vae.decoder(c) - x).square().sum(1))
-    torch.testing.assert_close(codes, (e - c).square().sum(1))
-    torch.testing.assert_close(commitment, codes)
-    for term, trained in ((error, {"encoder", "decoder"}), (codes, {"codes"}), (commitment, {"encoder"})):
-        vae.zero_grad(set_to_none=True)
-        term.sum().backward(retain_graph=True)
-        names = {n.split(".")[0] for n, p in vae.named_parameters() if p.grad is not None and p.grad.any()}
-        assert names == trained
-
-
 def test_stages_follow_the_steps_and_are_never_left_for_an_earlier_one():
     config = EDLConfig(max_explore_steps=100)
     assert [config.explored_steps(total) for total in (40, 1000)] == [20, 100]

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from helpers import (
     CPU,
     DISCRETE,
-    brute_force,
     make_agent,
     points,
     run_loop,
@@ -57,45 +56,6 @@ def test_weighted_samples_have_the_entropy_of_the_other_distribution(mean, sigma
     assert abs(found - gaussian(1, sigma)) < 0.05
     divergence = math.log(sigma) + (1 + mean**2) / (2 * sigma**2) - 0.5
     assert abs(kl - divergence) < 0.05
-
-
-def test_where_everyone_has_as_many_neighbors_it_is_the_formula_of_the_paper():
-    """On a ring each point is a neighbor of exactly k others, so that the W_i add up to k."""
-    n, k = 12, 2
-    angle = 2 * math.pi * torch.arange(n).double() / n
-    ring = torch.stack([angle.cos(), angle.sin()], 1)
-    log_weight = points(1, n)[0].double().requires_grad_()
-    found, kl = weighted_entropy(neighborhoods(ring, k), log_weight)
-    weight = log_weight.softmax(0)
-    total = weight.roll(1) + weight.roll(-1)  # (n,) W_i
-    volume = math.pi * (2 * math.sin(math.pi / n)) ** 2
-    psi = 1 - 0.5772156649015329  # ψ(2) = 1 − γ
-    expected = -(total / k * (total / volume).log()).sum() + math.log(k) - psi
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(kl, (k / (n * total)).log().mean(), rtol=1e-6, atol=0)
-    by_autograd = torch.autograd.grad(found, log_weight, retain_graph=True)[0]
-    # dĤ/dw_j = −Σ_{i: j ∈ N(i)} (log(W_i / V) + 1) / k, through the normalization of the weights.
-    slope = -((total / volume).log() + 1).detach() / k
-    slope = slope.roll(1) + slope.roll(-1)
-    by_hand = weight * (slope - (weight * slope).sum())
-    torch.testing.assert_close(by_autograd, by_hand.detach(), rtol=1e-5, atol=1e-9)
-
-
-def test_states_that_come_again_and_again_have_small_balls_and_not_infinitely_small_ones():
-    z = torch.cat([torch.zeros(20, 2), points(20, 2)])
-    hoods = neighborhoods(z, 4, min_radius=0.1)
-    radius = brute_force(z, z, 4, exclude_self=True)[:, -1]
-    assert (radius[:20] == 0).all()
-    least = 2 * (0.1 * radius.mean()).log() + math.log(math.pi)
-    torch.testing.assert_close(hoods.log_volume[:20], least.expand(20), rtol=1e-5, atol=1e-5)
-    assert (neighborhoods(z, 4).log_volume[:20] < least).all()
-    # To spread, visit the crowded place less often, whichever of the visits that were.
-    log_weight = torch.zeros(40, requires_grad=True)
-    weighted_entropy(hoods, log_weight)[0].backward()
-    assert (log_weight.grad[:20] < 0).float().mean() > 0.8
-    assert log_weight.grad[:20].sum() < 0 < log_weight.grad[20:].sum()
-    assert (hoods.index[:20] < 20).all()
-    assert len(hoods.index[:20].unique()) > 15
 
 
 # Rollouts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of, minimize
-from helpers import make_agent, points
+from helpers import make_agent
 
 from voidrl.methods import metra
 from voidrl.types import EnvSpec
@@ -59,15 +59,6 @@ def test_a_chain_is_stretched_until_its_ends_are_all_steps_apart():
     torch.testing.assert_close(path, phi[-1] - phi[0])
     toward = agent.method.skill_toward(torch.eye(N)[[2, 2]], torch.eye(N)[[0, 5]])
     assert toward.tolist() == [[-1.0], [1.0]]
-
-
-def test_one_hot_skills_are_centered():
-    method = make_agent(vectors(4), method__skill_dim=3, method__discrete_skills=True, **QUICK).method
-    expected = torch.tensor([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
-    torch.testing.assert_close(method.direction(torch.eye(3)), expected)
-    walks = batch_of(torch.eye(3), points(3, 4), points(3, 4, seed=1))
-    step = method.phi(walks.next_obs) - method.phi(walks.obs)
-    torch.testing.assert_close(method.reward(walks, None), (step * expected).sum(1))
 
 
 @pytest.mark.parametrize(("step", "grows"), [(3.0, True), (0.0, False)])

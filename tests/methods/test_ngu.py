@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
-    PIXELS,
     Chain,
     fill_replay,
     make_agent,
@@ -60,16 +59,6 @@ def test_the_reward_is_the_papers_formula(monkeypatch):
     assert observe(method, 3 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(near + far) + C)])
 
 
-def test_the_memory_keeps_the_newest_states(monkeypatch):
-    monkeypatch.setattr(module, "NEIGHBORS", 1)
-    method = ngu(num_envs=1, memory=3)
-    states = 10 * torch.arange(1.0, 4)[:, None, None].expand(3, 1, 4)
-    for state in states:
-        observe(method, state, [0])
-    assert observe(method, states[0], [0]) == pytest.approx([1 / (1 + C)])  # one of the last three
-    assert observe(method, torch.zeros(1, 4), [0])[0] > 5  # the first state is forgotten
-
-
 def test_the_scale_follows_the_error_of_rnd():
     method = ngu()
     method.errors.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
@@ -80,23 +69,6 @@ def test_the_scale_follows_the_error_of_rnd():
         reward, error = method.reward(batch, None), method.rnd.error(batch.next_obs)
         torch.testing.assert_close(reward, batch.note[:, 0] * method.scale(error))
     assert (reward >= batch.note[:, 0]).all()
-
-
-def test_a_slow_copy_of_f_places_states_and_follows_it():
-    options = {"representation": "icm", "representation__learning_rate": 1e-2, "learner__n_step": 1}
-    agent = make_agent(PIXELS, method=small_method("ngu", embedding_tau=0.01), **options)
-    replay, method = fill_replay(PIXELS, note_dim=1), agent.method
-    obs = replay.latest()
-    with torch.no_grad():
-        before = method.embed(obs, agent.representation)
-        torch.testing.assert_close(before, agent.representation.encode(obs))
-    for _ in range(3):
-        agent.update(replay)
-    with torch.no_grad():
-        after = (method.embed(obs, agent.representation), agent.representation.encode(obs))
-        slow, fast = ((z - before).norm() for z in after)
-    assert 0 < slow < 0.1 * fast
-    assert make_agent(method=small_method("ngu", embedding_tau=0.01)).method.slow_encoder is None
 
 
 def by_lists(episodes, method):

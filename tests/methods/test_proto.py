@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hand_batches import minimize
 from helpers import (
     DISCRETE,
     brute_force,
@@ -100,38 +99,6 @@ def test_the_loss_is_the_cross_entropy_of_the_targets_balanced_assignment_of_the
         q = sinkhorn(target @ method.prototypes.T / 0.1, 3)
         log_p = (online @ method.prototypes.T / 0.1).log_softmax(1)
     torch.testing.assert_close(loss.value, -(q * log_p).sum(1).mean())
-
-
-def test_clusters_get_prototypes_of_their_own():
-    """Four clusters, not far apart; s and s' always lie in the same one."""
-    agent = small_agent(method__learning_rate=1e-2, learner__batch_size=64)
-    method, generator = agent.method, torch.Generator().manual_seed(0)
-    batch = fill_replay().batch(torch.zeros(64, dtype=torch.int64), 1, 1.0)
-    cluster = torch.arange(64) % 4
-
-    def sample():
-        noise = torch.randn(2, 64, 4, generator=generator)
-        obs, next_obs = 1 + torch.eye(4)[cluster] + 0.1 * noise
-        return batch._replace(obs=obs, next_obs=next_obs)
-
-    def overlap():
-        """How much of their assignments two different clusters share, 1 for all of them."""
-        with torch.no_grad():
-            u = F.normalize(method.predictor(method.projector(sample().obs)), dim=1)
-            p = (u @ method.prototypes.T / 0.1).softmax(1)
-        each = torch.stack([p[cluster == i].mean(0) for i in range(4)])  # (4, 8)
-        shared = torch.minimum(each[:, None], each[None]).sum(-1)
-        return (shared.sum() - 4) / 12
-
-    before, losses = overlap(), []
-    for _ in range(150):
-        transitions = sample()
-        metrics = minimize(agent, method.losses(transitions, batch_latents(agent, transitions, None)))
-        losses.append(metrics["proto_loss"].item())
-        method.after_update(agent.representation)
-    assert losses[-1] < 0.7 * losses[0]
-    assert overlap() < 0.5 * before
-    assert metrics["proto_perplexity"] > 6  # of 8: none is left out
 
 
 @pytest.mark.parametrize(("center", "least", "most"), [(True, 0.2, 2.0), (False, 0.0, 0.01)])

@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hand_batches import batch_of
 from helpers import (
     Point,
     make_agent,
-    points,
     run_loop,
     small_method,
     spec_of,
@@ -18,7 +16,7 @@ from helpers import (
 
 import voidrl
 from voidrl.config import SkillConfig, registry
-from voidrl.methods.base import Latents, Method, Option
+from voidrl.methods.base import Method
 from voidrl.replay import SKILL_ENDED
 
 
@@ -172,29 +170,6 @@ def test_fine_tuning_from_a_saved_agent_chooses_a_skill_says_how_and_keeps_it(tm
     assert not (replay.ending[slots[40:]] == SKILL_ENDED).any()
     voidrl.save_pretrained(agent, tmp_path / "after")
     assert torch.equal(voidrl.load(tmp_path / "after", device="cpu").task_skill, skill)
-
-
-def skills_for(method):
-    """As they are drawn, each twice, so that discrete ones have pairs."""
-    torch.manual_seed(0)
-    return method.sample_skill(torch.zeros(8, dtype=torch.int64)).repeat_interleave(2, 0)
-
-
-@pytest.mark.parametrize("name", with_skills())
-def test_states_of_zeros_give_finite_rewards_and_small_gradients(name):
-    """Biases are 0 at first, and so are the outputs: normalizing them must give no gradient of 1e12."""
-    method = skilled_agent(name).method
-    skill, some = skills_for(method), points(16, 3)
-    some[::5] = 0.0
-    for z in (some, torch.zeros(16, 3)):
-        option = Option(z, z, torch.ones(16), torch.ones(16))
-        latents = Latents(lambda z=z: z, lambda z=z: z, lambda n, z=z: z, lambda n, option=option: option)
-        for loss in method.losses(batch_of(skill, z), latents):
-            loss.value.backward()
-        gradients = [p.grad for p in method.parameters() if p.grad is not None]
-        assert all(gradient.isfinite().all() and gradient.abs().max() < 1e3 for gradient in gradients)
-        with torch.no_grad():
-            assert method.reward(batch_of(skill, z), latents).isfinite().all()
 
 
 # Successor features: Q(s, a, w) = ψ(s, a, w) · w, in VISR's and APS's way.

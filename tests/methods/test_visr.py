@@ -1,9 +1,17 @@
-"""VISR: features along skills, successor features of every component, and a task's skill by regression."""
+"""VISR and APS: features along skills, the entropy of the features, a task's skill by regression."""
 
+import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from hand_batches import batch_of, latents_of
-from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, points, shake
+from helpers import CONTINUOUS, CPU, DISCRETE, brute_force, fill_replay, make_agent, points, shake
+from tiny_runs import Walk, assert_same_run, newest, tiny
+from torch import nn
+
+import voidrl
+from voidrl.replay import Replay
+from voidrl.types import EnvSpec
 
 
 def visr(spec=DISCRETE, **changes):
@@ -25,18 +33,6 @@ def test_the_reward_is_the_feature_on_the_sphere_and_the_loss_its_distance_from_
     torch.testing.assert_close(loss.metrics["visr_concentration"], phi.mean(0).norm())
 
 
-def test_continuous_actions_get_the_scalar_and_no_policy_improvement():
-    agent = visr(CONTINUOUS)
-    assert agent.method.reward_dim == 0
-    replay = fill_replay(CONTINUOUS, skill_dim=5)
-    batch = replay.batch(replay.sample(16), 1, 1.0)
-    with torch.no_grad():
-        reward = agent.method.reward(batch, latents_of(None, batch.next_obs))
-        phi = F.normalize(agent.method.features(batch.next_obs), dim=1)
-    torch.testing.assert_close(reward, (phi * batch.skill).sum(1))
-    assert not hasattr(agent.learner.critic, "acting_values")
-
-
 def test_the_critic_improves_over_ten_other_policies():
     agent = visr()
     shake(agent.learner.critic)
@@ -49,3 +45,136 @@ def test_the_critic_improves_over_ten_other_policies():
     assert agent.learner.critic.gpi_directions.shape == (10, 5)
     assert (improved >= own - 1e-5).all()
     assert (improved > own).any()
+
+
+WIDE = EnvSpec((12,), False, 1, num_actions=3, raw_shape=(12,))
+
+
+# With discrete actions a skill is (w, e): ten numbers on the sphere, and the weight of the entropy term.
+
+
+def aps(spec=DISCRETE, **changes):
+    return make_agent(spec, method={"name": "aps", "hidden_dim": 32}, **changes)
+
+
+def cosine(a, b):
+    return F.cosine_similarity(a, b, dim=0).item()
+
+
+def random_walks(spec, skill_dim, reward, steps=64, num_envs=64):
+    """A replay of 4096 independent states; `reward` of the states reached."""
+    rng = np.random.default_rng(0)
+    replay = Replay(spec, num_envs, (steps + 2) * num_envs, skill_dim, CPU, CPU)
+    no, still = np.zeros(num_envs, bool), np.zeros(num_envs, np.int64)
+    replay.reset(rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32))
+    for _ in range(steps):
+        frames = rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32)
+        w = torch.from_numpy(rng.normal(size=(num_envs, skill_dim - 1)).astype(np.float32))
+        skill = F.pad(F.normalize(w, dim=1), (0, 1), value=1.0)
+        replay.add(still, reward(frames), no, no, frames, skill)
+    return replay
+
+
+def test_a_task_that_is_linear_in_the_features_is_found_from_4096_states():
+    """Features are correlated, so that w ∝ Σ rφ̂ would be wrong; they are those of the saved agent, at s'."""
+    before, agent = (aps(WIDE, phase=phase, seed=seed) for phase, seed in (("pretrain", 0), ("finetune", 1)))
+    for each in (before, agent):
+        each.method.features = nn.Linear(12, 10, bias=False)
+    with torch.no_grad():
+        before.method.features.weight.copy_(points(10, 12) + 1.5 * points(1, 12, seed=1))
+    wanted = F.normalize(points(10, seed=2), dim=0)
+    rng = np.random.default_rng(1)
+
+    def reward(frames):
+        with torch.no_grad():
+            phi = F.normalize(before.method.features(torch.from_numpy(frames)), dim=1)
+        return (phi @ wanted).numpy() + rng.normal(0, 0.1, len(frames))
+
+    replay = random_walks(WIDE, 11, reward)
+    agent.load_pretrained(before.tensors())
+    agent.choose_task_skill(replay)
+    assert cosine(agent.task_skill[:10], wanted) > 0.99
+    assert agent.task_skill[10] == 0  # the entropy is no part of a task
+    assert agent.task_skill.norm().item() == pytest.approx(1, abs=1e-5)
+    assert "regressing" in agent.method.skill_choice
+    batch = replay.batch(replay.newest(4096), 1, 1.0)
+    with torch.no_grad():
+        phi = F.normalize(before.method.features(batch.next_obs), dim=1)
+    assert cosine(phi.T @ batch.reward, wanted) < 0.9  # a solution that ignores the correlations
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(include_self):
+    agent = aps(method__k=4, method__include_self=include_self)
+    options = {"k": 4, "include_self": include_self, "normalize": "distance_mean"}
+    apt = make_agent(method={"name": "apt", **options}).method
+    shake(agent.method.features, 0.1)
+    replay = fill_replay(skill_dim=11)
+    distances = []
+    for _ in range(3):  # the running mean is part of it
+        batch = replay.batch(replay.sample(16), 1, 1.0)
+        batch = batch._replace(skill=F.pad(F.normalize(batch.skill[:, :10], dim=1), (0, 1), value=1.0))
+        latents = latents_of(None, batch.next_obs)
+        with torch.no_grad():
+            phi = agent.method.features(batch.next_obs)
+            reward = agent.method.reward(batch, latents)
+            torch.testing.assert_close(reward[:, :10], F.normalize(phi, dim=1))
+            along = F.cosine_similarity(phi, batch.skill[:, :10])
+            entropy = agent.method.scalar_reward(reward, batch.skill) - along
+            torch.testing.assert_close(entropy, reward[:, 10], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(entropy, apt.knn_reward(phi, None), atol=1e-6, rtol=1e-5)
+        near = brute_force(phi, phi, 4 - include_self, exclude_self=True).sum(1) / 4
+        distances.append(near)
+        expected = (1 + near / torch.cat(distances).mean()).log()
+        torch.testing.assert_close(entropy.double(), expected, atol=1e-5, rtol=1e-4)
+    mean = agent.method.metrics()["aps_distance_mean"].item()
+    assert mean == pytest.approx(torch.cat(distances).mean().item(), rel=1e-4)
+
+
+def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
+    """A replay in which the first coordinates of the state are the skill."""
+    agent = aps(method__skill_dim=2, method__learning_rate=5e-3, learner__batch_size=64)
+    replay = fill_replay(skill_dim=3)
+    replay.skill.copy_(F.pad(F.normalize(replay.skill[:, :2], dim=1), (0, 1), value=1.0))
+    slots = replay.starts[: len(replay)]
+    frames = replay.segment(slots, 1, 1.0).states[:, 1]
+    replay.frames[frames, :2] = replay.skill[slots, :2]
+    first = agent.update(replay)["aps_loss"]
+    for _ in range(80):
+        metrics = agent.update(replay)
+    batch = replay.batch(slots, 1, 1.0)
+    with torch.no_grad():
+        _, direction = agent.method.phi(batch.next_obs)
+        along = (direction * batch.skill[:, :2]).sum(1)
+    assert abs(first) < 0.5
+    assert metrics["aps_loss"] < -0.95
+    assert along.mean() > 0.95  # the reward's first term
+    assert metrics["aps_concentration"] < 0.4
+
+
+def test_continuous_actions_have_scalar_rewards_which_are_both_terms_added():
+    """As in URLB's code."""
+    agent = aps(CONTINUOUS, method__k=4)
+    assert (agent.method.skill_dim, agent.method.reward_dim) == (10, 0)
+    other = aps(method__k=4).method  # the same networks with discrete actions
+    other.features.load_state_dict(agent.method.features.state_dict())
+    replay = fill_replay(CONTINUOUS, skill_dim=10)
+    batch = replay.batch(replay.sample(16), 1, 1.0)
+    latents = latents_of(None, batch.next_obs)
+    with torch.no_grad():
+        scalar, vector = (method.reward(batch, latents) for method in (agent.method, other))
+    both = F.pad(batch.skill, (0, 1), value=1.0)
+    torch.testing.assert_close(scalar, other.scalar_reward(vector, both))
+
+
+def test_the_skill_of_a_task_is_the_same_after_a_resume(tmp_path):
+    """Stopped in the warm-up of fine-tuning, before one is chosen."""
+    method = {"name": "aps", "hidden_dim": 8, "skill_dim": 3, "skill_every_steps": 3}
+    config = tiny(method=method, finetune__warmup_steps=10, log__checkpoint_every_steps=6)
+    source = voidrl.pretrain(Walk, steps=12, out=tmp_path / "source", config=config)
+    voidrl.finetune(source, Walk, steps=16, out=tmp_path / "straight")
+    voidrl.finetune(source, Walk, steps=6, out=tmp_path / "resumed")
+    assert not newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
+    voidrl.resume(tmp_path / "resumed", steps=16)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
+    assert newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]

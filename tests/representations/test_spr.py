@@ -133,21 +133,16 @@ def test_targets_of_the_learners_target_network():
         make_agent(PIXELS, **HEAD, representation__momentum=0.995)
 
 
-def test_switched_off_it_leaves_dqn_as_it_is():
-    """Bit for bit, with the same weights to begin with and the same random numbers."""
-    plain = make_agent(PIXELS, representation="learner", phase="train")
-    off = make_agent(PIXELS, representation="spr", representation__auxiliary=False, phase="train")
-    shared = {k: v for k, v in plain.tensors().items() if not k.startswith("representation.")}
-    names = {k.removeprefix("representation.encoder."): v for k, v in plain.tensors().items()}
-    with torch.no_grad():
-        for name, value in off.tensors().items():
-            source = shared.get(name, names.get(name.removeprefix("representation.encoder.")))
-            if source is not None:
-                value.copy_(source)
-    replay = fill_replay(PIXELS)
-    for agent in (plain, off):
-        torch.manual_seed(0)
-        for i in range(4):
-            metrics = agent.update(replay, i % agent.learner.period)
-        assert "spr_loss" not in metrics
-    assert not moved(parameters_of(plain.learner), parameters_of(off.learner))
+def test_spr_still_trains_the_encoder_in_fine_tuning():
+    options = {"phase": "finetune", "learner__encoder__feature_dim": 0, "representation__projection": "head"}
+    after = {}
+    for auxiliary in (True, False):
+        agent = make_agent(PIXELS, representation={"name": "spr", "auxiliary": auxiliary}, **options)
+        before = snapshot(parameters_of(agent))
+        torch.manual_seed(1)
+        metrics = agent.update(fill_replay(PIXELS))
+        after[auxiliary] = snapshot(parameters_of(agent))
+        assert ("spr_loss" in metrics) == auxiliary
+        assert any("transition" in name for name in moved(before, after[auxiliary])) == auxiliary
+    encoder = {name: value for name, value in after[True].items() if "encoder.stack" in name}
+    assert moved(encoder, after[False]) == encoder.keys()

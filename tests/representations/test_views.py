@@ -35,15 +35,6 @@ def test_views_are_of_the_first_state_and_the_last(n_step):
     assert not torch.equal(stored.obs, stored.next_obs)
 
 
-def test_several_views_at_once_are_all_first_ones_then_all_second_ones():
-    plain, stored = views_of(PIXELS, shift_pixels=0, intensity_scale=0.0)
-    assert torch.equal(plain.obs(times=3), images(stored.obs).repeat(3, 1, 1, 1))
-    assert torch.equal(plain.next_obs(times=2), images(stored.next_obs).repeat(2, 1, 1, 1))
-    views, _ = views_of(PIXELS, shift_pixels=2)
-    alike = [torch.equal(a, b) for a, b in zip(*views.obs(times=2).chunk(2), strict=True)]
-    assert sum(alike) < 4  # one of 25 pairs is
-
-
 @pytest.mark.parametrize("window", [1, 3, 50])
 def test_a_future_state_is_of_the_same_episode_and_any_step_of_it_is_as_likely(window):
     """Frames 0 … 11 are one episode, 12 … 80 another, which the data ends."""

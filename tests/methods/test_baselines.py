@@ -1,4 +1,4 @@
-"""The method that acts uniformly and learns nothing."""
+"""Random actions, and the "do not die" reward."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,17 @@ from helpers import (
     CONTINUOUS,
     Chain,
     fill_replay,
+    line_replay,
     make_agent,
     moved,
     parameters_of,
     run_loop,
     snapshot,
     spec_of,
+    watch_losses,
 )
+
+from voidrl.types import EnvSpec
 
 
 def test_nothing_is_trained(tmp_path):
@@ -38,3 +42,17 @@ def test_actions_are_uniform():
     agent = make_agent(CONTINUOUS, method="random")
     actions = agent.act(np.ones((9000, 4)))
     assert np.histogram(actions, 4, (-1, 1))[0] == pytest.approx([4500] * 4, rel=0.1)
+
+
+LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+
+
+def test_one_for_every_step_that_does_not_end_the_episode():
+    replay = line_replay(range(6), terminated_at=(2,))  # steps 0, 1, 2†; 4 begins after the reset
+    agent = make_agent(LINE, method="positive", learner__batch_size=64)
+    seen = {}
+    watch_losses(
+        agent, lambda batch, reward: seen.update(zip(batch.obs[:, 0].tolist(), reward.tolist(), strict=True))
+    )
+    agent.update(replay)
+    assert seen == {0.0: 1.0, 1.0: 1.0, 2.0: 0.0, 4.0: 1.0}
