@@ -7,8 +7,7 @@ import subprocess
 from types import SimpleNamespace
 
 from voidrl import api
-from voidrl.cli import evaluating
-from voidrl.cli.checkup import checkup as doctor
+from voidrl.cli import doctor, evaluating
 from voidrl.config import Config, EnvConfig
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.experiments import cell, experiment, run

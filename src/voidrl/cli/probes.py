@@ -1,7 +1,6 @@
-"""Probes that `voidrl doctor` runs in separate processes: `python -m voidrl.cli.checkup.probes torch`.
+"""What `voidrl doctor` tries in separate processes: `python -m voidrl.cli.probes torch`.
 
-A library that crashes or hangs takes only its own process down. Each finding is printed as one marked line of
-JSON as soon as it is known, so that findings before a crash are kept.
+Each finding is printed as one marked line of JSON as soon as it is known, so that those before a crash are kept.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 MARK = "voidrl-finding "
-GL_TIMEOUT_S = 20.0  # for each OpenGL backend
-ESSENTIAL = {"voidrl", "disk", "Gymnasium", "PyTorch", "TensorBoard"}
+ESSENTIAL = {"voidrl", "Gymnasium", "PyTorch"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Finding:
 
     name: str
     state: Literal["ok", "warn", "fail"]
-    """`fail` if voidrl needs it; `warn` if something optional is missing, broken or slow."""
+    """`fail` if voidrl needs it; `warn` if something optional is missing or broken."""
     found: str
     fix: str = ""
     """One command, or one thing to do."""
@@ -48,9 +44,12 @@ class Component(NamedTuple):
     """A library or device that voidrl uses."""
 
     packages: tuple[str, ...]
-    probe: Callable[[], str] = str  # uses it and returns a description; by default "", once it is imported
-    extra: str = ""  # of voidrl, which installs it
-    fix: str = ""  # if the probe fails; by default, to install it again
+    probe: Callable[[], str]
+    """Uses it and returns a description."""
+    extra: str = ""
+    """The extra of voidrl that installs it."""
+    fix: str = ""
+    """The fix if the probe fails; by default, to install it again."""
 
 
 def examine(name: str) -> Finding:
@@ -58,14 +57,14 @@ def examine(name: str) -> Finding:
     component = COMPONENTS[name]
     try:
         found = [installed(package, component.extra) for package in component.packages]
-        for package in component.packages[:1]:
-            import_module(package.replace("-", "_"))
-        return Finding(name, "ok", ", ".join(filter(None, [*found, component.probe()])))
+        return Finding(name, "ok", ", ".join([*found, component.probe()]))
     except UnusableError as error:
         return problem(name, *error.args)
     except Exception as error:
+        text = str(error).strip()
+        why = text.splitlines()[0].rstrip(".:") if text else repr(error)
         fix = f"pip install --force-reinstall 'voidrl{component.extra and f'[{component.extra}]'}'"
-        return problem(name, f"does not work: {first_line(error)}", component.fix or fix)
+        return problem(name, f"does not work: {why}", component.fix or fix)
 
 
 def problem(name: str, found: str, fix: str) -> Finding:
@@ -73,36 +72,19 @@ def problem(name: str, found: str, fix: str) -> Finding:
     return Finding(name, "fail" if name in ESSENTIAL else "warn", found, fix)
 
 
-def first_line(error: BaseException | str) -> str:
-    """Return the first line of a message, or the type of an error without one."""
-    text = str(error).strip()
-    return text.splitlines()[0].rstrip(".:") if text else repr(error)
-
-
 def installed(package: str, extra: str = "") -> str:
     """Return the name and version of a package; raise if voidrl cannot use it."""
-    name = canonicalize_name(package)
-    wanted = next((r.specifier for r in requirements() if canonicalize_name(r.name) == name), SpecifierSet())
+    required = [Requirement(line) for line in metadata.requires("voidrl") or []]
+    wanted = next((str(each.specifier) for each in required if each.name == package), "")
     fix = f"pip install '{package}{wanted}'"
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         fix = f"pip install 'voidrl[{extra}]'" if extra else fix
         raise UnusableError(f"{package} is not installed", fix) from None
-    if not wanted.contains(version, prereleases=True):
+    if wanted and not Requirement(f"{package}{wanted}").specifier.contains(version, prereleases=True):
         raise UnusableError(f"{package} {version} is not supported: expected {wanted}", fix)
     return f"{package} {version}"
-
-
-def requirements() -> list[Requirement]:
-    """Return the packages that voidrl and its extras need; none if voidrl itself is not installed."""
-    try:
-        return [Requirement(line) for line in metadata.requires("voidrl") or []]
-    except metadata.PackageNotFoundError:
-        return []
-
-
-# The probes
 
 
 def step(env: str) -> str:
@@ -124,15 +106,13 @@ def render_image() -> str:
     from voidrl.envs import gl
     from voidrl.errors import ConfigError
 
-    gl.TIMEOUT_S = GL_TIMEOUT_S
-    chosen = os.environ.get("MUJOCO_GL")
     try:
         found = gl.find_gl("dmc/walker", "take env.dmc.observation = 'states'")
-        place = f" on the {'CPU' if found.on_cpu else 'GPU'}"
-        return f"{found.name} renders images{place}{' (set by MUJOCO_GL)' if chosen else ''}"
     except ConfigError as error:
+        chosen = "MUJOCO_GL" in os.environ
         fix = "unset MUJOCO_GL" if chosen else "sudo apt-get install -y libegl1 libgl1 libosmesa6"
         raise UnusableError(str(error), fix) from None
+    return f"{found.name} renders images on the {'CPU' if found.on_cpu else 'GPU'}"
 
 
 def compute_gradient() -> str:
@@ -147,25 +127,21 @@ def use_cuda() -> str:
     """Use the GPU that `--device auto` takes, or say why that fails."""
     import torch
 
+    if torch.cuda.is_available():
+        assert torch.ones(256, device="cuda").sum().item() == 256, "a sum is wrong"
+        free, total = torch.cuda.mem_get_info()
+        return f"{torch.cuda.get_device_name()}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"
     driver = nvidia_driver()
-    if not torch.cuda.is_available():
-        if driver is None:
-            found = "no NVIDIA GPU or no driver; runs compute on the CPU"
-            raise UnusableError(found, "choose a preset for CPUs: voidrl list presets")
-        if "CUDA_VISIBLE_DEVICES" in os.environ:
-            found = f"the GPU is hidden by CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r}"
-            raise UnusableError(found, "unset CUDA_VISIBLE_DEVICES")
-        found = f"PyTorch, built for CUDA {torch.version.cuda}, does not see the GPU ({driver})"
-        if torch.version.cuda is None:
-            raise UnusableError(found, "install PyTorch with CUDA: https://pytorch.org/get-started/locally")
-        raise UnusableError(found, f"update the driver to one for CUDA {torch.version.cuda}, and reboot")
-    assert torch.ones(256, device="cuda").sum().item() == 256, "a sum is wrong"
-    free, total = torch.cuda.mem_get_info()
-    count = torch.cuda.device_count()
-    name = torch.cuda.get_device_name() + (f" (1 of {count}; a run uses one)" if count > 1 else "")
-    bf16 = "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "no fast bf16"
-    memory = f"{free / 1e9:.0f} of {total / 1e9:.0f} GB free"
-    return f"{name}, {memory}, {bf16}, driver {(driver or 'unknown').partition(',')[0]}"
+    if driver is None:
+        raise UnusableError("no NVIDIA GPU or no driver; runs compute on the CPU", "")
+    if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        raise UnusableError(
+            f"the GPU is hidden by CUDA_VISIBLE_DEVICES={hidden!r}", "unset CUDA_VISIBLE_DEVICES"
+        )
+    fix = f"update the driver to one for CUDA {torch.version.cuda}, and reboot"
+    if torch.version.cuda is None:
+        fix = "install PyTorch with CUDA: https://pytorch.org/get-started/locally"
+    raise UnusableError(f"PyTorch for CUDA {torch.version.cuda} does not see the GPU ({driver})", fix)
 
 
 def nvidia_driver() -> str | None:
@@ -175,7 +151,7 @@ def nvidia_driver() -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return first_line(done.stdout)
+    return done.stdout.partition("\n")[0]
 
 
 def run_kernel() -> str:
@@ -189,21 +165,6 @@ def run_kernel() -> str:
     return "compiles"
 
 
-def replay_graph() -> str:
-    """Capture a sum in a CUDA graph and replay it."""
-    import torch
-
-    x = torch.ones(64, device="cuda")
-    x.sum()  # loads its kernel before the capture
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        total = x.sum()
-    x.fill_(2)
-    graph.replay()
-    assert total.item() == 128, "a captured sum is wrong"
-    return "captured and replayed"
-
-
 def encode_video() -> str:
     """Encode eight frames."""
     import numpy as np
@@ -215,40 +176,28 @@ def encode_video() -> str:
     return "encodes H.264"
 
 
-COMPONENTS = {
+COMPONENTS = {  # in the order of the report
     "Gymnasium": Component(("gymnasium",), partial(step, "voidrl/PixelMaze-v0")),
     "PyTorch": Component(("torch",), compute_gradient, fix="pip install --force-reinstall torch"),
     "CUDA": Component((), use_cuda, fix="use --device cpu"),
-    "Triton kernels": Component(("triton",), run_kernel, fix="sudo apt-get install -y gcc python3-dev"),
-    "CUDA graphs": Component((), replay_graph, fix="use --engine eager"),
+    "Triton": Component(("triton",), run_kernel, fix="sudo apt-get install -y gcc python3-dev"),
     "Atari": Component(("ale-py",), partial(step, "atari/pong"), "atari"),
     "DMControl": Component(("dm-control", "mujoco"), partial(step, "dmc/pendulum_swingup"), "dmc"),
     "OpenGL": Component(("dm-control",), render_image, "dmc"),
-    "Matplotlib": Component(("matplotlib",), extra="plot"),
     "video": Component(("imageio-ffmpeg", "pillow"), encode_video, "video"),
-    "Hugging Face Hub": Component(("huggingface-hub",), extra="hub"),
-    "Weights & Biases": Component(("wandb",), extra="wandb"),
-    "TensorBoard": Component(("tensorboard",)),
-    "Stable-Baselines3": Component(("stable-baselines3",), extra="sb3"),
-    "ONNX": Component(("onnx", "onnxscript", "onnxruntime"), extra="onnx"),
-    "Minari": Component(("minari",), extra="minari"),
-    "Ray": Component(("ray",), extra="ray"),
-    "submitit": Component(("submitit",), extra="slurm"),
-    "Optuna": Component(("optuna",), extra="tune"),
-}  # in the order of the report
-GROUPS = {
+}
+GROUPS = {  # tried in one process
     "gymnasium": ("Gymnasium",),
-    "torch": ("PyTorch", "CUDA", "Triton kernels", "CUDA graphs"),
+    "torch": ("PyTorch", "CUDA", "Triton"),
     "atari": ("Atari",),
     "dmc": ("DMControl",),
     "gl": ("OpenGL",),
-    "tools": (*COMPONENTS,)[8:-3],
-    "clusters": (*COMPONENTS,)[-3:],
-}  # the components that are tried in one process
+    "video": ("video",),
+}
 
 if __name__ == "__main__":
     for name in GROUPS[sys.argv[1]]:
         finding = examine(name)
         print(f"\n{MARK}{json.dumps(asdict(finding))}", flush=True)
-        if finding.state != "ok" and name in ("PyTorch", "CUDA"):  # the rest of the group needs it
+        if finding.state != "ok":  # the rest of the group needs it
             break

@@ -1,1 +1,0 @@
-"""Checks of what this machine can run."""
