@@ -1,6 +1,6 @@
 """What `voidrl doctor` tries in separate processes: `python -m voidrl.cli.probes torch`.
 
-Each finding is printed as one marked line of JSON as soon as it is known, so that those before a crash are kept.
+Each finding is one marked line of JSON, printed at once, so that those before a crash are kept.
 """
 
 from __future__ import annotations
