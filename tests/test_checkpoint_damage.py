@@ -29,7 +29,6 @@ def die_at(call):
             count()
 
     os.fsync = lambda descriptor: count()  # what survives a kill does not depend on the disk
-    checkpoint._hashed.clear()  # else the number of calls depends on inodes that were used before
     sys.addaudithook(on_event)
 
 
@@ -119,21 +118,6 @@ def test_a_byte_that_rots_without_a_trace_is_noticed(tmp_path):
         load(path.parent)
 
 
-def test_every_flipped_byte_of_the_manifest_is_noticed(tmp_path):
-    path = quick_save(tmp_path, 3, note="hello") / "manifest.json"
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        flip(path, position)
-        try:
-            found = load(path.parent)
-            assert json.loads(path.read_bytes()) == json.loads(whole)  # only white space may differ
-            assert value_of(found) == 3
-        except CheckpointError:
-            pass
-        path.write_bytes(whole)
-    assert value_of(load(path.parent)) == 3
-
-
 def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
     quick_save(tmp_path, 1)
     newer = quick_save(tmp_path, 2) / "manifest.json"
@@ -142,25 +126,6 @@ def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
     assert latest(tmp_path, warnings.append).step == 1
     assert f"was written by voidrl 9.1 in format {checkpoint.FORMAT + 1}" in warnings[0]
     assert warnings[0].endswith("upgrade voidrl")
-
-
-def test_an_older_format_is_refused_with_the_version_that_wrote_it(tmp_path):
-    path = quick_save(tmp_path, 1)
-    old = {"format": 1, "voidrl": "0.1.5", "step": 1, "meta": {}, "files": {}}
-    (path / "manifest.json").write_text(json.dumps({**old, "sha256": checkpoint.seal(old)}))
-    expected = r"written by voidrl 0\.1\.5 in format 1 .*: use voidrl 0\.1\.5, or train again"
-    with pytest.raises(CheckpointError, match=expected):
-        load(path)
-    with pytest.raises(CheckpointError, match=f"no valid checkpoint in .*{expected}"):
-        latest(tmp_path, lambda message: None)
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"format": "x"}', '{"format": NaN}', "\xff", ""])
-def test_a_manifest_of_another_kind_is_damaged(tmp_path, text):
-    path = quick_save(tmp_path, 1)
-    (path / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(CheckpointError, match=r"manifest.json is damaged"):
-        load(path)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "../other", "x" * 300])
@@ -185,3 +150,13 @@ def test_none_valid_lists_what_was_found(tmp_path):
     ):
         latest(tmp_path, lambda message: None)
     assert list_steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_damaged_file_is_never_linked(tmp_path):
+    """A run that goes on from an older checkpoint replaces the damaged one, and links nothing of it."""
+    quick_save(tmp_path, 10, 5, tag="a")
+    newest = quick_save(tmp_path, 20, 5, tag="b")
+    flip(newest / REPLAY)
+    assert latest(tmp_path, lambda message: None).step == 10
+    assert value_of(load(quick_save(tmp_path, 20, 5, tag="b"))) == 5
+    assert latest(tmp_path, fail).step == 20

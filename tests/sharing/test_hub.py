@@ -1,6 +1,5 @@
 """The Hugging Face Hub: uploads, downloads, and a sentence for everything that can go wrong."""
 
-import dataclasses
 import json
 import sys
 from functools import partial
@@ -90,22 +89,6 @@ def test_a_card_edited_on_the_hub_is_kept(hub, agent):
     assert hub.files(NAME)["README.md"] == b"# My own words\n"
 
 
-def test_a_card_edited_in_the_folder_is_the_one_that_is_pushed(hub, agent, tmp_path):
-    folder = voidrl.save_pretrained(agent, tmp_path / "agent")
-    card = (folder / "README.md").read_text() + "\nMy own words.\n"
-    (folder / "README.md").write_text(card)
-    loaded = voidrl.from_pretrained(folder, device="cpu")
-    voidrl.push_to_hub(loaded, NAME)
-    assert hub.files(NAME)["README.md"].decode() == card
-    with pytest.warns(VoidrlWarning, match=r"agent/README\.md was edited by hand and is kept"):
-        voidrl.push_to_hub(loaded, "somebody/licensed", license="mit")  # which it does not get
-    loaded.learner.critic.get_parameter(
-        next(n for n, _ in loaded.learner.critic.named_parameters())
-    ).data += 1
-    voidrl.push_to_hub(loaded, "somebody/other")  # they were about other weights
-    assert b"My own words" not in hub.files("somebody/other")["README.md"]
-
-
 def test_the_command_pushes_a_run(hub, run, capsys):
     assert (
         cli.main(
@@ -117,18 +100,10 @@ def test_the_command_pushes_a_run(hub, run, capsys):
     assert hub.calls[0][1]["private"] is True
     assert hub.calls[-1][1]["commit_message"] == "hi"
     card = hub.files(NAME)["README.md"].decode()
-    assert "license: mit" in card
+    assert 'license: "mit"' in card
     assert f'voidrl.from_pretrained("{NAME}")' in card
     obs = np.zeros((5, 3), np.float32)
     assert np.array_equal(voidrl.load(NAME, device="cpu").act(obs), voidrl.load(run, device="cpu").act(obs))
-
-
-def test_the_commit_message_does_not_name_a_function_that_cannot_be_imported(hub, agent, capsys):
-    env = dataclasses.replace(agent.config.env, id="__main__:make_env")
-    agent.config = dataclasses.replace(agent.config, env=env)
-    voidrl.push_to_hub(agent, NAME)
-    assert hub.calls[-1][1]["commit_message"] == "pretrain in a custom environment, 12 steps"
-    assert capsys.readouterr().err.count("cannot be imported elsewhere") == 1
 
 
 def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
@@ -136,7 +111,7 @@ def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
     assert cli.main(["export", str(run), "--to", f"hub:{NAME}", "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in FILES)
-    assert "library_name: voidrl" in output
+    assert 'library_name: "voidrl"' in output
     assert "Nothing was uploaded" in output
     assert not hub.calls
 
@@ -258,17 +233,17 @@ def test_bad_names_are_refused_before_any_request(hub, agent, name):
     assert not hub.calls
 
 
-def test_a_missing_package_is_named(agent, monkeypatch, tmp_path, capsys):
+def test_a_missing_package_is_named(agent, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtraError, match=r"publishing .* needs huggingface_hub.*'voidrl\[hub\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"the Hugging Face Hub needs huggingface_hub.*'voidrl\[hub\]'"
+    ):
         voidrl.push_to_hub(agent, NAME)
     with pytest.raises(MissingExtraError, match=r"no folder 'a/b' here, and .* needs huggingface_hub"):
         voidrl.load("a/b")
-    (tmp_path / "agent").mkdir()
     voidrl.save_pretrained(agent, "agent")  # needs no Hub
-    assert "no model card was written: it needs huggingface_hub" in capsys.readouterr().err
-    assert {path.name for path in (tmp_path / "agent").iterdir()} == FILES - {"README.md"}
+    assert {path.name for path in (tmp_path / "agent").iterdir()} == FILES
     assert voidrl.from_pretrained("agent", device="cpu").steps == 12
 
 
@@ -288,10 +263,10 @@ def _answered(kind, status):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (_answered(errors.HfHubHTTPError, 403), r"denied access to 'somebody/apt-walk' \(403\): log in"),
+        (_answered(errors.HfHubHTTPError, 403), r"answered 403 for 'somebody/apt-walk' .*: log in"),
         (
             _answered(errors.HfHubHTTPError, 500),
-            r"answered 500 for 'somebody/apt-walk': 500 Client Error\.",
+            r"answered 500 for 'somebody/apt-walk' \(500 Client Error\.",
         ),
         (_answered(errors.GatedRepoError, 403), "is gated: ask for access"),
         (
@@ -301,10 +276,6 @@ def _answered(kind, status):
         (errors.LocalEntryNotFoundError("offline\nmore"), r"cannot be reached for '.*' \(offline\): check"),
         (errors.OfflineModeIsEnabled("offline"), "cannot be reached"),
         (ConnectionResetError("gone"), "cannot be reached"),
-        (
-            errors.HFValidationError("too strange"),
-            "repo_id = 'somebody/apt-walk' cannot be used: too strange",
-        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

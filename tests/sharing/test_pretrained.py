@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
+from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import without_local_fields
-from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError
+from voidrl.errors import CheckpointError, ConfigError, RunFolderError
 from voidrl.runs import checkpoint, tensor_files
-from voidrl.sharing import pretrained
 
 ROOT = Path(__file__).parents[2]
 FILES = {"config.json", "model.safetensors", "README.md"}
@@ -96,13 +95,6 @@ voidrl.save_pretrained(tuned, "tuned-agent")
     assert not moved(here.tensors(), there.tensors())  # bit for bit
 
 
-def test_the_weights_are_those_of_the_checkpoint_byte_for_byte(tmp_path, run):
-    folder = voidrl.save_pretrained(voidrl.load(run, device="cpu"), tmp_path / "agent")
-    newest = checkpoint.latest(run / "checkpoints", print)
-    assert (folder / "model.safetensors").read_bytes() == (newest.path / "agent.safetensors").read_bytes()
-    assert config_of(folder)["weights"]["sha256"] == newest.files["agent.safetensors"]["sha256"]
-
-
 def test_every_command_takes_the_folder(tmp_path, run, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     voidrl.save_pretrained(voidrl.load(run, device="cpu"), "agent")
@@ -172,96 +164,6 @@ def test_a_full_disk_leaves_the_old_agent(saved, monkeypatch):
     assert voidrl.from_pretrained(saved, device="cpu").steps == 12
 
 
-def test_a_disk_that_fails_once_the_new_agent_is_there_does_not_lose_it(saved, monkeypatch):
-    def failing(path):
-        raise OSError(5, "Input/output error")
-
-    new = make_agent(seed=9)
-    new.steps = 13
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_sync", failing)  # config.json has its new name when it is called
-        with pytest.raises(CheckpointError, match=r"cannot write .*config\.json: Input/output error"):
-            voidrl.save_pretrained(new, saved)
-    loaded = voidrl.from_pretrained(saved, device="cpu")
-    assert loaded.steps == 13
-    assert not moved(new.tensors(), loaded.tensors())
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.fixture
-def save_until(monkeypatch):
-    """`save_until(moment, agent, folder)`: whether it was saved before the process died at that moment."""
-    write, replace = tensor_files.write_synced, Path.replace
-
-    def save_until(moment, agent, folder):
-        left = [moment]
-
-        def may_die(path):
-            if path.parent == folder:  # not another thread's file
-                left[0] -= 1
-                if left[0] < 0:
-                    raise Killed
-
-        def dying_write(path, blocks):
-            path.write_bytes(b"half a file")  # as a kill leaves it
-            may_die(path)
-            return write(path, blocks)
-
-        def dying_replace(path, target):
-            may_die(path)
-            return replace(path, target)
-
-        with monkeypatch.context() as patched:
-            for module in (checkpoint, tensor_files):
-                patched.setattr(module, "write_synced", dying_write)
-            patched.setattr(Path, "replace", dying_replace)
-            try:
-                voidrl.save_pretrained(agent, folder)
-            except Killed:
-                return False
-        return True
-
-    return save_until
-
-
-@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "over"])
-def test_a_kill_at_any_moment_leaves_the_old_agent_or_the_new(tmp_path, save_until, fresh):
-    old, new = make_agent(seed=1), make_agent(seed=2)
-    old.steps, new.steps = 1, 2
-    weights = {agent.steps: snapshot(agent.tensors()) for agent in (old, new)}
-
-    def there(folder):
-        """The steps of the agent in the folder, whose weights are its own; 0 where there is none."""
-        if fresh and not pretrained.is_pretrained(folder):
-            with pytest.raises(CheckpointError, match="holds no agent saved by"):
-                voidrl.from_pretrained(folder)
-            return 0
-        loaded = voidrl.from_pretrained(folder, device="cpu")
-        assert not moved(weights[loaded.steps], loaded.tensors())
-        return loaded.steps
-
-    seen, moment, saved = [], 0, False
-    while not saved:
-        folder = tmp_path / str(moment)
-        if not fresh:
-            voidrl.save_pretrained(old, folder)
-        saved = save_until(moment, new, folder)
-        seen.append(there(folder))
-        save_until(0, old, folder)  # nor does it matter if the next save dies too
-        assert there(folder) == seen[-1]
-        voidrl.save_pretrained(new, folder)
-        assert there(folder) == 2
-        assert {path.name for path in folder.iterdir()} == FILES  # nothing of all that stays behind
-        moment += 1
-    before = 0 if fresh else 1
-    assert seen == sorted(seen)  # before some moment the old one, from then on the new one
-    assert {*seen} == {before, 2}
-    assert moment > 5
-
-
 # Loading what is damaged or not ours
 
 
@@ -290,28 +192,17 @@ def test_an_edited_config_is_refused(saved):
 
 
 def test_older_formats_are_refused_with_the_version_that_wrote_them(saved):
-    for version, writer in ((1, "0.1.0"), (2, "0.2.0")):
-        reseal(saved, format=version, voidrl=writer)
-        why = rf"written by voidrl {writer} in format {version} .*: use voidrl {writer}, or train"
-        with pytest.raises(CheckpointError, match=why):
-            voidrl.from_pretrained(saved)
+    reseal(saved, format=2, voidrl="0.2.0")
+    why = r"written by voidrl 0\.2\.0 in format 2 .*: use voidrl 0\.2\.0, or train"
+    with pytest.raises(CheckpointError, match=why):
+        voidrl.from_pretrained(saved)
     voidrl.save_pretrained(make_agent(), saved)  # a new agent may replace it
     assert voidrl.from_pretrained(saved, device="cpu").steps == 0
 
 
-def test_newer_formats_are_refused_and_not_overwritten(saved):
-    reseal(saved, format=4, voidrl="9.0")
-    with pytest.raises(
-        CheckpointError, match=r"by voidrl 9\.0 in format 4 .* reads format 3: upgrade voidrl"
-    ):
-        voidrl.from_pretrained(saved)
-    with pytest.raises(CheckpointError, match="holds an agent of format 4, newer than 3: choose another"):
-        voidrl.save_pretrained(make_agent(), saved)
-
-
 def test_an_incomplete_config_is_refused_in_a_sentence(saved):
     reseal(saved, spec={"frame_shape": [4]})
-    with pytest.raises(CheckpointError, match=r"config\.json: spec = .* expected an object with frame_shape"):
+    with pytest.raises(ConfigError, match=r"config\.json: spec = .* expected an object with frame_shape"):
         voidrl.from_pretrained(saved)
     reseal(saved, spec=DISCRETE.to_json(), config={"leraner": {}})
     with pytest.raises(ConfigError, match="unknown config field 'leraner'; did you mean 'learner'"):
@@ -328,16 +219,5 @@ def test_other_folders_are_refused_with_what_to_do(tmp_path, run):
             voidrl.from_pretrained(folder)
     with pytest.raises(CheckpointError, match=r"there is nothing at '.*nowhere': expected the folder"):
         voidrl.from_pretrained(str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match="revision = 'v1' cannot be used with the folder"):
+    with pytest.raises(ConfigError, match="revision = 'v1' is for agents on the Hub"):
         voidrl.from_pretrained(tmp_path, revision="v1")
-
-
-def test_an_environment_with_other_spaces_is_refused(saved):
-    with pytest.raises(SpaceError, match="expected the same spaces on both sides"):
-        voidrl.finetune(saved, Walk, steps=9)
-
-
-def test_names_exist():
-    for name in ("from_pretrained", "save_pretrained", "push_to_hub"):
-        assert getattr(voidrl, name) is getattr(pretrained, name)
-        assert name in voidrl.__all__

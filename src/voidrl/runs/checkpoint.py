@@ -4,7 +4,7 @@
                              manifest.json       format, version, step, meta; size, sha256 and tag of files
 
 Everything is written and synced under a hidden name; the final rename makes the checkpoint visible. A step
-that is saved again becomes `step_….1`, which outranks `step_…` until it can take its name, so a valid
+that is saved again is first renamed to `step_….0`, which counts until its successor is there, so a valid
 checkpoint exists at every moment. This module knows nothing about agents.
 """
 
@@ -15,14 +15,13 @@ import glob
 import hashlib
 import json
 import os
-import platform
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from types import UnionType
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -35,14 +34,16 @@ from voidrl.system.machine import free_disk
 from voidrl.system.units import human_bytes
 
 T = TypeVar("T")
+Shape = type | UnionType | dict[str, Any] | list[Any]
 FORMAT = 5
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"  # prefix of files that are being written
 READ_TRIES = 5  # a run that trains deletes old checkpoints while others read them
 BLOCK_ON_DISK = 4096  # at most, beyond a file's content
-# Hashes of files that this process wrote or read, by device, inode, size and modification time. With them a
-# save neither links a damaged file into later checkpoints nor reads gigabytes again to rule that out.
-_hashed: dict[tuple[int, int, int, int], str] = {}
+FILE_SHAPE: Shape = {"sha256": str, "bytes": int, "tag?": str | None}
+MANIFEST_SHAPE: Shape = {"step": int, "meta": dict, "files": {"*": FILE_SHAPE}}
+# The last checkpoint of each root that this process has verified or written: unchanged files are links to it.
+_sources: dict[Path, Checkpoint] = {}
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ class Checkpoint:
         return require_field(self.path / MANIFEST, self.meta, name, int)
 
 
+# Saving
+
+
 def save(
     root: Path,
     step: int,
@@ -89,7 +93,7 @@ def save(
     *,
     keep_last: int,
 ) -> Path:
-    """Write a checkpoint, delete all but the last `keep_last` valid ones, and return its folder.
+    """Write a checkpoint, delete all but the last `keep_last`, and return its folder.
 
     Only one process at a time may save into a root, which the lock of its run ensures. If saving fails,
     earlier checkpoints are unchanged.
@@ -97,28 +101,34 @@ def save(
     if keep_last < 1:
         raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
     assert 0 <= step < 10**12, step
-    assert all(Path(name).name == name != MANIFEST for name in files), list(files)
     plain: dict[str, Any] = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # before gigabytes
     try:
         root.mkdir(parents=True, exist_ok=True)
         path = _write_checkpoint(root, step, files, plain)
-        return _expire(path, step, keep_last)
     except OSError as e:
         raise CheckpointError(
             f"cannot save step {step} in {root}: {e.strerror or e}; choose a writable folder"
         ) from e
+    with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
+        older = [found for found in _find(root) if found[0] <= step and found[1] != path]
+        spare = sum(other == step for other, _ in older) + keep_last - 1
+        for i, (other, expired) in enumerate(older):
+            if other == step or i >= spare:
+                _discard(expired)
+        _sync(root)
+    return path
 
 
 def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: dict[str, Any]) -> Path:
     """Write all files under a hidden name and rename the whole, after comparing its size with the disk."""
     for leftover in (*root.glob(".trash-*"), *root.glob(f"{TEMPORARY}*")):
         shutil.rmtree(leftover, ignore_errors=True)
-    previous = next(intact(root), None)
-    known = {} if previous is None else previous.files
+    source = _sources.get(root.absolute())
+    known = source.files if source is not None and source.path.is_dir() else {}
     same = {
         name
         for name, group in files.items()
-        if group.tag is not None and name in known and group.tag == known[name]["tag"]
+        if group.tag is not None and name in known and group.tag == known[name].get("tag")
     }
     serialized = {
         name: serialize(group.tensors() if callable(group.tensors) else group.tensors, name)
@@ -129,27 +139,28 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
     free = free_disk(root)
     if free is not None and free < needed:
         raise _disk_full(root, step, needed, free)
-    tmp = root / f"{TEMPORARY}{os.getpid()}-{platform.node()}"
+    tmp = root / f"{TEMPORARY}{os.getpid()}"
     try:
         tmp.mkdir()
         entries: dict[str, FileEntry] = {}
         for name, group in files.items():
-            if previous is not None and name in same:
-                _link(previous.path / name, tmp / name)
+            if source is not None and name in same:
+                _link(source.path / name, tmp / name)
                 entries[name] = known[name]
                 continue
             size, blocks = serialized.pop(name)
-            sha256 = write_synced(tmp / name, blocks)
-            _hashed[_identity(tmp / name)] = sha256
-            entries[name] = {"sha256": sha256, "bytes": size, "tag": group.tag}
+            entries[name] = {"sha256": write_synced(tmp / name, blocks), "bytes": size, "tag": group.tag}
         manifest = {"format": FORMAT, "voidrl": __version__, "step": step, "meta": meta, "files": entries}
-        write_synced(
-            tmp / MANIFEST, [_dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2).encode()]
-        )
+        text = _dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2)
+        write_synced(tmp / MANIFEST, [text.encode()])
         _sync(tmp)
-        revisions = [revision for other, revision, _ in _find(root) if other == step]
-        name = f"step_{step:012d}"
-        path = tmp.rename(root / (f"{name}.{revisions[0] + 1}" if revisions else name))
+        path = root / f"step_{step:012d}"
+        if path.exists():
+            replaced = path.with_name(f"{path.name}.0")
+            if replaced.exists():
+                _discard(replaced)
+            path.rename(replaced)
+        tmp.rename(path)
         _sync(root)
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -157,6 +168,7 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         raise
     finally:
         shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
+    _sources[root.absolute()] = Checkpoint(path, step, meta, entries)
     return path
 
 
@@ -171,31 +183,36 @@ def _disk_full(
     )
 
 
-def _expire(path: Path, step: int, keep_last: int) -> Path:
-    """Delete the checkpoints that a new one replaces and any beyond `keep_last`; returns its final name."""
-    root, final = path.parent, path.with_name(f"step_{step:012d}")
-    with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
-        for other, _, replaced in _find(root):
-            if other == step and replaced != path:
-                _discard(replaced)
-        path = path.rename(final)
-        older = [found for found in _find(root) if found[0] < step]
-        kept = [final, *(checkpoint.path for checkpoint in islice(_valid(older), keep_last - 1))]
-        for _, _, expired in older if len(kept) == keep_last else ():
-            if expired.name < kept[-1].name:  # damaged ones among those kept stay, for inspection
-                _discard(expired)
-        _sync(root)
-    return path
+def discard(root: Path, step: int) -> None:
+    """Delete the checkpoint of a step."""
+    for other, path in _find(root):
+        if other == step:
+            _discard(path)
+
+
+# Loading
 
 
 def load(path: Path) -> Checkpoint:
     """Open one checkpoint after checking the size and sha256 of each of its files."""
-    return _open(path, trust=False)
+    file = path / MANIFEST
+    fields = read_json(file, "the manifest of the checkpoint")
+    require_format(file, fields, FORMAT)  # before the hash, which other formats may compute differently
+    if fields.pop("sha256", None) != seal(fields):
+        raise CheckpointError(f"{file} is damaged: it does not match its own sha256")
+    require_shape(file, fields, MANIFEST_SHAPE)
+    for name, entry in fields["files"].items():
+        if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):  # such as ../../other
+            raise CheckpointError(f"{file} names the file {shown(name)}: expected one next to it")
+        check_file(path / name, entry)
+    found = Checkpoint(path, fields["step"], fields["meta"], fields["files"])
+    _sources[path.parent.absolute()] = found
+    return found
 
 
 def load_step(root: Path, step: int) -> Checkpoint:
     """Open the checkpoint of a step as `load` does."""
-    for other, _, path in _find(root):
+    for other, path in _find(root):
         if other == step:
             return load(path)
     raise CheckpointError(f"there is no checkpoint of step {step} in {root}")
@@ -220,45 +237,31 @@ def read_latest(
     meanwhile, its newest is read instead.
     """
     problems: dict[Path, str] = {}
-    for path in _newest_first(root, problems):
-        opened = None
-        try:
-            found = load(path)
-            check(found)
-            opened = found
-            return read(opened)
-        except CheckpointError as e:
-            if not path.exists():
-                continue
-            if opened is not None:
-                raise  # it is intact, and does not fit its reader
-            problems[path] = f"{path.name} ({e})"
-            warn(f"skipped {path.name}: {e}")
+    for _ in range(READ_TRIES):
+        for path in [path for _, path in _find(root) if path not in problems]:
+            is_valid = False
+            try:
+                found = load(path)
+                check(found)
+                is_valid = True
+                return read(found)
+            except CheckpointError as e:
+                if not path.exists():
+                    break
+                if is_valid:  # it does not fit its reader
+                    raise
+                problems[path] = f"{path.name} ({e})"
+                warn(f"skipped {path.name}: {e}")
+        else:
+            break
     raise CheckpointError(
         f"no valid checkpoint in {root}; found {', '.join(problems.values()) or 'none at all'}"
     )
 
 
-def _newest_first(root: Path, problems: Mapping[Path, str]) -> Iterator[Path]:
-    """Checkpoints without known problems; it starts again once one has been deleted, for newer ones."""
-    for _ in range(READ_TRIES):
-        for _, _, path in _find(root):
-            if path not in problems:
-                yield path
-                if not path.exists():
-                    break
-        else:
-            return
-
-
 def list_steps(root: Path) -> list[int]:
     """Return the steps with a checkpoint under a root, oldest first, without verifying them."""
-    return sorted({step for step, _, _ in _find(root)})
-
-
-def intact(root: Path) -> Iterator[Checkpoint]:
-    """The valid checkpoints under a root, newest first; files that this process has hashed are trusted."""
-    return _valid(_find(root))
+    return sorted({step for step, _ in _find(root)})
 
 
 def bytes_on_disk(root: Path) -> int:
@@ -267,7 +270,7 @@ def bytes_on_disk(root: Path) -> int:
     Those that a run deletes meanwhile do not count.
     """
     sizes: dict[tuple[int, int], int] = {}
-    for _, _, path in _find(root):
+    for _, path in _find(root):
         for file in path.glob("*.safetensors"):
             with suppress(FileNotFoundError):
                 stat = file.stat()
@@ -275,11 +278,62 @@ def bytes_on_disk(root: Path) -> int:
     return sum(sizes.values())
 
 
-def discard(root: Path, step: int) -> None:
-    """Delete the checkpoint of a step."""
-    for other, _, path in _find(root):
-        if other == step:
-            _discard(path)
+def require_readable(folder: Path) -> None:
+    """Refuse a folder whose newest checkpoint has another format, before anything else of it is parsed."""
+    for _, path in _find(folder)[:1]:
+        with suppress(OSError, ValueError):
+            fields = parse_json(read_text(path / MANIFEST, MAX_JSON_BYTES))
+            if isinstance(fields, dict) and isinstance(fields.get("format"), int):
+                require_format(path / MANIFEST, fields, FORMAT)
+
+
+def check_file(path: Path, entry: FileEntry) -> None:
+    """Check a file's size and sha256."""
+    try:
+        found, expected = path.stat().st_size, entry["bytes"]
+        if found != expected:
+            wrong = "truncated" if found < expected else "too long"
+            raise CheckpointError(f"{path} is {wrong}: {expected} bytes expected, {found} found")
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as e:
+        raise CheckpointError(f"{path} cannot be read: {e.strerror or e}") from e
+    if sha256 != entry["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the one in the manifest")
+
+
+def _find(root: Path) -> list[tuple[int, Path]]:
+    """Return step and path of everything named like a checkpoint, newest first."""
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    found = [match for match in (re.fullmatch(r"step_(\d{12})(\.0)?", name) for name in names) if match]
+    found.sort(key=lambda match: (match[1], match[2] is None), reverse=True)
+    return [(int(match[1]), root / match[0]) for match in found]
+
+
+def _discard(path: Path) -> None:
+    """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
+    shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # the file system has no hard links, or too many to this file
+        shutil.copyfile(source, target)
+        _sync(target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# JSON
 
 
 def write_json_atomic(path: Path, obj: Any) -> None:
@@ -320,141 +374,56 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return data
 
 
-def _dumps(obj: Any, what: str, indent: int | None = None) -> str:
-    try:
-        return json.dumps(obj, allow_nan=False, indent=indent)
-    except (TypeError, ValueError, RecursionError) as e:
-        raise CheckpointError(f"{what} cannot be written as JSON: {e}") from e
+def seal(fields: Mapping[str, Any]) -> str:
+    """Return the hash of JSON fields, which would still be valid JSON after a flipped digit."""
+    return hashlib.sha256(_dumps(fields, MANIFEST).encode()).hexdigest()
 
 
-def seal(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of a manifest, which would still be valid JSON after a flipped digit in `meta`."""
-    return hashlib.sha256(_dumps(manifest, MANIFEST).encode()).hexdigest()
+def require_shape(path: Path, data: Any, shape: Shape, name: str = "content") -> None:
+    """Refuse JSON without this shape.
 
-
-def _find(root: Path) -> list[tuple[int, int, Path]]:
-    """Return step, revision and path of everything named like a checkpoint, newest first."""
-    paths = root.iterdir() if root.is_dir() else ()
-    matches = ((re.fullmatch(r"step_(\d{12})(?:\.(\d+))?", path.name), path) for path in paths)
-    return sorted(((int(m[1]), int(m[2] or 0), path) for m, path in matches if m), reverse=True)
-
-
-def _valid(found: Iterable[tuple[int, int, Path]]) -> Iterator[Checkpoint]:
-    for _, _, path in found:
-        with suppress(CheckpointError):
-            yield _open(path, trust=True)
-
-
-def _open(path: Path, *, trust: bool) -> Checkpoint:
-    file = path / MANIFEST
-    fields = read_json(file, "the manifest of the checkpoint")
-    require_format(file, fields, FORMAT)  # before the hash, which other formats may compute differently
-    if fields.pop("sha256", None) != seal(fields):
-        raise CheckpointError(f"{file} is damaged: it does not match its own sha256")
-    step = require_field(file, fields, "step", int)
-    meta = require_field(file, fields, "meta", dict)
-    files: dict[str, FileEntry] = {}
-    for name in require_field(file, fields, "files", dict):
-        if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):  # such as ../../other
-            raise CheckpointError(f"{file} names the file {shown(name)}: expected one next to it")
-        files[name] = file_entry(file, fields["files"], name)
-        check_file(path / name, files[name], trust=trust)
-    return Checkpoint(path, step, meta, files)
+    A shape is a type, a list with the shape of all items, or an object with the shapes of its keys, of which
+    those with a question mark are optional and `*` stands for all.
+    """
+    damaged = f"{path} is damaged, or not voidrl's"
+    if isinstance(shape, dict) and isinstance(data, dict):
+        for key, inner in shape.items():
+            for each in data if key == "*" else [key.removesuffix("?")]:
+                if each in data:
+                    require_shape(path, data[each], inner, each)
+                elif not key.endswith("?"):
+                    raise CheckpointError(f"{damaged}: it has no {each!r}")
+    elif isinstance(shape, list) and isinstance(data, list):
+        for each in data:
+            require_shape(path, each, shape[0], name)
+    elif isinstance(shape, dict | list) or not isinstance(data, shape) or isinstance(data, bool):
+        raise CheckpointError(f"{damaged}: its {name} is {shown(data)}")
 
 
 def require_field(path: Path, fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
     """A field of a JSON file that must be there and of this type."""
-    value = fields.get(name)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        expected = {int: "a whole number", dict: "an object", str: "a text"}[kind]
-        raise CheckpointError(
-            f"{path} is damaged, or not voidrl's: {_given(fields, name)}, expected {expected}"
-        )
+    require_shape(path, dict(fields), {name: kind})
+    value: T = fields[name]
     return value
-
-
-def _given(fields: Mapping[str, Any], name: str) -> str:
-    return f"its {name} is {shown(fields[name])}" if name in fields else f"it has no {name!r}"
-
-
-def file_entry(path: Path, fields: Mapping[str, Any], name: str) -> FileEntry:
-    """The size, sha256 and tag of a file, recorded under `name` in the JSON file at `path`."""
-    entry = require_field(path, fields, name, dict)
-    tag = entry.get("tag")
-    return {
-        "sha256": require_field(path, entry, "sha256", str),
-        "bytes": require_field(path, entry, "bytes", int),
-        "tag": tag if isinstance(tag, str) else None,
-    }
 
 
 def require_format(path: Path, fields: Mapping[str, Any], expected: int) -> None:
     """Refuse a file of an older or newer format, naming the version of voidrl that wrote it."""
-    found = fields.get("format")
-    if type(found) is not int or found < 1:
-        raise CheckpointError(
-            f"{path} is damaged, or not voidrl's: {_given(fields, 'format')}, expected {expected}"
-        )
+    found = require_field(path, fields, "format", int)
+    if found < 1:
+        raise CheckpointError(f"{path} is damaged, or not voidrl's: its format is {found}")
     if found != expected:
         writer = fields.get("voidrl")
         writer = writer if isinstance(writer, str) and len(writer) < 40 else "of another version"
         remedy = "upgrade voidrl" if found > expected else f"use voidrl {writer}, or train again"
         raise CheckpointError(
-            f"{path} was written by voidrl {writer} in format {found} and cannot be read by voidrl "
+            f"{path} was written by voidrl {writer} in format {shown(found)} and cannot be read by voidrl "
             f"{__version__}, which reads format {expected}: {remedy}"
         )
 
 
-def require_readable(folder: Path) -> None:
-    """Refuse a folder whose newest checkpoint has another format, before anything else of it is parsed."""
-    for step in list_steps(folder)[-1:]:
-        path = folder / f"step_{step:012d}" / MANIFEST
-        with suppress(OSError, ValueError):
-            fields = parse_json(read_text(path, MAX_JSON_BYTES))
-            if isinstance(fields, dict) and isinstance(fields.get("format"), int):
-                require_format(path, fields, FORMAT)
-
-
-def check_file(path: Path, entry: FileEntry, *, trust: bool = False) -> None:
-    """Check a file's size and sha256; with `trust`, a file that this process has hashed is not read again."""
+def _dumps(obj: Any, what: str, indent: int | None = None) -> str:
     try:
-        identity = _identity(path)
-        found, expected = identity[2], entry["bytes"]
-        if found != expected:
-            wrong = "truncated" if found < expected else "too long"
-            raise CheckpointError(f"{path} is {wrong}: {expected} bytes expected, {found} found")
-        if not trust or _hashed.get(identity) != entry["sha256"]:
-            with path.open("rb") as file:
-                _hashed[identity] = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except OSError as e:
-        raise CheckpointError(f"{path} cannot be read: {e.strerror or e}") from e
-    if _hashed[identity] != entry["sha256"]:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the one in the manifest")
-
-
-def _identity(path: Path) -> tuple[int, int, int, int]:
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # the file system has no hard links, or too many to this file
-        shutil.copyfile(source, target)
-        _sync(target)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _discard(path: Path) -> None:
-    """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
-    shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
+        return json.dumps(obj, allow_nan=False, indent=indent)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise CheckpointError(f"{what} cannot be written as JSON: {e}") from e

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -118,8 +119,12 @@ def best_evaluation(saved: checkpoint.Checkpoint) -> EvaluationSummary | None:
 
 def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | None:
     """Find the best agent of a fine-tuning run; the latest of equals. None without one."""
-    kept = ((best_evaluation(saved), saved) for saved in checkpoint.intact(run / BEST))  # newest first
-    known = [(found, saved) for found, saved in kept if found is not None]
+    known = []
+    for step in reversed(checkpoint.list_steps(run / BEST)):
+        with suppress(CheckpointError):
+            saved = checkpoint.load_step(run / BEST, step)
+            if (found := best_evaluation(saved)) is not None:
+                known.append((found, saved))
     return max(known, key=lambda pair: pair[0].quality, default=None)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from voidrl import __version__
 from voidrl.errors import ConfigError, HubError, MissingExtraError
 
-_LIBRARY = {"library_name": "voidrl", "library_version": __version__}
-PUBLISHING = "publishing an agent on the Hugging Face Hub"
+_LIBRARY: dict[str, Any] = {"library_name": "voidrl", "library_version": __version__}
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
@@ -30,29 +29,21 @@ def require_repo_id(repo_id: str) -> None:
         )
 
 
-def require_token(token: str | None) -> None:
-    """Refuse to publish without a token."""
-    if token is None and _client(PUBLISHING).get_token() is None:
-        raise HubError(
-            "no token for the Hugging Face Hub was found: log in with `hf auth login`, or set HF_TOKEN to "
-            "one from https://huggingface.co/settings/tokens"
-        )
-
-
 def download(repo_id: str, files: Sequence[str], revision: str | None, token: str | None) -> Path:
     """Download the files that the model has, and return their folder in the client's cache."""
     absent = f"there is no folder {repo_id!r} here, and "
-    with _calls(repo_id, revision, token, f"{absent}looking for it on the Hugging Face Hub", absent) as (
-        hub,
-        _,
-    ):
+    with _calls(repo_id, revision, token, absent) as (hub, _):
         about = {"revision": revision, "token": token, "allow_patterns": [*files], **_LIBRARY}
         return Path(hub.snapshot_download(repo_id, **about))
 
 
 def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | None) -> str:
     """Create the model and the branch if necessary, and return the model's URL."""
-    with _calls(repo_id, revision, token) as (_, api):
+    with _calls(repo_id, revision, token) as (hub, api):
+        if token is None and hub.get_token() is None:
+            raise HubError(
+                "no token for the Hugging Face Hub was found: log in with `hf auth login`, or set HF_TOKEN"
+            )
         url = api.create_repo(repo_id, private=private or None, exist_ok=True)
         if private and not api.model_info(repo_id).private:
             raise HubError(
@@ -80,29 +71,23 @@ def upload(
         api.upload_folder(commit_message=message, allow_patterns=[*files], **where)
 
 
-def _client(purpose: str) -> Any:
-    try:
-        import huggingface_hub
-        import huggingface_hub.errors
-    except ImportError:
-        raise MissingExtraError("huggingface_hub", "hub", purpose) from None
-    return huggingface_hub
-
-
 @contextmanager
 def _calls(
-    repo_id: str, revision: str | None, token: str | None, purpose: str = PUBLISHING, absent: str = ""
+    repo_id: str, revision: str | None, token: str | None, absent: str = ""
 ) -> Iterator[tuple[Any, Any]]:
     """Give access to the client and its calls, and turn its errors into one sentence each.
 
     Unless the model was found, the sentence begins with `absent`, since a folder may have been meant.
     """
-    hub = _client(purpose)
-    errors, model = hub.errors, f"the model {repo_id!r} on the Hugging Face Hub"
+    try:
+        import huggingface_hub as hub
+        import huggingface_hub.errors
+    except ImportError:
+        raise MissingExtraError("huggingface_hub", "hub", f"{absent}the Hugging Face Hub") from None
+    model = f"the model {repo_id!r} on the Hugging Face Hub"
+    errors: Any = hub.errors
     try:
         yield hub, hub.HfApi(token=token, **_LIBRARY)
-    except errors.HFValidationError as e:
-        raise ConfigError(f"{absent}repo_id = {repo_id!r} cannot be used: {_first_line(e)}") from e
     except errors.GatedRepoError as e:
         raise HubError(f"{model} is gated: ask for access on its page, then `hf auth login`") from e
     except errors.RepositoryNotFoundError as e:
@@ -112,12 +97,10 @@ def _calls(
         raise HubError(f"{model} has no revision {revision!r}: expected a branch, tag or commit of it") from e
     except errors.HfHubHTTPError as e:
         status = getattr(e.response, "status_code", None)
-        problem = f"answered {status} for {repo_id!r}: {_first_line(e)}"
-        if status in (401, 403):
-            remedy = "log in with `hf auth login` and a token that may write there"
-            problem = f"denied access to {repo_id!r} ({status}): {remedy}"
-        raise HubError(f"{absent}the Hugging Face Hub {problem}") from e
-    except (errors.EntryNotFoundError, errors.HTTPError, OSError) as e:
+        remedy = ": log in with `hf auth login` and a token that may write" if status in (401, 403) else ""
+        problem = f"answered {status} for {repo_id!r} ({_first_line(e)})"
+        raise HubError(f"{absent}the Hugging Face Hub {problem}{remedy}") from e
+    except (errors.HFValidationError, errors.EntryNotFoundError, errors.HTTPError, OSError) as e:
         raise HubError(
             f"{absent}the Hugging Face Hub cannot be reached for {repo_id!r} ({_first_line(e)}): check the "
             f"network and HF_HUB_OFFLINE, or pass a folder"
