@@ -58,20 +58,6 @@ def test_continuous_actions_fill_the_bounds_of_the_environment():
             np.testing.assert_allclose(agent.act(observations(SCALED, 1)[0]), expected, atol=1e-6)
 
 
-def test_stacked_images_are_read_as_the_replay_stacks_them():
-    agent, replay = make_agent(HWC), fill_replay(HWC, num_envs=1, end_every=10**9)
-    stored = replay.observations(torch.tensor([7]))  # (1, 2 · 3, 36, 36)
-    frames = replay.frames[6:8].permute(0, 2, 3, 1).numpy()  # (2, 36, 36, 3), oldest first
-    given = {}
-    act = agent.learner.act
-    agent.learner.act = lambda obs, skill, deterministic: (
-        given.update(obs=obs),
-        act(obs, skill, deterministic=True),
-    )[1]
-    agent.act(frames)
-    assert torch.equal(given["obs"], stored)
-
-
 @pytest.mark.parametrize(
     ("spec", "shape"),
     [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (HWC, (36, 36, 3)), (STACKED, (4,))],
@@ -81,11 +67,6 @@ def test_wrong_shapes_are_refused_in_one_sentence(spec, shape):
         SpaceError, match=r"^observation of shape \(.*\) cannot be acted on: expected \([\d, ]+\) or "
     ):
         make_agent(spec).act(np.zeros(shape, np.uint8 if spec.pixels else np.float32))
-
-
-def test_images_of_floats_are_refused():
-    with pytest.raises(SpaceError, match="observation of float32 cannot be acted on: expected a uint8 image"):
-        make_agent(HWC).act(np.zeros((2, 36, 36, 3), np.float32))
 
 
 def test_acting_on_dictionaries_with_masks():

@@ -3,7 +3,7 @@
 import pytest
 from helpers import CONTINUOUS, DISCRETE
 
-from voidrl.engine.auto import FEWEST_UPDATES, engine_for
+from voidrl.engine.auto import engine_for
 from voidrl.presets.presets import preset_values
 from voidrl.training.build import build_config
 
@@ -45,22 +45,10 @@ def test_long_runs_are_compiled(preset, steps, engine):
     assert engine_for(build_config(spec, [preset_values(preset), changes]))[0] == engine
 
 
-def test_the_reason_names_the_updates():
-    exact = {"warmup_steps": 0, "updates_per_step": 1.0}
-    enough = build_config(DISCRETE, [exact, {"steps": FEWEST_UPDATES}])
-    assert engine_for(enough) == ("compile", "since the run has 200k updates, which pay for compiling")
-    short = build_config(DISCRETE, [exact, {"steps": FEWEST_UPDATES // 2}])
-    assert engine_for(short) == ("graph", "since compiling pays from 200k updates on, and the run has 100k")
-
-
 @pytest.mark.parametrize("before", ["graph", "compile"])
 def test_a_resumed_run_keeps_its_engine_however_long_it_becomes(before):
     for steps in (1000, 10_000_000):
         assert engine_for(build_config(DISCRETE, [{"steps": steps}]), before) == (before, "as before")
-
-
-def test_a_run_that_moves_from_a_cpu_is_chosen_for_anew():
-    assert engine_for(build_config(DISCRETE, [{"steps": 10_000_000}]), "eager")[0] == "compile"
 
 
 def test_rollouts_are_not_compiled():

@@ -9,7 +9,6 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
 from voidrl.engine import cache
 from voidrl.engine.cache import VARIABLE, open_cache, root
-from voidrl.system import user_cache
 from voidrl.system.user_cache import UNUSED_DAYS
 
 
@@ -30,14 +29,6 @@ def test_torch_compiles_into_the_cache_folder_of_the_user(cache_home):
     assert cache.name.startswith(f"torch-{torch.__version__}-cpu-")
     assert cache_dir() == str(cache)
     assert cache.stat().st_mode & 0o777 == 0o700  # it holds code that is executed
-
-
-def test_without_a_cache_folder_of_its_own_it_is_in_the_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # invalid by the standard
-    assert root() == tmp_path / ".cache" / "voidrl" / "compiled"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert root() == tmp_path / ".cache" / "voidrl" / "compiled"
 
 
 def test_the_folder_that_a_user_has_chosen_is_used_and_is_not_ours(monkeypatch, tmp_path, cache_home):
@@ -68,13 +59,6 @@ def test_a_folder_that_cannot_be_written_is_said_and_torch_takes_its_own(cache_h
     assert "not kept" in said[0]
     assert "XDG_CACHE_HOME" in said[0]
     assert VARIABLE not in os.environ
-
-
-def test_a_full_disk_is_said(monkeypatch):
-    monkeypatch.setattr(user_cache, "free_disk", lambda path: 1000)
-    said = []
-    assert open_cache(CPU, said.append) is None
-    assert "1 kB are free" in said[0]
 
 
 def test_folders_that_nobody_has_used_for_long_are_deleted():

@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,17 +12,12 @@ import voidrl
 from voidrl.agent import Agent
 from voidrl.config import (
     PIECES,
-    AugmentConfig,
     Config,
     EncoderConfig,
     EnvConfig,
-    FinetuneConfig,
     LearnerConfig,
-    LogConfig,
     MethodConfig,
     ReplayConfig,
-    RepresentationConfig,
-    default_piece,
     merge,
     registry,
     to_json,
@@ -160,21 +154,6 @@ def test_naming_another_piece_drops_the_values_of_the_first(other):
     assert not hasattr(config.method, "k")
 
 
-def test_what_was_set_while_the_piece_was_automatic_is_kept():
-    merged = merge({"learner": LearnerConfig("auto", n_step=4)}, {"learner": "ddpg"})
-    assert update(Config(), merged).learner.n_step == 4
-
-
-def test_a_whole_config_may_be_handed_over():
-    config = update(
-        Config(), {"env": EnvConfig("x", 3), "learner": SACConfig("sac", n_step=4), "env.frame_stack": 2}
-    )
-    assert config.env == EnvConfig("x", 3, frame_stack=2)
-    assert config.learner.n_step == 4
-    named = update(config, {"learner": SACConfig(n_step=6)})  # without a name: the piece that is there
-    assert named.learner == dataclasses.replace(config.learner, n_step=6)
-
-
 # --- wrong values -----------------------------------------------------------------------------------------
 
 
@@ -184,20 +163,13 @@ def test_a_whole_config_may_be_handed_over():
         ("steps", "many", "'many' cannot be used: expected a whole number"),
         ("steps", 1.5, "1.5 cannot be used: expected a whole number"),
         ("steps", True, "True cannot be used: expected a whole number"),
-        ("steps", float("inf"), "inf cannot be used: expected a whole number"),
-        ("steps", {"more": 3}, "{'more': 3} cannot be used: expected a whole number"),
         ("share_encoder", 1, "1 cannot be used: expected 'nothing' or 'stack' or 'all'"),
         ("learner.discount", "0.9", "'0.9' cannot be used: expected a number"),
-        ("learner.discount", True, "True cannot be used: expected a number"),
         ("log.wandb_project", 3, "3 cannot be used: expected str or None"),
         ("finetune.heads", "new", "'new' cannot be used: expected 'auto' or 'pretrained' or 'actor' or "),
-        ("intrinsic_scale", "d", "'d' cannot be used: expected a number or 'horizon' or None"),
-        ("env", 5, "5 cannot be used: expected EnvConfig"),
         ("learner", 5, "5 cannot be used: expected a name, a class or a mapping of values"),
-        ("learner", {"name": None}, "None cannot be used: expected a name, a class or a mapping"),
         ("learner.encoder.stack", "vgg", "'vgg' cannot be used: expected auto, "),
         ("learner.hidden_layers", 101, "101 cannot be used: expected "),  # dqn has another default for it
-        ("learner.discount_end", 1.0, "1.0 cannot be used: expected "),
         ("log.snapshot_steps", [100, 0], "0 cannot be used: expected "),
         ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit' cannot be used: expected "),
         ("log", {"eval_episodes": 0, "eval_every_steps": 10}, "0 cannot be used: expected 1 or more"),
@@ -226,51 +198,13 @@ def test_an_unknown_name_is_answered_with_a_near_one(changes, guess):
     assert guess in str(caught.value)
 
 
-POSITIVE = {
-    EnvConfig: ["num_envs", "frame_stack"],
-    EncoderConfig: ["width"],
-    MethodConfig: ["learning_rate"],
-    RepresentationConfig: ["learning_rate"],
-    LearnerConfig: ["batch_size", "n_step", "learning_rate", "adam_eps", "hidden_dim", "hidden_layers",
-                    "discount", "target_tau", "target_every_updates"],
-    ReplayConfig: ["capacity_steps"],
-    FinetuneConfig: ["learning_rate"],
-    LogConfig: ["log_every_steps", "checkpoint_every_steps", "keep_last"],
-    Config: ["updates_per_step"],
-}  # fmt: skip
-NOT_NEGATIVE = {
-    EncoderConfig: ["feature_dim", "hidden_dim", "spectral_norm_iterations"],
-    LearnerConfig: ["max_grad_norm"],
-    AugmentConfig: ["shift_pixels", "intensity_scale"],
-    FinetuneConfig: ["warmup_steps"],
-    LogConfig: ["eval_every_steps", "eval_episodes", "probe_every_steps", "eval_epsilon"],
-    Config: ["steps", "warmup_steps", "seed"],
-}
-
-
-@pytest.mark.parametrize("cls", {**POSITIVE, **NOT_NEGATIVE}, ids=lambda cls: cls.__name__)
-def test_values_that_are_too_small(cls):
-    for name in POSITIVE.get(cls, ()):
-        for value in (0, -1, float("nan")):
-            with pytest.raises(ConfigError, match=rf"^{name} = {value} cannot be used: expected "):
-                cls(**{name: value})
-    for name in NOT_NEGATIVE.get(cls, ()):
-        cls(**{name: 0})
-        with pytest.raises(ConfigError, match=f"^{name} = -1 cannot be used: expected "):
-            cls(**{name: -1})
-
-
 @pytest.mark.parametrize(
     ("field", "most", "too_much"),
     [
         ("env.num_envs", 8192, 8193),
         ("updates_per_step", 1024, 1024.5),
-        ("finetune.updates_per_step", 1024, 1025),
-        ("log.eval_episodes", 10_000, 10_001),
         ("log.snapshot_steps", [*range(1, 1001)], [*range(1, 1002)]),
         ("learner.discount", 0.9999, 1.0),
-        ("learner.target_tau", 1, 1.5),
-        ("log.eval_epsilon", 1, 1.5),
         ("seed", 2**31 - 1, 2**31),
     ],
 )
@@ -305,10 +239,3 @@ def test_every_field_of_every_config_has_its_docstring():
                 assert isinstance(words, str), f"{name}.{field.target.id} has no docstring under it"
                 assert words.strip(), f"{name}.{field.target.id} has an empty docstring under it"
                 assert field.value is not None, f"{name}.{field.target.id} has no default"
-
-
-def test_every_piece_starts_with_its_own_name():
-    for kind, name in EVERY_PIECE:
-        piece: Any = default_piece(kind, name)
-        assert piece.name == name
-        assert type(piece) is registry.find(kind, name).Config

@@ -80,13 +80,6 @@ def test_returns_are_of_unclipped_rewards_and_without_the_reset_step(ladders, mo
     assert result.returns == [1, 3, 15, 21]  # 1 + 2 + … + length
 
 
-def test_without_success_in_info_there_is_none(ladders):
-    result = evaluate_agent(make_agent(LINE), ladders(1, tells=False), episodes=2, seed=1)
-    assert result.successes is None
-    assert result.success_rate is None
-    assert "eval/success" not in result.metrics()
-
-
 def test_seeds_are_the_evaluations_own_and_random_numbers_are_left_alone(ladders):
     envs, agent = ladders(2), make_agent(LINE)
     torch.manual_seed(7)
@@ -105,21 +98,6 @@ def test_the_seed_decides_an_evaluation(tmp_path, method):
 
     assert play(1) == play(1) != play(2)
     assert isinstance(play(1), Evaluation)
-
-
-def test_deterministic_episodes_follow_the_greedy_policy(tmp_path, monkeypatch):
-    agent = voidrl.pretrain(Walk, steps=12, out=tmp_path / "run", config=tiny())
-    asked = []
-    act = type(agent.learner).act
-
-    def watched(self, obs, skill, *, deterministic):
-        asked.append(deterministic)
-        return act(self, obs, skill, deterministic=deterministic)
-
-    monkeypatch.setattr(type(agent.learner), "act", watched)
-    voidrl.evaluate(agent, episodes=1)
-    voidrl.evaluate(agent, episodes=1, deterministic=False)
-    assert asked == [True] * 6 + [False] * 6
 
 
 @pytest.mark.parametrize("spec", [LINE, EnvSpec((1,), False, 1, num_actions=0, raw_shape=(1,), **BOX)])
@@ -147,24 +125,6 @@ def test_epsilon_is_the_share_of_random_actions(spec):
         others = np.mean([not np.array_equal(action, greedy) for action in taken])
         expected = epsilon / 2 if spec.discrete else epsilon  # half of two random actions are the greedy one
         assert others == pytest.approx(expected, abs=0.08 if epsilon else 0)
-
-
-def test_epsilon_is_by_default_the_runs(tmp_path, monkeypatch):
-    seen = []
-
-    def watched(*args, epsilon, **options):
-        seen.append(epsilon)
-        return evaluate_agent(*args, epsilon=epsilon, **options)
-
-    monkeypatch.setattr("voidrl.api.evaluate_agent", watched)
-    monkeypatch.setattr("voidrl.training.evaluating.evaluate_agent", watched)
-    changes = tiny(log__eval_epsilon=0.25, log__eval_every_steps=6)
-    agent = voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=changes)
-    voidrl.evaluate(agent, episodes=1)
-    voidrl.evaluate(agent, episodes=1, epsilon=0.5)
-    assert seen == [0.25, 0.25, 0.5]
-    with pytest.raises(ConfigError, match=r"epsilon = 1\.5"):
-        voidrl.evaluate(agent, epsilon=1.5)
 
 
 def test_other_spaces_and_no_episodes_are_refused(tmp_path):

@@ -105,10 +105,3 @@ def test_a_search_continues_where_it_was_and_draws_something_new(run, tmp_path_f
         config = json.loads((folder / f"trial-{trial.number}" / "config.json").read_text())
         assert config["method"]["k"] == trial.params["method.k"]
         assert len(trial.intermediate_values) >= 3  # a pruner has something to compare
-
-
-def test_an_environment_takes_fewer_than_forty_lines():
-    text = (EXAMPLES / "own_environment.py").read_text()
-    environment = text[text.index("class Corridor") : text.index("if __name__")]
-    assert len(environment.splitlines()) < 20
-    assert len(text.splitlines()) < 45

@@ -63,7 +63,6 @@ def score(agent, replay, seed):
 @pytest.mark.parametrize(
     ("spec", "options"),
     [
-        *((PIXELS, {"method": small_method(name)}) for name in METHODS),
         *((CONTINUOUS, {"learner": "ddpg", "method": small_method(name)}) for name in METHODS),
         *((spec, options) for spec, options, _ in CASES.values()),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import needs_cuda
-from tiny_replays import Oracle, line, pixel_spec, steps_of, vector_spec
+from tiny_replays import Oracle, pixel_spec, vector_spec
 
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
@@ -22,24 +22,7 @@ from voidrl.types import EnvSpec
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def test_frames_are_stored_once_and_stay_bytes():
-    oracle = Oracle(2, 10, 4)
-    oracle.reset()
-    oracle.step()
-    replay = oracle.replay
-    assert replay.frames.shape == (replay.rows * 2, 1, 2, 2)
-    assert replay.frames.dtype == replay.latest().dtype == torch.uint8
-    batch = replay.batch(replay.sample(5), 3, 0.99)
-    assert batch.obs.shape == batch.next_obs.shape == (5, 4, 2, 2)
-    assert batch.obs.dtype == batch.next_obs.dtype == torch.uint8
-    assert batch.reward.dtype == batch.discount.dtype == batch.skill.dtype == torch.float32
-    assert batch.action.dtype == torch.int64
-    assert batch.skill.shape == (5, 0)
-    ((_, weights), *_) = steps_of(replay, replay.segment(replay.sample(5), 2, 0.99))
-    assert weights.dtype == torch.float32
-
-
-@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 10, 1), (4, 20, 3), (5, 100, 4)])
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(4, 20, 3)])
 def test_capacity_is_what_is_kept_in_the_long_run(num_envs, capacity, stack):
     oracle = Oracle(num_envs, capacity, stack, end=0.0)
     oracle.reset()
@@ -91,7 +74,7 @@ def test_frames_and_actions_may_be_tensors_in_any_layout(path, request):
         assert torch.equal(arrays.latest(), tensors.latest())
 
 
-@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3), (5, 40, 2)])
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(3, 12, 3)])
 def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, uploads):
     oracle = Oracle(num_envs, capacity, stack, skill_dim=2)
     with pytest.MonkeyPatch.context() as patch:
@@ -110,14 +93,6 @@ def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, up
     assert all(map(torch.equal, stored(again), stored(oracle.replay)))
 
 
-@pytest.mark.usefixtures("uploads")
-def test_an_upload_converts_what_an_environment_gives():
-    replay = line([1, 2, 4, 64, 8], {2: "terminated"})  # rewards are whole numbers
-    assert replay.batch(torch.tensor([0, 1, 2, 4]), 1, 0.5).reward.tolist() == [1, 2, 4, 8]
-    replay.reset(np.full((1, 1), 50))
-    assert replay.latest().tolist() == [[50]]
-
-
 @pytest.fixture
 def other_cpu(monkeypatch):
     """A device whose kernels read the main memory of `cpu`; everything on it is counted that waits for it."""
@@ -132,7 +107,7 @@ def other_cpu(monkeypatch):
     return torch.device("cpu", 0), waits
 
 
-@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3)])
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(3, 12, 3)])
 def test_frames_in_pinned_memory_are_what_others_are(num_envs, capacity, stack, other_cpu):
     device, waits = other_cpu
     oracle = Oracle(num_envs, capacity, stack, skill_dim=2, place=device, storage=CPU)
@@ -193,16 +168,6 @@ def test_a_replay_for_the_gpu_holds_what_one_in_main_memory_does(storage):
     assert [c[:2] for c in again.chunks()] == [c[:2] for c in there.replay.chunks()]
 
 
-def test_a_float64_environment_stays_float32():
-    replay = Replay(vector_spec(), 1, 5, 0, CPU, CPU)
-    replay.reset(np.zeros((1, 1)))
-    replay.add(
-        np.zeros((1, 2)), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), np.ones((1, 1)), torch.zeros(1, 0)
-    )
-    batch = replay.batch(replay.sample(3), 1, 0.9)
-    assert {t.dtype for t in batch} == {torch.float32}
-
-
 # --- checkpoints ------------------------------------------------------------------------------------------
 
 
@@ -217,7 +182,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 4 * 2 * slot_bytes(pixel_spec(), 0))  # 4 rows of 2
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5, 21, 100])
+@pytest.mark.parametrize("steps", [0, 5, 100])
 @pytest.mark.usefixtures("small_chunks")
 def test_a_loaded_replay_goes_on_as_the_saved_one(steps):
     oracle, again = Oracle(2, 30, 3), Replay(pixel_spec(3), 2, 30, 0, CPU, CPU)
@@ -270,25 +235,6 @@ def copied_part(make):
     return {k: v.clone() for k, v in make().items()}
 
 
-@pytest.mark.usefixtures("small_chunks")
-def test_runs_that_went_on_from_one_checkpoint_share_only_what_neither_changed():
-    oracle = Oracle(2, 34, 1, end=0.0)
-    oracle.reset()
-    for _ in range(4):  # rows 0 to 4: a whole chunk, and the beginning of another
-        oracle.step()
-    state, chunks = copied(oracle.replay)
-    tags = []
-    for _ in range(2):
-        again = Replay(pixel_spec(), 2, 34, 0, CPU, CPU)
-        again.load(state, iter(chunks))
-        oracle.step()
-        again.add(*oracle.last)
-        tags.append([tag for _, tag, _ in again.chunks()])
-    (first, second), (same, other) = tags
-    assert first == same
-    assert second != other
-
-
 def test_a_checksum_is_of_contents_and_lengths():
     tensors = [torch.arange(5), torch.zeros(3, 0), torch.ones(2, 2)]
     assert checksum(tensors) == checksum([t.clone() for t in tensors])
@@ -329,15 +275,6 @@ def test_auto_says_that_it_went_to_main_memory(monkeypatch):
     said.clear()
     make(ReplayConfig(1_000_000, device="cpu"), CUDA, said)
     assert said == [f"{frames}{pinning}"]
-
-
-def test_everything_but_the_frames_must_fit_on_the_device(monkeypatch):
-    slots = 1_000_000 + 8
-    memory(monkeypatch, cuda=slots * 25 * 10 // 9 + 100, cpu=2**40)
-    make(ReplayConfig(1_000_000), CUDA, [])
-    memory(monkeypatch, cuda=slots * 25 * 10 // 9 - 100, cpu=2**40)
-    with pytest.raises(ReplayMemoryError, match=r"0\.03 GiB free on cuda:0 and 1024\.00 GiB free on cpu"):
-        make(ReplayConfig(1_000_000), CUDA, [])
 
 
 def test_a_replay_that_fits_nowhere_names_what_would(monkeypatch):

@@ -26,19 +26,6 @@ def test_moments_that_forget_are_weighted_ones():
     torch.testing.assert_close(moments.std, variance.sqrt()[None])
 
 
-def test_a_batch_of_another_shape_is_refused():
-    numbers = RunningMoments()
-    numbers.update(torch.ones(4))
-    numbers.update(torch.ones(4, 1))
-    assert numbers.count.item() == 8
-    with pytest.raises(ConfigError, match=r"moments of shape \(1,\) cannot be updated with \(4, 3\)"):
-        numbers.update(torch.ones(4, 3))
-    with pytest.raises(ConfigError, match=r"shape \(3,\) cannot be updated with \(4, 1\)"):
-        RunningMoments((3,)).update(torch.ones(4, 1))
-    with pytest.raises(ConfigError, match="momentum = 1"):
-        RunningMoments(momentum=1.0)
-
-
 # Rewards
 
 
@@ -95,18 +82,6 @@ def test_each_reward_of_an_n_step_return_is_standardized_before_it_is_summed(n_s
     one = rewards_seen([1.0] * len(values), learner={"n_step": n_step})[2]
     torch.testing.assert_close(reward, 10 * (plain[2] - mean * one) / std)
     assert "intrinsic_mean" not in plain[3]
-
-
-def test_the_single_reward_of_n_steps_is_standardized_once():
-    values = [float(v) for v in range(17)]
-    options = {
-        "learner": {"n_step": 3, "intrinsic_n_step": "single"},
-        "intrinsic_normalization": "standardize",
-    }
-    agent, batch, reward, _ = rewards_seen(values, **options)
-    moments = agent.normalizer.moments
-    torch.testing.assert_close(reward, (batch.next_obs[:, 0] - moments.mean) / moments.std)
-    torch.testing.assert_close(reward.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
 
 
 def test_the_horizon_scales_values_to_single_rewards():

@@ -20,13 +20,10 @@ CASES = [
     ("simclr", "all", ("learner",), {"critic"}),
     ("simclr", "all", ("representation", "learner"), {"representation", "critic"}),
     ("simclr", "stack", (), {"representation"}),
-    ("simclr", "stack", ("learner",), {"critic"}),
     ("fixed", "nothing", (), set()),
     ("fixed", "all", (), set()),
     ("learner", "nothing", (), {"critic"}),
     ("spr", "nothing", (), {"representation", "critic"}),
-    ("spr", "nothing", ("representation",), {"representation"}),
-    ("curl", "nothing", (), {"representation", "critic"}),
     ("combined", "stack", ("representation", "learner"), {"representation", "critic"}),
 ]
 
@@ -82,16 +79,6 @@ def test_an_encoder_is_trained_by_its_declared_losses_alone(representation, shar
     assert stepped == ([frozenset(expected)] if expected else [])
 
 
-def test_the_stack_is_shared_and_the_trunks_are_not():
-    encoder = {"activation": "relu", "feature_dim": 7}
-    options = {"share_encoder": "stack", "representation__encoder": encoder}
-    agent = make_agent(PIXELS, learner__encoder={"activation": "relu", "feature_dim": 0}, **options)
-    f, acts = agent.representation.encoder, agent.learner.encoder
-    assert f.stack is acts.stack
-    assert f.feature_dim == 7
-    assert acts.feature_dim == f.stack(torch.zeros(1, *PIXELS.obs_shape)).numel()
-
-
 def test_two_losses_of_one_encoder_are_one_gradient():
     """The gradient is linear in the weight of the representation's loss."""
     grads = {}
@@ -104,15 +91,6 @@ def test_two_losses_of_one_encoder_are_one_gradient():
     once = grads[2.0] - grads[1.0]
     assert once.abs().max() > 0
     torch.testing.assert_close(grads[4.0] - grads[2.0], 2 * once, atol=1e-6, rtol=1e-3)
-
-
-def test_a_trunk_that_the_learner_does_not_share_is_trained_by_the_representation():
-    encoder = {"activation": "relu", "feature_dim": 7}
-    options = {"share_encoder": "stack", "encoder_trainers": ("learner",), "representation": "simclr"}
-    agent = make_agent(PIXELS, representation__encoder=encoder, learner__encoder=encoder, **options)
-    before = snapshot(parameters_of(agent.representation.encoder.trunk))
-    agent.update(fill_replay(PIXELS))
-    assert moved(before, parameters_of(agent.representation.encoder.trunk)) == set(before)
 
 
 def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
@@ -181,9 +159,7 @@ def test_what_cannot_work_is_refused_with_something_that_does(seen, options, sen
 # Learning rates of a fine-tuned agent
 
 
-@pytest.mark.parametrize(
-    ("spec", "learner"), [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")]
-)
+@pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac")])
 def test_parts_have_their_own_learning_rates(spec, learner):
     """Adam's first step is as large as its learning rate."""
     rates = {"learning_rate": 1e-3, "encoder_learning_rate": 1e-5, "first_layer_learning_rate": 1e-4}
