@@ -407,14 +407,3 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     (run / "metrics.jsonl").write_text(lines[0])
     assert headline_measure(read()[1], "task") is None
     assert _last_score(run, "finetune") is None
-
-
-def test_tuning_does_not_judge_a_trial_by_its_zero_shot_agent(tmp_path, source, scores):
-    from types import SimpleNamespace
-
-    from voidrl.experiments.tune import _values
-
-    scores |= {0: 3, 10: 5}
-    agent = voidrl.finetune(source, Walk, steps=12, out=tmp_path / "run", config={"log.eval_every_steps": 10})
-    found = _values(SimpleNamespace(config=agent.config), "eval/return", tmp_path / "run")
-    assert found == [(10, 5.0), (12, 0.0)]

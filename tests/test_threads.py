@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +16,9 @@ import voidrl
 from voidrl.agent.cost import encoder_flop, update_gflop
 from voidrl.config import EncoderConfig
 from voidrl.replay import Replay
+from voidrl.system import machine as cores_of
 from voidrl.system import threads
+from voidrl.system.machine import CORES, claim_cores, whole_cores
 from voidrl.training import build
 from voidrl.training.layers import layers_for
 
@@ -31,22 +36,22 @@ def machine(monkeypatch):
     """A machine of eight cores on which nothing else runs."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "whole_cores", lambda: 8)
-    monkeypatch.setattr(threads, "free_cores", lambda: 8)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
     return monkeypatch
 
 
-PICKED = {  # threads allowed by torch, GFLOP of an update, more arguments, OMP_NUM_THREADS, free cores
+PICKED = {  # threads allowed by torch, GFLOP of an update, more arguments, OMP_NUM_THREADS, share of cores
     "small networks": ((8, 0.1, {}, None, 8), 1, ["networks are small", "cpu_threads or OMP_NUM_THREADS"]),
     "by size": ((8, 6.5, {}, None, 8), 3, ["by the size of the networks"]),
     "all": ((8, 99.0, {}, None, 8), 8, ["all that there are"]),
-    "none is free": ((8, 99.0, {}, None, 0), 1, [""]),
-    "some are left to others": ((8, 99.0, {}, None, 5), 5, ["other processes"]),
+    "other runs have the rest": ((8, 99.0, {}, None, 5), 5, ["5 CPU threads of 5"]),
     "torch.set_num_threads(2)": ((2, 99.0, {}, None, 8), 2, [""]),
     "nothing to choose": ((1, 99.0, {}, None, 8), 1, []),
     "the caller's": ((6, 0.1, {}, "6", 8), 6, []),
     "fixed": ((8, 0.1, {"fixed": 3}, None, 8), 3, []),
     "fixed wins": ((1, 0.1, {"fixed": 3}, "1", 8), 3, []),
     "fixed beyond": ((8, 0.1, {"fixed": 64}, None, 8), 8, ["cpu_threads = 64 is more than the cores"]),
+    "resumed beside others": ((8, 0.1, {"before": 4}, None, 2), 4, []),
     "resumed": ((8, 0.1, {"before": 4}, None, 8), 4, []),
     "resumed beyond": ((8, 0.1, {"before": 16}, None, 8), 8, ["until now the run had 16", "rounding"]),
     "resumed, and the caller's": ((2, 0.1, {"before": 4}, "2", 8), 2, ["until now the run had 4"]),
@@ -55,8 +60,8 @@ PICKED = {  # threads allowed by torch, GFLOP of an update, more arguments, OMP_
 
 @pytest.mark.parametrize("case", PICKED)
 def test_the_number_of_threads_and_why(machine, case):
-    (allowed, gflop, more, variable, free), expected, parts = PICKED[case]
-    machine.setattr(threads, "free_cores", lambda: free)
+    (allowed, gflop, more, variable, share), expected, parts = PICKED[case]
+    machine.setattr(threads, "whole_cores", lambda: share)
     if variable:
         machine.setenv("OMP_NUM_THREADS", variable)
     number, sentence = threads.pick_threads(allowed, gflop, **more)
@@ -78,43 +83,70 @@ def test_the_callers_number_comes_back_also_after_an_error(machine):
     assert torch.get_num_threads() == mine
 
 
-def test_a_gpu_changes_nothing(machine):
-    with threads.cpu_threads(torch.device("cuda"), 0.1, fixed=5):
-        assert torch.get_num_threads() == 1
+def test_on_a_gpu_torch_has_the_share_of_this_process(machine):
+    torch.set_num_threads(4)
+    try:
+        machine.setattr(threads, "whole_cores", lambda: 2)
+        with threads.cpu_threads(torch.device("cuda"), 0.1, fixed=5):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(1)
 
 
-def test_free_cores_are_those_that_nobody_else_uses(tmp_path, monkeypatch):
-    """Of 400 ticks of four cores within a second, others worked 250."""
-    ticks = iter([(1000, 9000), (1250, 9150)])
-    (tmp_path / "proc").mkdir()
-
-    def at_next_look(root):
-        busy, _ = next(ticks)
-        return busy / 100
-
-    clock = iter([0.0, 1.0])
-    monkeypatch.setattr(threads, "_busy_seconds", at_next_look)
-    monkeypatch.setattr(threads.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(threads.time, "process_time", lambda: 0.0)
-    monkeypatch.setattr(threads, "whole_cores", lambda: 4)
-    monkeypatch.setattr(threads, "cores", lambda: type("Cores", (), {"total": 4})())
-    assert threads.free_cores(tmp_path, seconds=0) == 2  # 4 − 2.5, rounded
+# The share of a process
 
 
-def test_the_kernels_counters_are_read(tmp_path, monkeypatch):
-    assert threads._busy_seconds(tmp_path) is None  # no such file, as on macOS
-    monkeypatch.setattr(threads.os, "sysconf", lambda name: 100)
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/stat").write_text("cpu  100 20 30 1000 50 0 5 0 7 0\ncpu0 1 1 1 1\n")
-    assert threads._busy_seconds(tmp_path) == pytest.approx(1.55)  # all but idle and waiting for a disk
-    (tmp_path / "proc/stat").unlink()
-    monkeypatch.setattr(threads, "whole_cores", lambda: 6)
-    assert threads.free_cores(tmp_path) == 6
+@pytest.fixture
+def shared(monkeypatch, tmp_path):
+    """A machine of 16 cores with nobody else on it."""
+    for name in (CORES, "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cores_of, "usable_cores", lambda: 16)
+    monkeypatch.setattr(cores_of.tempfile, "tempdir", str(tmp_path))
+    return monkeypatch
+
+
+def test_commands_on_one_machine_divide_it(shared, tmp_path):
+    code = "from voidrl.system.machine import claim_cores\nwith claim_cores(3): print(1, flush=True); input()"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    assert whole_cores() == 16
+    with claim_cores():
+        assert (whole_cores(), whole_cores(2)) == (16, 8)  # its own claim does not count against it
+    with subprocess.Popen(command, env=environment, **pipes) as other:
+        other.stdout.readline()
+        assert (whole_cores(), whole_cores(3)) == (4, 2)
+        other.kill()  # without a word
+        other.wait()
+        assert whole_cores() == 16
+    with subprocess.Popen(command, env={**environment, CORES: "2"}, **pipes) as cell:
+        cell.stdout.readline()
+        assert whole_cores() == 16  # its experiment has claimed them
+        cell.communicate(b"\n")
+    assert not [*tmp_path.glob("voidrl-cores-*/*")]
+
+
+@pytest.mark.parametrize(
+    ("variables", "cores", "of_two"),
+    [
+        ({CORES: "6"}, 6, 3),
+        ({"SLURM_CPUS_PER_TASK": "4"}, 4, 2),
+        ({CORES: "2", "SLURM_CPUS_PER_TASK": "4"}, 2, 1),
+        ({CORES: "99"}, 16, 8),
+    ],
+)
+def test_the_share_that_a_process_is_given(shared, variables, cores, of_two):
+    for name, value in variables.items():
+        shared.setenv(name, value)
+    assert (whole_cores(), whole_cores(2), whole_cores(40)) == (cores, of_two, 1)
 
 
 def test_a_run_uses_its_number_and_leaves_the_callers(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "whole_cores", lambda: 2)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
     torch.set_num_threads(2)
     try:
         run = voidrl.pretrain("CartPole-v1", steps=40, out=tmp_path / "run", config=TINY).origin

@@ -25,6 +25,7 @@ from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
 from voidrl.sharing.loading import load, open_run
 from voidrl.system.files import user_path
+from voidrl.system.machine import claim_cores
 from voidrl.system.terminal.foreign import log_hidden_warnings, quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
@@ -272,7 +273,10 @@ def evaluate(
         num_envs = build.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     place = str(agent.device)
-    with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
+    with (
+        claim_cores(),
+        closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs,
+    ):
         build.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
         result = evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon

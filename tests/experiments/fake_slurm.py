@@ -1,4 +1,4 @@
-"""A SLURM of one machine for tests: sbatch, srun, scancel, scontrol and sacct as small programs.
+"""A SLURM of one machine for tests: sbatch, srun, scontrol and sacct as small programs.
 
 State is a file `STATE/ID` for each task. A process per task runs the batch script, again if it was requeued.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
+from itertools import pairwise
 from pathlib import Path
 
-COMMANDS = ("sbatch", "srun", "scancel", "scontrol", "sacct")
+COMMANDS = ("sbatch", "srun", "scontrol", "sacct")
 
 
 def install(folder: Path) -> Path:
@@ -67,10 +66,9 @@ def sbatch(words: list[str]) -> None:
     copy = Path(STATE) / f"{number}.sh"
     copy.write_text(script)
     array = re.search(r"^#SBATCH --array=0-(\d+)", script, re.MULTILINE)
-    name = re.search(r"^#SBATCH --job-name=(.*)$", script, re.MULTILINE)[1]
     ids = [f"{number}_{i}" for i in range(int(array[1]) + 1)] if array else [number]
     for task in ids:
-        write(task, state="PENDING", name=name)
+        write(task, state="PENDING")
     for task in ids:
         if os.fork() == 0:
             os.setsid()
@@ -79,8 +77,6 @@ def sbatch(words: list[str]) -> None:
                 os.dup2(null, descriptor)
             run(task, copy)
             os._exit(0)
-    if Path(STATE, "late").exists():
-        sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     print(f"Submitted batch job {number}")
 
 
@@ -89,8 +85,6 @@ def run(task: str, script: Path) -> None:
     env = {**os.environ, "SLURM_JOB_ID": number}
     if index:
         env |= {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": index}
-    while Path(STATE, "hold").exists():
-        time.sleep(0.05)
     while read(task)["state"] == "PENDING":
         with subprocess.Popen(["bash", str(script)], env=env, start_new_session=True) as process:
             write(task, state="RUNNING", pid=process.pid, pgid=os.getpgid(process.pid))
@@ -116,27 +110,6 @@ def srun(words: list[str]) -> None:
     os.execvp(words[0], words)
 
 
-def scancel(words: list[str]) -> None:
-    if Path(STATE, "no_scancel").exists():
-        sys.exit("scancel: error: Unable to contact slurm controller (connect failure)")
-    options = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
-    wanted = [word for word in words if not word.startswith("--")]
-    for task in tasks():
-        now = read(task)
-        matches = task in wanted or task.partition("_")[0] in wanted or now["name"] == options.get("name")
-        if not matches or now["state"] not in ("PENDING", "RUNNING", "SUSPENDED"):
-            continue
-        if options.get("state", now["state"]) != now["state"]:
-            continue
-        if now["state"] == "PENDING" or "pid" not in now:
-            write(task, state="CANCELLED by 0")
-        elif "signal" in options:
-            send(task, signal.Signals[f"SIG{options['signal']}"])
-        else:
-            write(task, state="CANCELLED by 0")
-            send(task, signal.SIGTERM)
-
-
 def send(task: str, number: int) -> None:
     """To the processes of the step, as SLURM does, but not to the batch shell."""
     script = int(read(task)["pid"])
@@ -152,15 +125,11 @@ def send(task: str, number: int) -> None:
 def scontrol(words: list[str]) -> None:
     action, task = words
     assert action == "requeue"
-    if Path(STATE, "no_requeue").exists():
-        sys.exit("scontrol: error: requeue is not allowed")
     write(task, state="REQUEUED")
 
 
 def sacct(words: list[str]) -> None:
-    if Path(STATE, "no_sacct").exists():
-        sys.exit("sacct: error: Slurm accounting storage is disabled")
-    wanted = words[words.index("-j") + 1].split(",")
+    wanted = [word for before, word in pairwise(words) if before == "-j"]
     print("JobID|State|NodeList")
     for task in tasks():
         if task.partition("_")[0] in wanted:

@@ -172,14 +172,3 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
     assert cli.main(words(tmp_path)) == 0
     assert files(tmp_path) == there
     assert "fine-tuned from APT" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_sigterm_stops_with_checkpoints_and_says_how_to_resume(tmp_path):
-    parent = Parent(tmp_path)
-    wait("APT", lambda: reached(tmp_path / "maze/apt/seed2") > 60)
-    parent.process.terminate()
-    code, said = parent.end()
-    assert code == 75
-    assert "run the same command again: voidrl experiment demo --jobs 2" in said
-    assert checkpoint.list_steps(tmp_path / "maze/apt/seed2/checkpoints")[-1] > 60

@@ -60,7 +60,7 @@ class Worker(Executor):
     def __init__(self, plan, stop_after=10**9):
         self.plan, self.started, self.stop_after, self.ended = plan, [], stop_after, {}
 
-    def has_room(self, cell):
+    def has_room(self):
         return len(self.ended) < 3
 
     def submit(self, job):

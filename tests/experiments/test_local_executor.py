@@ -15,14 +15,13 @@ from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
 from voidrl.experiments import executors, run
 from voidrl.experiments.board import Board
-from voidrl.experiments.executors import devices, local, mps
-from voidrl.experiments.executors.devices import Gpu, Placement, read_gpus
+from voidrl.experiments.executors import base, local, mps
+from voidrl.experiments.executors.devices import Gpu, read_gpus
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import CellState
-
-GB = 10**9
+from voidrl.system import machine
 
 
 def executable(folder, name, text):
@@ -57,12 +56,10 @@ def on_path(tmp_path, monkeypatch):
         (["--mps", "on", "--device", "cpu"], "--mps on cannot be used: runs are on the CPU"),
         (["--on", "rya"], "unknown executor 'rya'; did you mean 'ray'?"),
         (["--on", "slurm", "--jobs", "2"], "--jobs cannot be used with --on slurm: it belongs to --on local"),
-        (["--stop"], "--stop cannot be used with --on local: its runs end with their command"),
-        (["--stop", "--dry-run"], "--dry-run and --stop exclude each other: leave out one of them"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(words, sentence, tmp_path, capsys, on_path):
-    on_path("nvidia-smi", "printf '0, GPU-a, 100, 200\\n1, GPU-b, 100, 200\\n'")
+    on_path("nvidia-smi", "printf '0, GPU-a\\n1, GPU-b\\n'")
     out = tmp_path / "out"
     assert cli.main(["experiment", "demo", "--out", str(out), *words]) == 2
     assert sentence in capsys.readouterr().err
@@ -89,91 +86,15 @@ def test_options_of_executors_are_read_without_torch_and_extras():
 
 
 def test_gpus_are_numbered_as_cuda_numbers_them(on_path, monkeypatch):
-    on_path("nvidia-smi", "printf '0, GPU-aa, 7, 9\\n1, GPU-bb, 8, 9\\n2, GPU-cc, 9, 9\\n'")
+    on_path("nvidia-smi", "printf '0, GPU-aa\\n1, GPU-bb\\n2, GPU-cc\\n'")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [gpu.uuid for gpu in read_gpus()] == ["GPU-aa", "GPU-bb", "GPU-cc"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-a,9,1")
-    found = read_gpus()
-    assert [(gpu.number, gpu.uuid) for gpu in found] == [(0, "GPU-cc"), (1, "GPU-aa")]
-    assert (found[1].free, found[1].total) == (7 * devices.MIB, 9 * devices.MIB)
+    assert read_gpus() == [Gpu(0, "GPU-cc"), Gpu(1, "GPU-aa")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert read_gpus() == []
     on_path("nvidia-smi", "echo no driver; exit 9")
     assert read_gpus() == []
-
-
-class Machine:
-    """GPUs of 80 GB, what each cell on them takes, and what others take."""
-
-    def __init__(self, count, need=0):
-        self.others, self.need, self.cells = [0] * count, need * GB, {}
-
-    def read(self):
-        used = [*self.cells.values()]
-        taken = [others * GB + used.count(i) * self.need for i, others in enumerate(self.others)]
-        return [Gpu(i, f"GPU-{i}", 80 * GB - each, 80 * GB) for i, each in enumerate(taken)]
-
-    def placement(self, jobs):
-        placed = Placement(self.read(), jobs, self.need, self.read)
-        self.cells = placed.cells
-        return placed
-
-
-def place(placement, *cells):
-    found = []
-    for cell in cells:
-        number = placement.choose()
-        found.append(number)
-        if number is not None:
-            placement.cells[cell] = number
-    return found
-
-
-def test_cells_are_spread_and_go_where_most_memory_is_free():
-    assert place(Machine(3).placement(2), *"abcdefg") == [0, 1, 2, 0, 1, 2, None]
-    machine = Machine(3)
-    machine.others = [50, 0, 25]
-    # 30, 80 and 55 GB are free, and what cells take is not known before one has ended.
-    assert place(machine.placement(4), *"abcd") == [1, 2, 1, 0]
-    machine = Machine(3, need=10)
-    machine.others = [50, 0, 25]
-    placement = machine.placement(4)
-    # It is known now: 10 each, so that three fit on GPU 1 before it has less than GPU 2.
-    assert place(placement, *"abcd") == [1, 1, 1, 2]
-    assert place(placement, *"efgh") == [1, 2, 2, 0]
-    del placement.cells["b"]
-    assert place(placement, "i") == [1]
-
-
-def test_a_cell_waits_until_as_much_is_free_as_others_took():
-    machine = Machine(1, need=30)
-    placement = machine.placement(8)
-    assert place(placement, "a", "b", "c") == [0, 0, None]  # two of 30 GB are in 80 GB
-    del placement.cells["a"]
-    assert place(placement, "c") == [0]
-
-
-def test_memory_that_a_new_cell_has_not_taken_yet_is_reserved():
-    machine = Machine(2, need=30)
-    placement = machine.placement(8)
-    machine.need = 0  # cells are only starting
-    assert place(placement, *"abcdef") == [0, 1, 0, 1, None, None]
-
-
-def test_waiting_for_memory_of_others_is_explained_once_nothing_runs():
-    machine = Machine(1, need=30)
-    placement = machine.placement(2)
-    assert place(placement, "a") == [0]
-    machine.others = [40]
-    assert placement.choose() is None
-    assert placement.shortage() == ""  # one still runs
-    del placement.cells["a"]
-    assert placement.choose() == 0  # 40 GB are free
-    machine.others = [60]
-    assert placement.choose() is None
-    assert "took 30.0 GB, and at most 20.0 GB are free on GPU 0" in placement.shortage()
-    machine.others = [0]
-    assert placement.choose() == 0
 
 
 # Processes
@@ -190,12 +111,12 @@ def recorder(tmp_path, monkeypatch):
     """Cells whose processes write down their job and environment, and are done."""
     code = (
         "import json, os, sys; job = json.loads(sys.stdin.readline());"
-        "names = ('CUDA_VISIBLE_DEVICES', 'CUDA_MPS_PIPE_DIRECTORY');"
+        "names = ('CUDA_VISIBLE_DEVICES', 'CUDA_MPS_PIPE_DIRECTORY', 'VOIDRL_CORES');"
         "seen = {name: os.environ.get(name) for name in names};"
         f"path = {str(tmp_path)!r} + '/' + job['cell'].replace('/', '-') + '.json';"
-        "open(path, 'w').write(json.dumps([seen, job['config']['device'], job['threads']]))"
+        "open(path, 'w').write(json.dumps([seen, job['config']['device']]))"
     )
-    monkeypatch.setattr(local, "cell_command", lambda: [sys.executable, "-S", "-c", code])
+    monkeypatch.setattr(base, "cell_command", lambda: [sys.executable, "-S", "-c", code])
     monkeypatch.setattr(run, "update_record", lambda plan: None)
 
     def state_of(cell, folder):
@@ -218,24 +139,23 @@ def work(plan, executor):
     return shown.getvalue()
 
 
-def test_each_process_sees_its_own_gpu_alone(plan, recorder, monkeypatch):
-    monkeypatch.setattr(devices, "read_gpus", list)
-    gpus = [Gpu(1, "GPU-b", 80 * GB, 80 * GB), Gpu(3, "GPU-d", 70 * GB, 80 * GB)]
-    executor = local.Local(local.Options(devices="1,3"), device="cuda", gpus=gpus)
-    monkeypatch.setattr(executor._placement, "_read", lambda: gpus)
-    shown = work(plan, executor)
+def test_each_process_sees_its_own_gpu_alone(plan, recorder):
+    gpus = [Gpu(1, "GPU-b"), Gpu(3, "GPU-d")]
+    shown = work(plan, local.Local(local.Options(devices="1,3"), device="cuda", gpus=gpus))
     assert "maze/random/seed2: pretrain, 16000 steps on cuda:1" in shown
     assert "maze/apt/seed2: pretrain, 16000 steps on cuda:3" in shown
     first, second = recorder()
-    assert (first[0]["CUDA_VISIBLE_DEVICES"], first[1], first[2]) == ("GPU-b", "cuda", 1)
+    assert (first[0]["CUDA_VISIBLE_DEVICES"], first[1]) == ("GPU-b", "cuda")
     assert (second[0]["CUDA_VISIBLE_DEVICES"], second[1]) == ("GPU-d", "cuda")
 
 
-def test_devices_cpu_is_the_cpu(plan, recorder):
-    executor = local.make(plan, local.Options(jobs=2, devices="cpu"))
-    work(plan, executor)
-    for seen, device, threads in recorder():
-        assert (device, threads) == ("cpu", 1)
+@pytest.mark.parametrize(("jobs", "cores"), [(1, "8"), (2, "4"), (5, "4")])  # there are two runs
+def test_runs_divide_the_cores(plan, recorder, monkeypatch, jobs, cores):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    work(plan, local.make(plan, local.Options(jobs=jobs, devices="cpu")))
+    for seen, device in recorder():
+        assert device == "cpu"
+        assert seen["VOIDRL_CORES"] == cores
         assert seen["CUDA_MPS_PIPE_DIRECTORY"] is None
 
 
@@ -268,17 +188,13 @@ def sharing(mode="auto", **how):
     return local.Local(local.Options(jobs=2, mps=mode), shares_gpus=True, **how)
 
 
-def test_a_daemon_serves_the_runs_of_one_command_and_ends_with_it(
-    plan, recorder, on_path, calls, monkeypatch
-):
+def test_a_daemon_serves_the_runs_of_one_command_and_ends_with_it(plan, recorder, on_path, calls):
     on_path(mps.DAEMON, DAEMON)
-    gpus = [Gpu(0, "GPU-a", 80 * GB, 80 * GB), Gpu(1, "GPU-b", 80 * GB, 80 * GB)]
-    executor = sharing(device="cuda", gpus=gpus)
-    monkeypatch.setattr(executor._placement, "_read", lambda: gpus)
+    executor = sharing(device="cuda", gpus=[Gpu(0, "GPU-a"), Gpu(1, "GPU-b")])
     assert "note" not in work(plan, executor)
     [(start, pipe, served), (end, same, _)] = calls()
     assert (start, end, same, served) == ("-d", "quit", pipe, "GPU-a,GPU-b")
-    assert {seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _, _ in recorder()} == {pipe}
+    assert {seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _ in recorder()} == {pipe}
     assert not Path(pipe).parent.exists()
 
 
@@ -295,7 +211,7 @@ def test_runs_go_on_without_a_daemon_that_does_not_work(how, plan, recorder, on_
     shown = work(plan, sharing())
     note = f"note: runs share a GPU without CUDA's multi-process service: {reason}"
     assert " ".join(shown.split()).count(note) == 1
-    assert [seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _, _ in recorder()] == [None, None]
+    assert [seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _ in recorder()] == [None, None]
     if how == "broken":
         assert [call[0] for call in calls()] == ["-d", "quit"]  # nothing is left of it
     with pytest.raises(ConfigError, match=f"--mps on cannot be used: {reason}"), sharing("on"):

@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
 from done_cells import write_status
-from tiny_runs import MAZE, tiny
 
-from voidrl import api
+from voidrl.cli import main as cli
 from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments import planner as planning
@@ -20,12 +18,10 @@ from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.grid_table import grids_of
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.prune import PruneOnRequest, prune_path, request_prune
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
 from voidrl.runs.checkpoint import write_json_atomic
-from voidrl.runs.experiment_record import read_experiment_record
-from voidrl.runs.status import is_pruned
+from voidrl.runs.status import PRUNING, is_pruned
 
 optuna = pytest.importorskip("optuna", reason="tuning needs optuna")
 FILE = """
@@ -43,22 +39,6 @@ sampler = "random"
 phases = ["pretrain"]
 evaluation = false
 """
-SHARED = """
-preset = "maze-demo"
-measures = ["episode/return"]
-tasks = [{ name = "maze", env = "voidrl/PixelMaze-v0?size=5" }]
-[pretrain]
-steps = 800
-[finetune]
-steps = 800
-[grid]
-"finetune.learning_rate" = { from = 1e-5, to = 1e-1, count = 5, log = true }
-[tune]
-sampler = "random"
-metric = "coverage/cells"
-[methods.apt]
-evaluation = false
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -69,14 +49,14 @@ def at_once(monkeypatch):
 
 
 class Pretend(Executor):
-    """Cells that write metrics of a known height, a row with every poll, and obey a request to end."""
+    """Cells that write metrics of a known height, a row with every poll, and report them to their trial."""
 
     def __init__(self, root, height, jobs=2, failures=0, stops_after=None):
         self.root, self.height, self.jobs = root, height, jobs
         self.failures, self.stops_after = failures, stops_after
         self.jobs_left, self.submitted, self.polls, self.most = {}, [], 0, 0
 
-    def has_room(self, cell):
+    def has_room(self):
         return len(self.jobs_left) < self.jobs
 
     def submit(self, job):
@@ -108,10 +88,14 @@ class Pretend(Executor):
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, "coverage/cells": value}) + "\n")
         self.jobs_left[cell] = (job, step)
-        if prune_path(self.root, cell).exists():
-            write_status(folder, "stopped", callback=PruneOnRequest.__name__, checkpoint=step, steps=step)
-            del self.jobs_left[cell]
-            return Ended(PRUNED)
+        if "trial" in job:
+            assert job["trial"]["metric"] == "coverage/cells"
+            trial = study.open_trial(self.root, job["trial"]["study"], job["trial"]["id"])
+            trial.report(value, step)
+            if step < total and trial.should_prune():
+                write_status(folder, "stopped", callback=PRUNING, checkpoint=step, steps=step)
+                del self.jobs_left[cell]
+                return Ended(PRUNED)
         if step >= total:
             write_status(folder, "done", checkpoint=step, steps=step)
             del self.jobs_left[cell]
@@ -177,7 +161,7 @@ def test_all_trials_are_run_as_cells_and_the_same_command_adds_none(tuned):
     assert states(more) == ["COMPLETE"] * 4
 
 
-def test_trials_that_fall_behind_are_asked_to_end_and_shown_as_pruned(tuned, capsys):
+def test_trials_that_fall_behind_end_early_and_are_shown_as_pruned(tuned, capsys):
     tuner, executor, outcome = tuned(8, height=lambda rate: 100.0 if rate > 1e-3 else 1.0)
     assert outcome.ok
     pruned_trials = [trial for trial in tuner.studies["apt"].trials if trial.state.name == "PRUNED"]
@@ -245,41 +229,25 @@ def test_another_grid_or_a_metric_that_is_not_measured_is_refused(tuned):
         tuned(2, text=FILE.replace('"coverage/cells"', '"return"'))
 
 
-def test_seeds_of_a_trial_make_one_curve_and_one_value(tuned):
-    tuner, executor, _ = tuned(2, text=f"seeds = [1, 2]\n{FILE}", jobs=1)
-    assert len(executor.submitted) == 4
-    trial = tuner.studies["apt"].trials[0]
-    assert trial.value == 100.0
-    values = trial.intermediate_values
-    assert values[400] == pytest.approx(50.0)  # the first seed, half-way
-    assert values[800 + 400] == pytest.approx((100 + 50) / 2)  # its end, and the second seed half-way
+def test_seeds_of_a_trial_make_one_value_and_are_not_pruned(tuned, capsys):
+    text = f"seeds = [1, 2]\n{FILE}"
+    tuner, executor, _ = tuned(6, text=text, height=lambda rate: 100.0 if rate > 1e-3 else 1.0, jobs=1)
+    assert len(executor.submitted) == 2 * len({trial.cells[0].folder for trial in tuner.ended})
+    assert {*states(tuner)} == {"COMPLETE"}
+    assert {trial.value for trial in tuner.studies["apt"].trials} == {100.0, 1.0}
+    assert capsys.readouterr().err.count("no trial is pruned, as each has 2 runs") == 1
 
 
 def test_the_space_is_that_of_the_grid():
     from voidrl.experiments.grid import Axis
 
-    assert study._distribution(Axis("a", (1, 3, 5))) == optuna.distributions.IntDistribution(1, 5, step=2)
-    assert study._distribution(Axis("a", (3, 6, 12))) == optuna.distributions.CategoricalDistribution(
-        (3, 6, 12)
-    )
+    values = optuna.distributions.CategoricalDistribution((3, 6, 12))
+    assert study._distribution(Axis("a", (3, 6, 12))) == values
     rate = Axis("a", low=1e-4, high=1e-2, count=3, log=True)
     assert study._distribution(rate) == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
     assert study._value(rate, 0.00123456) == 0.001235
     lists = Axis("a", ((1, 2), (3,)))
     assert study._value(lists, 1) == (3,)
-
-
-def test_a_run_ends_with_a_checkpoint_when_asked_and_resumes_when_wanted(tmp_path):
-    root, cell = tmp_path, "maze/k=3/seed1"
-    request_prune(root, cell)
-    config = tiny(updates_per_step=0.2, log__log_every_steps=20)
-    callbacks = [PruneOnRequest(root, cell)]
-    api.pretrain(MAZE, "random", steps=80, config=config, out=root / cell, callbacks=callbacks)
-    assert is_pruned(root / cell)
-    assert (root / cell / "checkpoints").is_dir()
-    prune_path(root, cell).unlink()
-    api.resume(root / cell, callbacks=callbacks)
-    assert not is_pruned(root / cell)
 
 
 def test_nothing_is_written_of_a_study_before_the_executor_is_there(tmp_path):
@@ -293,77 +261,42 @@ def test_nothing_is_written_of_a_study_before_the_executor_is_there(tmp_path):
     tuner.close()
 
 
-def test_a_pruned_run_that_a_killed_command_left_in_a_cluster_is_asked_to_end(tuned, monkeypatch):
-    tuner, _, _ = tuned(8, height=lambda rate: 100.0 if rate > 1e-3 else 1.0)
-    folder = min(tuner.pruned)
-    prune_path(tuner.plan.out, folder).unlink()
-
-    def attach(self, cells):
-        self.jobs_left[folder] = ({"config": {"steps": 800, "learner": {"learning_rate": 1e-5}}}, 300)
-        return {folder}
-
-    monkeypatch.setattr(Pretend, "attach", attach)
-    _, executor, outcome = tuned(8)
+def test_a_run_that_was_pruned_while_its_command_was_killed_is_not_resumed(tuned, tmp_path):
+    with pytest.raises(RunInterrupted):
+        tuned(1, stops_after=3)
+    [status] = (tmp_path / "out").rglob("config.json")
+    write_status(status.parent, "stopped", callback=PRUNING, checkpoint=200, steps=200)
+    tuner, executor, outcome = tuned(1)
     assert outcome.ok
-    assert executor.submitted == []
-    assert is_pruned(tuner.plan.out / folder)
+    assert (states(tuner), executor.submitted) == (["PRUNED"], [])
 
 
-def test_the_record_has_every_trial_at_once_and_none_that_was_pruned_unstarted(tuned):
-    text = f"seeds = [1, 2]\n{FILE}"
-    tuner, executor, _ = tuned(8, text=text, height=lambda rate: 100.0 if rate > 1e-3 else 1.0, jobs=1)
-    assert tuner.pruned
-    record = read_experiment_record(tuner.plan.out)
-    assert {cell.folder for cell in record.cells} == {cell for cell, _ in executor.submitted}
-    assert {*executor.submitted} < {(cell.folder, 0) for trial in tuner.ended for cell in trial.cells}
+@pytest.mark.slow
+def test_a_run_reports_to_its_trial(tmp_path, capsys):
+    path = tmp_path / "search.toml"
+    path.write_text(FILE)
+    words = ["--tune", "2", "--device", "cpu", "--no-report", "--out", str(tmp_path / "out")]
+    assert cli.main(["experiment", str(path), *words]) == 0
+    storage = study._storage(tmp_path / "out" / study.FILE_NAME)
+    for trial in optuna.load_study(study_name="apt", storage=storage).trials:
+        assert [*trial.intermediate_values] == [*range(100, 900, 100)]
+        assert trial.value == trial.intermediate_values[800]
 
 
-def test_a_pretraining_that_was_pruned_is_wanted_again_by_another_point(tuned):
-    tuner, _, _ = tuned(1, text=SHARED)
-    [pretraining, _] = tuner.ended[0].cells
-    tuner.pruned.add(pretraining.folder)
-    tuner.number, tuner._lock = 2, tuner._take_lock()
-    new = tuner.ask("apt")
-    assert pretraining in new
-    assert pretraining.folder not in tuner.pruned
-    tuner.close()
-
-
-def test_what_is_logged_between_the_last_look_and_the_end_is_reported(tuned, monkeypatch):
-    monkeypatch.setattr(tune, "LOOK_SECONDS", 0.5)
-    tuner, _, _ = tuned(1)
-    assert [*tuner.studies["apt"].trials[0].intermediate_values] == [*range(100, 900, 100)]
-
-
-def test_the_curve_of_a_trial_is_in_the_unit_of_its_measure(tmp_path):
-    """Two seeds on Atari: 600 points of the game are no part of a mean of human-normalized scores."""
+def test_the_column_that_shows_a_measure_during_training(tmp_path):
+    """In its unit: the points of a game say nothing about human-normalized scores."""
     path = tmp_path / "search.toml"
     path.write_text(
-        "tasks = ['atari/pong']\nseeds = [1, 2]\nconfig = { log.eval_every_steps = 100 }\n"
-        "[grid]\n'learner.n_step' = [1, 3]\n[methods.scratch]\nphases = ['train']\ntrain.steps = 800"
+        "tasks = ['atari/pong']\nconfig = { log.eval_every_steps = 100 }\n"
+        "[methods.scratch]\nphases = ['train']\ntrain.steps = 800"
     )
-    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out")
-    cells = plan.cells_at("scratch", {"learner.n_step": 1})
-    rows = [
-        {"step": 50, "episode/return": 400.0},
-        {"step": 100, "eval/return": 500.0, "eval/human_normalized": 0.25},
-        {"step": 800, "eval/return": 600.0, "eval/human_normalized": 0.5},
-    ]
-    for cell in cells:
-        plan.path(cell).mkdir(parents=True)
-        (plan.path(cell) / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    said = []
-    scheduler = SimpleNamespace(plan=plan, left={}, _say_unpruned=said.append)
-
-    def curve(metric, cells=cells):
-        return [*tune.TuneScheduler._curve(scheduler, study.PointTrial("scratch", None, cells), metric)]
-
-    assert curve("human_normalized") == [(100, 0.25), (800, 0.5), (900, 0.375), (1600, 0.5)]
-    assert curve("return") == [(100, 500.0), (800, 600.0), (900, 550.0), (1600, 600.0)]
-    assert curve("success") == []  # the game has none
-    assert not said
-    config = update(cells[0].config, {"log.eval_every_steps": 0})
-    unevaluated = [dataclasses.replace(cells[0], config=config)]
-    assert curve("return", unevaluated) == [(50, 400.0)]
-    assert curve("human_normalized", unevaluated) == curve("states/ram", unevaluated) == []
-    assert said == ["scratch", "scratch"]
+    [cell] = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out").cells
+    unevaluated = dataclasses.replace(cell, config=update(cell.config, {"log.eval_every_steps": 0}))
+    for metric, evaluated, otherwise in (
+        ("return", "eval/return", "episode/return"),
+        ("human_normalized", "eval/human_normalized", None),
+        ("eval/return@30%", "eval/return", None),
+        ("coverage/cells", "coverage/cells", "coverage/cells"),
+    ):
+        assert tune.pruning_column(cell, metric) == evaluated
+        assert tune.pruning_column(unevaluated, metric) == otherwise

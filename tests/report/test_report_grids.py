@@ -14,7 +14,6 @@ from done_cells import make_done, make_started, write_status
 from voidrl.experiments import planner as planning
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.prune import PruneOnRequest
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
@@ -24,6 +23,7 @@ from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
 from voidrl.report.scores.grids import GridResult, PointResult
+from voidrl.runs.status import PRUNING
 
 HALVES = ["90%", "92.5%", "95%", "97.5%", "100%"]
 
@@ -38,7 +38,7 @@ def plan(tmp_path_factory):
     for cell in plan.cells:
         rate, k = cell.point["learner.learning_rate"], cell.point["method.k"]
         if (rate, k) == (1e-5, 24):
-            write_status(make_started(plan, cell), "stopped", callback=PruneOnRequest.__name__)
+            write_status(make_started(plan, cell), "stopped", callback=PRUNING)
             continue
         cells = {1e-5: 10, 1e-4: 20, 1e-3: 40, 1e-2: 30}[rate] + cell.seed
         make_done(plan, cell, **{"coverage/cells": cells})

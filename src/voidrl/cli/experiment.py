@@ -66,8 +66,6 @@ def experiment(argv: list[str]) -> int:
     add("--dry-run", action="store_true", help="print the runs and what they would take")
     list_help = "with --dry-run: list every run, also where there are more than 40"
     rare("--list-runs", action="store_true", help=list_help)
-    stop_help = "stop the runs that an earlier command left in a cluster, with checkpoints; starts none"
-    rare("--stop", action="store_true", help=stop_help)
     nodes_help = "with --dry-run: simulate the schedule on so many nodes of a cluster"
     rare("--nodes", type=int, metavar="N", help=nodes_help)
     rare("--gpus-per-node", type=int, metavar="N", help="with --nodes: GPUs of each (default: 1)")

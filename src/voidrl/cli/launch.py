@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from voidrl.errors import ConfigError
-from voidrl.system.machine import whole_cores
+from voidrl.system.machine import CORES, whole_cores
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.signals import StopSignals, end_with_process
 
@@ -76,7 +76,8 @@ def _start(rank: int, number: int, port: int, command: str, argv: Sequence[str])
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
-    threads = {} if os.environ.get(THREADS) else {THREADS: max(1, whole_cores() // number)}
+    share = whole_cores(number)
+    threads = {CORES: share} if os.environ.get(THREADS) else {CORES: share, THREADS: share}
     environment = os.environ | {name: str(value) for name, value in {**own, **threads}.items()}
     return subprocess.Popen(
         [sys.executable, "-m", "voidrl", command, *argv],

@@ -222,7 +222,7 @@ class Config(Checked):
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
     cpu_threads: Annotated[int, between(0, 1024)] = 0
     """Threads of the networks on a CPU; 0 chooses by their size: one for small ones, several for large
-    batches of convolutions, as far as cores are free. `OMP_NUM_THREADS` is obeyed."""
+    batches of convolutions, within its share of the cores. `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """Mode of the updates: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many
     updates per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after

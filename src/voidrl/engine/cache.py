@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voidrl.system import user_cache
+from voidrl.system.machine import whole_cores
 
 if TYPE_CHECKING:
     import torch
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it whenever it compiles; Triton's cache is inside
+COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -61,8 +63,11 @@ def start_workers() -> None:
     torch starts them when it first compiles, and compiles one kernel after the other until they are ready,
     which takes seconds. Here they start while the environments play the first steps.
     """
+    from torch._inductor import config
     from torch._inductor.async_compile import maybe_warm_pool
 
+    if COMPILE_THREADS not in os.environ:  # torch starts one for each core of the machine
+        config.compile_threads = min(32, whole_cores())
     maybe_warm_pool()
 
 

@@ -19,20 +19,23 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.experiments.executors.base import INTERRUPTED
 from voidrl.runs import locks
-from voidrl.runs.experiment_record import write_failure, write_gpu_memory
+from voidrl.runs.experiment_record import write_failure
 from voidrl.runs.status import is_pruned, sentence_of
 from voidrl.system.terminal.output import durable_output, say
 from voidrl.system.terminal.signals import StopSignals
 
-DONE, CRASHED, BAD_INPUT, PRUNED, HELD, INTERRUPTED = 0, 1, 2, 3, 73, 75
-"""Exit codes; `PRUNED`: it was asked to give the run up, `HELD`: another process is working on the cell."""
+if TYPE_CHECKING:
+    from voidrl.training.callbacks import Callback
+
+DONE, CRASHED, BAD_INPUT, PRUNED, HELD = 0, 1, 2, 3, 73
+"""Exit codes; `PRUNED`: the run was given up, `HELD`: another process is working on the cell."""
 PATIENCE_SECONDS = 120.0  # with a process that holds the lock: a lost one may still be writing a checkpoint
 RETRY_SECONDS = 0.5
-CONTEXT_BYTES = 2**29  # of GPU memory, for CUDA itself in each process: about, and not seen by torch
 
 
 class Job(TypedDict):
@@ -51,18 +54,16 @@ class Job(TypedDict):
     zero_shot: NotRequired[dict[str, Any] | None]
     """Settings with which the source is evaluated, too."""
     threads: int | None
-    fixed_threads: bool
-    """Whether the experiment asks for them; otherwise they are a limit."""
+    """CPU threads, where the experiment says how many."""
+    trial: NotRequired[dict[str, Any]]
+    """The trial of `--tune` that ends with this run, which may be pruned: `study`, `id` and `metric`."""
     lock: int | None
     """The inherited file descriptor of the cell's lock; None to take it here."""
-    dies_with_parent: NotRequired[bool]
-    """Whether the end of the parent is the loss of a node: the process then ends at once, without a
-    checkpoint between two regular ones, and the run equals one that was never lost. A byte on the pipe asks
-    for a stop."""
 
 
 def main() -> int:
     """Run the missing parts of one cell; returns the exit code."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM may send it to all processes of a job
     try:
         with durable_output(), StopSignals(raises=True, ends_at_once=False):
             return _work()
@@ -73,8 +74,7 @@ def main() -> int:
 
 def _work() -> int:
     job: Job = json.loads(sys.stdin.buffer.readline())
-    dies = job.get("dies_with_parent", False)
-    threading.Thread(target=_stop_with_parent, args=(dies,), daemon=True).start()
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     sys.argv = job["command"]
     try:
         is_judged = job["lock"] is not None
@@ -83,10 +83,7 @@ def _work() -> int:
             return HELD
         locks.adopt(lock)
         if is_judged or not _is_done(job):
-            try:
-                do_job(job)
-            finally:
-                _note_gpu_memory(job)
+            do_job(job)
             if is_pruned(Path(job["root"], job["cell"])):
                 return PRUNED
     except Exception as error:
@@ -122,30 +119,14 @@ def _is_done(job: Job) -> bool:
     return state_of(wanted, folder).kind == "done"
 
 
-def _note_gpu_memory(job: Job) -> None:
-    """Record the GPU memory of this process: the next cells will take about as much."""
-    import torch
-
-    if torch.cuda.is_initialized() and (peak := torch.cuda.max_memory_reserved()):
-        with suppress(VoidrlError, OSError):
-            write_gpu_memory(Path(job["root"]), job["cell"], peak + CONTEXT_BYTES)
-
-
-def _stop_with_parent(dies: bool) -> None:
-    is_asked = False
+def _stop_with_parent() -> None:
     while os.read(0, 1):
-        is_asked = True
-    if dies and not is_asked:
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # with the workers of its environments
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def do_job(job: Job) -> None:
     """Train and evaluate in this process, as far as that is not done."""
-    import torch
-
-    if job["threads"] is not None:
-        torch.set_num_threads(job["threads"])
     from voidrl.runs import checkpoint
     from voidrl.runs.evaluations import FILE_NAME
 
@@ -177,13 +158,12 @@ def _evaluate(job: Job, folder: Path, settings: dict[str, Any]) -> dict[str, Any
 def _train(job: Job, folder: Path) -> None:
     """Start, resume or keep the run."""
     from voidrl import api
-    from voidrl.experiments.prune import PruneOnRequest
     from voidrl.experiments.state import last_checkpoint
     from voidrl.runs import checkpoint
     from voidrl.training import build
 
     config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
-    callbacks = [PruneOnRequest(Path(job["root"]), job["cell"])]
+    callbacks = [_pruning(job)] if "trial" in job else []
     if checkpoint.list_steps(checkpoints):
         if checkpoint.latest(checkpoints, say).step < config.steps:
             api.resume(folder, device=config.device, engine=config.engine, callbacks=callbacks)
@@ -202,6 +182,15 @@ def _train(job: Job, folder: Path) -> None:
         api.train(env, config=config, out=folder, overwrite=True, callbacks=callbacks)
     else:
         api.pretrain(env, config=config, out=folder, overwrite=True, callbacks=callbacks)
+
+
+def _pruning(job: Job) -> Callback:
+    """Report the run's metrics to its Optuna trial, and stop it when the study's pruner gives it up."""
+    from voidrl.experiments.study import open_trial
+    from voidrl.training.callbacks import OptunaPruning
+
+    trial = job["trial"]
+    return OptunaPruning(open_trial(Path(job["root"]), trial["study"], trial["id"]), trial["metric"])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.run import Outcome, Scheduler, run_plan, stop_cells
+from voidrl.experiments.run import Outcome, Scheduler, run_plan
 from voidrl.experiments.schedule import machines_for
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
@@ -43,7 +43,6 @@ def run_experiment(
     on: str = "local",
     dry_run: bool = False,
     list_runs: bool = False,
-    stop: bool = False,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
     report: bool = True,
@@ -59,7 +58,6 @@ def run_experiment(
         on: The executor: local, ray or slurm.
         dry_run: Print the cells and an estimate instead; nothing is written.
         list_runs: For a dry run, list every cell, even if there are many.
-        stop: Stop the runs that an earlier command left in a cluster, with checkpoints, and start none.
         nodes: For a dry run, the nodes of a cluster on which the schedule is simulated.
         gpus_per_node: For a dry run, the GPUs of each node; by default 1.
         report: Make `report.html` at the end.
@@ -86,37 +84,16 @@ def run_experiment(
     if not dry_run and folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the file's folder
     plan = make_plan(experiment, request, out, run_code=not dry_run)
-    if dry_run and stop:
-        raise ConfigError("--dry-run and --stop exclude each other: leave out one of them")
     if dry_run:
         print_plan(plan, getattr(chosen, "slots", 1), machines=machines, where=on, list_runs=list_runs)
         return 0
     command = command or ["voidrl", "experiment", experiment.path]
-    if stop:
-        return stop_experiment(plan, on, chosen, command)
     with unattended(plan, command):
         outcome = do_plan(plan, on, chosen, command=command)
         print_results(plan)
         print_missing(plan, sys.stdout)
         made = make_report(plan) if report else True
     return 0 if outcome.ok and made else FAILED
-
-
-def stop_experiment(plan: Plan, on: str, options: Any, command: Sequence[str]) -> int:
-    """Stop the runs that are in a cluster; returns the exit code of the command."""
-    if on == "local":
-        raise ConfigError("--stop cannot be used with --on local: its runs end with their command")
-    with _tuner_of(plan):  # which adds the cells of its trials to the plan
-        executor = make_executor(on, plan, options)
-        if not executor.detaches:  # a Ray cluster that was started for this command
-            with executor:
-                raise ConfigError(f"--stop cannot be used with --on {on} without the --address of a cluster")
-        stopped = stop_cells(plan, executor, command=command, board=Board())
-    if stopped:
-        say(f"{stopped} runs stopped; the command without --stop resumes them")
-    else:
-        say(f"nothing was stopped: no run of {plan.out} is in the cluster")
-    return 0
 
 
 @contextmanager

@@ -10,18 +10,17 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
 from voidrl.experiments.board import Board
-from voidrl.experiments.cell import DONE, HELD, INTERRUPTED, PRUNED, Job
-from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor, log_path
+from voidrl.experiments.cell import DONE, HELD, PRUNED, Job
+from voidrl.experiments.executors.base import INTERRUPTED, POLL_SECONDS, Ended, Executor, log_path
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.prune import clear_prune
 from voidrl.experiments.record import update_record
 from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
@@ -29,10 +28,9 @@ from voidrl.runs.experiment_record import clear_failure, read_failure, write_fai
 from voidrl.system.terminal.signals import StopSignals
 from voidrl.system.units import human_seconds
 
-POLL_SECONDS = 0.1
 APPEAR_SECONDS = 60.0  # until another node's files are visible here, on a network file system
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
-MAX_LOSSES = 5  # of a cell, without a new checkpoint: the cell itself must be the cause
+MAX_LOSSES = 3  # of a cell, without a new checkpoint: the cell itself must be the cause
 
 
 @dataclass(frozen=True)
@@ -61,35 +59,12 @@ def run_plan(
     """Run the missing cells; returns when none is left that can be run. `make` makes another scheduler."""
     with StopSignals() as stop, board:
         executor.say = board.say
-        with _attachable(executor, command), executor:
+        with executor:
             try:
                 return (make or Scheduler)(plan, executor, command, board).work(stop)
             finally:
                 if sys.exc_info()[0] is KeyboardInterrupt and not executor.detaches:
                     executor.kill()
-
-
-def stop_cells(plan: Plan, executor: Executor, *, command: Sequence[str], board: Board) -> int:
-    """Stop runs of earlier commands, with checkpoints; returns the number of runs."""
-    with StopSignals(raises=True), board:
-        executor.say = board.say
-        with _attachable(executor, command), executor:
-            scheduler = Scheduler(plan, executor, command, board)
-            running = len(scheduler.running)
-            scheduler.stop()
-            return running
-
-
-@contextmanager
-def _attachable(executor: Executor, command: Sequence[str]) -> Iterator[None]:
-    """Say how to resume, if the cluster is lost."""
-    try:
-        yield
-    except ClusterLostError as lost:
-        remedy = "to resume from the last checkpoints"
-        if executor.detaches:
-            remedy = f"runs that the cluster still has keep training: to attach to them, or {remedy}"
-        raise RunInterrupted(f"{lost}; {remedy}, run the same command again: {shlex.join(command)}") from None
 
 
 class Scheduler:
@@ -139,8 +114,8 @@ class Scheduler:
                 continue
             self.unseen.pop(folder, None)
             seconds = time.monotonic() - self.running.pop(folder)
-            interrupted = ended.code == INTERRUPTED
-            if state.kind == "done" and (ended.code == DONE or interrupted or ended.lost):
+            interrupted, lost = ended.code == INTERRUPTED, ended.lost or (ended.code or 0) < 0
+            if state.kind == "done" and (ended.code == DONE or interrupted or lost):
                 self._done(folder, f" in {human_seconds(seconds)}")
             elif ended.code == PRUNED:
                 del self.left[folder]
@@ -148,9 +123,9 @@ class Scheduler:
             elif ended.code == HELD:
                 self._leave(folder)
             # A scheduler signals the runs as well: they may stop before this process asks them to.
-            elif stopping and (interrupted or ended.lost):
+            elif stopping and (interrupted or lost):
                 continue
-            elif ended.lost or (interrupted and self.executor.preempts):
+            elif lost:
                 self._lose(cell, ended, state)
             else:
                 self._fail(cell, describe_end(self.plan.out, folder, ended), log_path(self.plan.out, folder))
@@ -158,8 +133,7 @@ class Scheduler:
     def _may_appear(self, folder: str, ended: Ended) -> bool:
         """Whether to wait for the results of a cell whose process reports success."""
         now = time.monotonic()
-        patience = APPEAR_SECONDS if self.executor.detaches else 0.0
-        return now < self.unseen.setdefault(folder, (ended, now + patience))[1]
+        return now < self.unseen.setdefault(folder, (ended, now + APPEAR_SECONDS))[1]
 
     def refill(self) -> bool:
         """Add cells to those that are left, if new ones are known only now; whether more may follow."""
@@ -173,7 +147,7 @@ class Scheduler:
                 continue
             if cell.source is not None and cell.source in self.left:
                 continue  # not pre-trained yet
-            if not self.executor.has_room(folder):
+            if not self.executor.has_room():
                 return
             try:
                 self._start(cell)
@@ -196,14 +170,17 @@ class Scheduler:
             if differ := differing_settings(cell, folder):
                 raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
             clear_failure(self.plan.out, cell.folder)
-            clear_prune(self.plan.out, cell.folder)
-            self.executor.submit(make_job(self.plan, cell, self.command, lock))
+            self.executor.submit(self.make_job(cell, lock))
             self.running[cell.folder] = time.monotonic()
             where = self.executor.where(cell.folder)
             text = f"{_describe(cell, state)}{f' on {where}' if where else ''}"
             self.board.say(f"{cell.folder}: {text}{', taken over' if taken_over else ''}")
         finally:
             locks.release(lock)
+
+    def make_job(self, cell: Cell, lock: int) -> Job:
+        """The request for the process of a cell."""
+        return make_job(self.plan, cell, self.command, lock)
 
     def _leave(self, folder: str) -> None:
         """Check again later: another process is working on the cell."""
@@ -217,11 +194,11 @@ class Scheduler:
         losses, step = self.losses.get(cell.folder, (0, -1))
         losses = losses + 1 if state.steps <= step else 1
         self.losses[cell.folder] = losses, state.steps
-        why = ended.why or "the cluster ended its process"
+        why = ended.why or describe_signal(ended)
         if losses < MAX_LOSSES:
             self.board.say(f"{cell.folder}: {why}; it is submitted again")
             return
-        why = f"{why}, for the {losses}th time without a new checkpoint since step {state.steps}"
+        why = f"{why}, {losses} times without a new checkpoint since step {state.steps}"
         with suppress(VoidrlError, OSError):
             write_failure(self.plan.out, cell.folder, why)
         self._fail(cell, why, log_path(self.plan.out, cell.folder))
@@ -252,8 +229,7 @@ class Scheduler:
         """Stop all runs, or leave them to their cluster; then raise."""
         resume = f"to resume, run the same command again: {shlex.join(self.command)}"
         if self.executor.detaches:
-            left = f"{len(self.running)} runs stay in the cluster, where --stop added to it would stop them"
-            resume = f"{resume}; {left}" if self.running else resume
+            resume = f"{resume}; {len(self.running)} runs stay in the cluster" if self.running else resume
         else:
             self.stop()
         done = f"{len(self.plan.cells) - len(self.left)} of {len(self.plan.cells)} runs done"
@@ -262,7 +238,6 @@ class Scheduler:
 
 def make_job(plan: Plan, cell: Cell, command: Sequence[str], lock: int | None = None) -> Job:
     """The request for the process of a cell."""
-    threads = plan.experiment.threads
     return {
         "command": [*command],
         "root": str(plan.out),
@@ -272,8 +247,7 @@ def make_job(plan: Plan, cell: Cell, command: Sequence[str], lock: int | None = 
         "source": None if cell.source is None else str(plan.path(cell.source)),
         "evaluation": cell.evaluation,
         "zero_shot": cell.zero_shot,
-        "threads": threads,
-        "fixed_threads": threads is not None,
+        "threads": plan.experiment.threads,
         "lock": lock,
     }
 
@@ -291,12 +265,16 @@ def describe_end(root: Path, folder: str, ended: Ended) -> str:
         why = f"its process says that it is done, but {missing}: run the same command again"
     elif ended.why or code is None:
         why = ended.why or "its process ended, and nobody knows how"
-    elif code < 0:
-        hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
-        why = f"its process was ended by {signal.Signals(-code).name}{hint}"
     with suppress(VoidrlError, OSError):
         write_failure(root, folder, why)
     return why
+
+
+def describe_signal(ended: Ended) -> str:
+    """The signal that ended a process."""
+    name = signal.Signals(-(ended.code or 0)).name
+    hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{hint}"
 
 
 def _describe(cell: Cell, state: CellState) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ class PointTrial:
     handle: Any
     """The `optuna.Trial`."""
     cells: list[Cell]
-    reported: int = -1
-    """The last step that the study knows."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of metrics files when they were last read, by cell."""
-    latest: dict[str, float] = field(default_factory=dict)
-    """The last value in each of them."""
 
     @property
     def final(self) -> list[Cell]:
@@ -79,15 +72,12 @@ class Tuner:
 
     def start(self) -> None:
         """Open the studies, or make them."""
-        import optuna
-        from optuna.storages.journal import JournalFileBackend
-
         if self.studies:
             return
         path = self.plan.out / FILE_NAME
         try:
             _cut_torn_line(path)
-            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+            storage = _storage(path)
             self.studies = {arm: self._study(storage, arm) for arm in self.arms}
         except (OSError, json.JSONDecodeError, KeyError) as error:
             raise RunFolderError(
@@ -96,15 +86,13 @@ class Tuner:
             ) from error
         for arm, study in self.studies.items():
             self._restore(arm, study)
-        self.pruned -= {cell.folder for trial in self.open for cell in trial.cells}
-        self.drop_unstarted()
 
     def _take_lock(self) -> int:
         lock = locks.acquire(locks.cell_lock_path(self.plan.out, "tune"))
         if lock is None:
             raise RunFolderError(
-                f"another command with --tune is working in {self.plan.out}: wait for it, or use another "
-                f"--out"
+                f"another command with --tune is working in {self.plan.out}: wait for it, or use "
+                f"another --out"
             )
         return lock
 
@@ -125,47 +113,36 @@ class Tuner:
                 f'"coverage/cells" or "episode/return"'
             )
 
-    # Studies
-
     def _study(self, storage: Any, arm: str) -> Any:
         import optuna
 
         spec = self.plan.experiment.tune
-        direction: Any = spec.direction
-        known = [each.study_name for each in optuna.get_all_study_summaries(storage)]
-        pruner: Any = optuna.pruners.NopPruner()
-        if spec.pruner == "median":
-            steps = max(cell.config.steps for cell in self.first[arm] if cell.is_final)
-            warmup = int(WARMUP * steps)
-            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=warmup)
-        study = optuna.create_study(
-            storage=storage, study_name=arm, direction=direction, pruner=pruner, load_if_exists=True
-        )
+        steps = max(cell.config.steps for cell in self.first[arm] if cell.is_final)
         about = {
             "grid": [repr(axis) for axis in self.arms[arm]],
             "metric": self.metric(arm),
             "direction": spec.direction,
+            "warmup_steps": None if spec.pruner == "none" else int(WARMUP * steps),
         }
-        if arm not in known:
-            for key, value in about.items():
-                study.set_user_attr(key, value)
+        direction: Any = spec.direction
+        study = optuna.create_study(storage=storage, study_name=arm, direction=direction, load_if_exists=True)
         for key, value in about.items():
-            if study.user_attrs.get(key) != value:
+            if study.user_attrs.setdefault(key, value) != value:
                 raise RunFolderError(
                     f"{self.plan.out / FILE_NAME} holds a study of {arm!r} with another {key}: use another "
                     f"--out, or the same {key} as before"
                 )
+            study.set_user_attr(key, value)
         seed = self.plan.request.grid_seed + len(study.trials)  # a fixed seed would draw the same point again
+        startup = min(10, max(STARTUP_TRIALS, self.number // 3))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            startup = min(10, max(STARTUP_TRIALS, self.number // 3))
-            samplers = {
-                "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-                "tpe": lambda: optuna.samplers.TPESampler(
+            if spec.sampler == "random":
+                study.sampler = optuna.samplers.RandomSampler(seed=seed)
+            else:
+                study.sampler = optuna.samplers.TPESampler(
                     seed=seed, n_startup_trials=startup, constant_liar=True
-                ),
-            }
-            study.sampler = samplers[spec.sampler]()
+                )
         return study
 
     def _first(self, arm: str) -> Point:
@@ -178,17 +155,12 @@ class Tuner:
         for frozen in study.get_trials(deepcopy=False):
             if frozen.state == optuna.trial.TrialState.FAIL or len(frozen.params) < len(self.arms[arm]):
                 continue
-            trial = PointTrial(
-                arm, optuna.trial.Trial(study, frozen._trial_id), self._cells(arm, frozen.params)
-            )
-            trial.reported = max(frozen.intermediate_values, default=-1)
+            handle = optuna.trial.Trial(study, frozen._trial_id)
+            trial = PointTrial(arm, handle, self._cells(arm, frozen.params))
             self._add(trial)
-            if frozen.state == optuna.trial.TrialState.RUNNING:
-                self.open.append(trial)
-            else:
-                self.ended.append(trial)
+            (self.ended if frozen.state.is_finished() else self.open).append(trial)
             if frozen.state == optuna.trial.TrialState.PRUNED:
-                self.pruned |= {cell.folder for cell in trial.cells}
+                self.pruned |= {cell.folder for cell in trial.final}
 
     def _cells(self, arm: str, params: Mapping[str, Any]) -> list[Cell]:
         point = {axis.name: _value(axis, params[axis.name]) for axis in self.arms[arm]}
@@ -209,49 +181,24 @@ class Tuner:
 
     def may_ask(self, arm: str) -> bool:
         """Whether an arm has fewer trials than were asked for."""
-        there = sum(trial.arm == arm for trial in (*self.open, *self.ended))
-        return there < self.number
+        return sum(trial.arm == arm for trial in (*self.open, *self.ended)) < self.number
 
     def ask(self, arm: str) -> list[Cell]:
-        """Have Optuna choose a point; returns its new cells, and pruned ones that it needs."""
-        space = {axis.name: _distribution(axis) for axis in self.arms[arm]}
-        handle = self.studies[arm].ask(space)
+        """Have Optuna choose a point; returns its new cells."""
+        handle = self.studies[arm].ask({axis.name: _distribution(axis) for axis in self.arms[arm]})
         trial = PointTrial(arm, handle, self._cells(arm, handle.params))
         self.open.append(trial)
-        new = self._add(trial)
-        if any(cell.folder in self.pruned for cell in trial.final):  # this point was pruned before
-            return new
-        again = [cell for cell in trial.cells if cell.folder in self.pruned]  # pre-trainings
-        self.pruned -= {cell.folder for cell in again}
-        return [*new, *again]
+        return self._add(trial)
 
-    def complete(self, trial: PointTrial, value: float) -> None:
-        """Tell the study how a trial ended."""
-        self.studies[trial.arm].tell(trial.handle, value)
-        self._end(trial)
-
-    def prune(self, trial: PointTrial) -> None:
-        """Tell the study that a trial is pruned."""
+    def tell(self, trial: PointTrial, value: float | None) -> None:
+        """Tell the study how a trial ended; None if it was pruned."""
         import optuna
 
-        self.studies[trial.arm].tell(trial.handle, state=optuna.trial.TrialState.PRUNED)
-        self._end(trial)
-        wanted = {cell.folder for other in self.open for cell in other.cells}
-        self.pruned |= {cell.folder for cell in trial.cells} - wanted
-
-    def drop_unstarted(self) -> int:
-        """Take cells that were pruned before they started out of the plan; returns how many."""
-        cells = self.plan.cells
-        kept = [
-            cell
-            for cell in cells
-            if cell.folder not in self.pruned or (self.plan.path(cell) / "config.json").is_file()
-        ]
-        dropped = len(cells) - len(kept)
-        cells[:] = kept
-        return dropped
-
-    def _end(self, trial: PointTrial) -> None:
+        if value is None:
+            self.studies[trial.arm].tell(trial.handle, state=optuna.trial.TrialState.PRUNED)
+            self.pruned |= {cell.folder for cell in trial.final}
+        else:
+            self.studies[trial.arm].tell(trial.handle, value)
         self.open.remove(trial)
         self.ended.append(trial)
 
@@ -259,6 +206,23 @@ class Tuner:
     def is_complete(self) -> bool:
         """Whether all trials are done."""
         return not self.open and not any(self.may_ask(arm) for arm in self.arms)
+
+
+def open_trial(root: Path, study_name: str, trial_id: int) -> Any:
+    """A trial, in the process of its run, which reports to it and asks whether to stop."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.load_study(study_name=study_name, storage=_storage(root / FILE_NAME))
+    study.pruner = optuna.pruners.MedianPruner(STARTUP_TRIALS, study.user_attrs["warmup_steps"])
+    return optuna.trial.Trial(study, trial_id)
+
+
+def _storage(path: Path) -> Any:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
 def _cut_torn_line(path: Path) -> None:
@@ -274,9 +238,6 @@ def _cut_torn_line(path: Path) -> None:
         file.truncate(content.rfind(b"\n") + 1)
 
 
-# The space
-
-
 def _distribution(axis: Axis) -> Any:
     """The distribution of a field in Optuna."""
     from optuna import distributions
@@ -284,29 +245,17 @@ def _distribution(axis: Axis) -> Any:
     if axis.is_range:
         kind: Any = distributions.IntDistribution if axis.whole else distributions.FloatDistribution
         return kind(axis.low, axis.high, log=axis.log)
-    step = _even_step(axis.values)
-    if step is not None:
-        whole = all(isinstance(value, int) for value in axis.values)
-        kind = distributions.IntDistribution if whole else distributions.FloatDistribution
-        return kind(axis.values[0], axis.values[-1], step=step)
-    plain = all(isinstance(value, bool | int | float | str) for value in axis.values)
-    return distributions.CategoricalDistribution(axis.values if plain else tuple(range(len(axis.values))))
+    indices = tuple(range(len(axis.values)))
+    return distributions.CategoricalDistribution(indices if _is_indexed(axis) else axis.values)
 
 
 def _value(axis: Axis, param: Any) -> Any:
     """The value of a field that Optuna's parameter stands for."""
     if axis.is_range:
         return axis.tidy(param)
-    if _even_step(axis.values) is not None:
-        return min(axis.values, key=lambda value: abs(value - param))
-    plain = all(isinstance(value, bool | int | float | str) for value in axis.values)
-    return param if plain else axis.values[param]
+    return axis.values[param] if _is_indexed(axis) else param
 
 
-def _even_step(values: Sequence[Any]) -> float | None:
-    """The distance between evenly spaced numbers; None for others, and for fewer than three."""
-    if len(values) < 3 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return None
-    step = values[1] - values[0]
-    even = all(abs(b - a - step) <= 1e-9 * abs(step) for a, b in pairwise(values))
-    return step if even and step > 0 else None
+def _is_indexed(axis: Axis) -> bool:
+    """Whether Optuna, which takes no lists, chooses the index of a value."""
+    return not all(isinstance(value, bool | int | float | str) for value in axis.values)

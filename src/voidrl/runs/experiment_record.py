@@ -181,24 +181,6 @@ def read_failure(root: Path, folder: str) -> str:
         return ""
 
 
-def gpu_memory_path(root: Path, folder: str) -> Path:
-    """The file in which a cell records its GPU memory."""
-    return root / CELLS / f"{folder}.gpu.json"
-
-
-def write_gpu_memory(root: Path, folder: str, peak_bytes: int) -> None:
-    """Record the most GPU memory that a cell has had at a time."""
-    write_json_atomic(gpu_memory_path(root, folder), {"peak_bytes": peak_bytes})
-
-
-def read_gpu_memory(root: Path, folder: str) -> int:
-    """Return the most GPU memory that a cell has had at a time, in bytes; 0 if unknown."""
-    try:
-        return int(read_json(gpu_memory_path(root, folder), "GPU memory")["peak_bytes"])
-    except (CheckpointError, KeyError, TypeError, ValueError):
-        return 0
-
-
 def clear_failure(root: Path, folder: str) -> None:
     """Forget the last attempt at a cell."""
     failure_path(root, folder).unlink(missing_ok=True)

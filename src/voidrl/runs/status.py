@@ -99,7 +99,7 @@ class _Sample(NamedTuple):
     steps: int
 
 
-PRUNING = "PruneOnRequest"
+PRUNING = "OptunaPruning"
 """The callback that ends a run which `voidrl experiment --tune` has pruned."""
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import resource
 import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 GB = 10**9
 ROOT = Path("/")
+CORES = "VOIDRL_CORES"
+"""The variable with the CPU cores of a process, as a user or an experiment sets it."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,64 @@ def cores(root: Path = ROOT) -> Cores:
     return Cores(total, usable)
 
 
-def whole_cores() -> int:
+def usable_cores() -> int:
     """Return the whole CPU cores that this process may use, at least one."""
     return max(1, int(cores().usable))
+
+
+def whole_cores(runs: int = 1) -> int:
+    """Return the share of each of so many runs of this process in the machine's CPU cores, at least one.
+
+    `VOIDRL_CORES` or SLURM's cores per task say how many this process has. Otherwise it shares those that it
+    may use with the other runs of this user on this machine.
+    """
+    usable = usable_cores()
+    given = os.environ.get(CORES) or os.environ.get("SLURM_CPUS_PER_TASK") or ""
+    if given.isdigit() and int(given) > 0:
+        return max(1, min(usable, int(given)) // runs)
+    return max(1, usable // (runs + _runs_of_others()))
+
+
+@contextmanager
+def claim_cores(runs: int = 1) -> Iterator[None]:
+    """Count as so many runs in other processes that divide the cores; a process given its share does not."""
+    if os.environ.get(CORES):
+        yield
+        return
+    path = _claims() / f"{os.getpid()}-{uuid.uuid4().hex}"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        file = path.open("x")
+    except OSError:
+        yield  # nobody will know
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # ends with this process
+        file.write(str(runs))
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _claims() -> Path:
+    return Path(tempfile.gettempdir(), f"voidrl-cores-{os.getuid()}")
+
+
+def _runs_of_others() -> int:
+    """The runs that other processes claim cores for; what killed ones left is removed."""
+    runs = 0
+    for path in _claims().glob("*"):
+        if path.name.startswith(f"{os.getpid()}-"):
+            continue
+        with suppress(OSError, ValueError), path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink()
+            except BlockingIOError:
+                runs += int(file.read() or 1)
+    return runs
 
 
 def existing(path: Path) -> Path:

@@ -40,6 +40,7 @@ from voidrl.presets.presets import NO_PRESET, default_preset
 from voidrl.replay import make_replay
 from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import pick_device, placed
+from voidrl.system.machine import claim_cores
 from voidrl.system.threads import cpu_threads
 from voidrl.system.units import human_count, human_seconds
 from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
@@ -204,6 +205,7 @@ def assemble(
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
     count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
+        claim_cores(),
         closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
         _eval_envs(config, factory, place) as eval_envs,
         placed(place, config.seed) as device,

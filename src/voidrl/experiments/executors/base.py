@@ -1,4 +1,4 @@
-"""The contract of an executor: it starts the processes of cells somewhere and says how they end.
+"""The contract of an executor: it starts the processes of cells somewhere and says how they ended.
 
 `voidrl.experiments.run` decides for all executors which cell runs next, which are done and which have
 failed. A cell is known by its folder, relative to the experiment's. Its process is always
@@ -13,19 +13,30 @@ torch nor an optional package at its top: the command line reads the options of 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import shlex
+import socket
+import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from voidrl.errors import RunFolderError
 from voidrl.system.terminal.output import say
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
 
 CELL_MODULE = "voidrl.experiments.cell"
+INTERRUPTED = os.EX_TEMPFAIL
+"""Exit code of a cell that was asked to stop."""
+POLL_SECONDS = 0.1
 
 
 def option(default: Any, text: str, **argument: Any) -> Any:
@@ -45,47 +56,32 @@ class Ended(NamedTuple):
     code: int | None
     """Its exit code, negative for a signal; None where unknown."""
     why: str = ""
-    """Why it ended, as part of a sentence; empty where its exit code or the process itself says it."""
+    """The reason, as part of a sentence; empty where the exit code or the process itself gives it."""
     lost: bool = False
-    """Its node is gone, or its time is up: the cell is submitted again and resumes from its checkpoint. One
-    that is lost several times without a new checkpoint fails."""
-
-
-class ClusterLostError(Exception):
-    """Why an executor cannot reach its cluster any more, as part of a sentence; raised by any of its calls.
-
-    The command ends then. Its cells are left for a command that attaches later.
-    """
+    """Whether the cluster ended it: the cell is submitted again and resumes from its checkpoint."""
 
 
 class Executor(ABC):
     """Runs cells somewhere; a context manager, entered before any other call.
 
-    A local one ends its processes with itself. One that `detaches` leaves them if its command ends, however
-    it ends, and `attach` finds them again.
+    Most end their processes with themselves. One that `detaches` leaves them in a queue, however the command
+    ends, and `attach` finds them again.
     """
 
-    preempts: ClassVar[bool] = False
-    """Whether exit code 75 without a stop from here means that the cluster took the node away, after which
-    the cell is submitted again; otherwise a signal came from elsewhere, which is a failure."""
-    detaches: bool = False
-    """Whether cells keep running when the command ends; `voidrl experiment … --stop` stops them then."""
+    detaches: ClassVar[bool] = False
     say: Callable[[str], None] = staticmethod(say)
     """Prints a line above the table of runs; set by the caller."""
 
     def attach(self, cells: Collection[str]) -> set[str]:
-        """The cells that an earlier command submitted and that have not been collected since.
-
-        Called once, first. They count as submitted: `poll` returns them. It may return those that have ended.
-        """
+        """The cells that an earlier command submitted and that are still queued or running."""
         return set()
 
-    @abstractmethod
-    def has_room(self, cell: str) -> bool:
-        """Whether the cell may be submitted now; an executor that queues by itself says yes."""
+    def has_room(self) -> bool:
+        """Whether another cell may be submitted now; an executor that queues by itself says yes."""
+        return True
 
     def has_queue(self) -> bool:
-        """Whether a submitted cell waits for a place, so that another one would not start soon."""
+        """Whether another cell would have to wait for its place."""
         return False
 
     @abstractmethod
@@ -93,28 +89,24 @@ class Executor(ABC):
         """Start the process of a cell, or queue it; several may be queued until the next `poll` sends them.
 
         During this call `job["lock"]` is an open descriptor that holds the cell's lock. A process on this
-        machine inherits it. For one elsewhere it is replaced by None: the process then takes the lock itself,
-        or ends with `cell.HELD` if another process does not give it back. An executor whose nodes do not
-        share the folder keeps an `os.dup` of it until the cell has ended.
+        machine inherits it; one elsewhere takes the lock itself.
         """
 
     @abstractmethod
     def poll(self) -> dict[str, Ended]:
         """The cells whose processes have ended since the last call; each appears once.
 
-        Called ten times a second: an executor that has to ask a server for it does so less often.
+        Called ten times a second: an executor that has to ask a server asks it less often.
         """
 
     def where(self, cell: str) -> str:
-        """The node of a running cell, such as `node3` or `cuda:1`; empty while it is queued or unknown."""
+        """The device of a running cell, such as `cuda:1`; empty where there is no choice."""
         return ""
 
-    @abstractmethod
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Ask running cells to write a checkpoint and end, and queued ones to end; `poll` says when."""
 
-    @abstractmethod
-    def kill(self) -> None:
+    def kill(self) -> None:  # noqa: B027
         """End all cells at once."""
 
     def __enter__(self) -> Self:
@@ -135,9 +127,71 @@ def cell_command() -> list[str]:
     return [sys.executable, "-P", "-m", CELL_MODULE]
 
 
-def cell_environment(job: Job) -> dict[str, str]:
-    """Environment variables of a cell's process, besides the parent's."""
-    variables = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
-    if job["fixed_threads"]:  # otherwise `threads` is a limit, within which a run chooses
-        variables["OMP_NUM_THREADS"] = str(job["threads"])
-    return variables
+def import_paths() -> str:
+    """`PYTHONPATH` with which a cell's process finds the modules that this process finds."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+
+
+def remote_job(job: Job) -> Job:
+    """The job for a process on another machine: with absolute paths, and without an inherited lock."""
+    source = job["source"]
+    return {
+        **job,
+        "root": str(Path(job["root"]).absolute()),
+        "source": None if source is None else str(Path(source).absolute()),
+        "lock": None,
+    }
+
+
+def start_cell(job: Job, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the process of a cell; closing its standard input asks it to stop with a checkpoint."""
+    log_file, lock = log_path(Path(job["root"]), job["cell"]), job["lock"]
+    threads = {} if job["threads"] is None else {"OMP_NUM_THREADS": str(job["threads"])}
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as log:
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        log.write(f"{date} {shlex.join(job['command'])} on {socket.gethostname()}\n".encode())
+        log.flush()
+        # In its own session: a terminal's Ctrl-C goes only to the parent, which passes it on.
+        process = subprocess.Popen(
+            cell_command(),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=() if lock is None else (lock,),
+            env={**os.environ, **threads, **variables},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, and its exit status says how
+        process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.stdin.flush()
+    return process
+
+
+def stop_cell(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process of a cell to write a checkpoint and end."""
+    with suppress(OSError):
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def wait_for_cell(process: subprocess.Popen[bytes]) -> int:
+    """Exit code of a cell's process, negative for a signal.
+
+    Any signal handler may call this again while it waits, which `Popen.wait` does not allow; and the
+    interrupt of a Ray task, which is no signal, comes through.
+    """
+    how = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while (ended := os.waitid(os.P_PID, process.pid, how)) is None:
+        time.sleep(POLL_SECONDS)
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def require_shared(job: Job) -> None:
+    """Refuse a node that does not see the experiment's folder."""
+    if not Path(job["root"], "experiment.json").is_file():
+        raise RunFolderError(
+            f"{job['root']} is not seen by {socket.gethostname()}: choose an --out on storage that all nodes "
+            f"share"
+        )

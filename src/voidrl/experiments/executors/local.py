@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
 import subprocess
-import time
-from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from voidrl.config import require
@@ -19,21 +12,20 @@ from voidrl.errors import ConfigError
 from voidrl.experiments.executors.base import (
     Ended,
     Executor,
-    cell_command,
-    cell_environment,
-    log_path,
+    import_paths,
     option,
+    start_cell,
+    stop_cell,
 )
-from voidrl.experiments.executors.devices import Gpu, Placement, parse_devices, read_gpus
+from voidrl.experiments.executors.devices import Gpu, parse_devices, read_gpus
 from voidrl.experiments.executors.mps import Mps, MpsError, is_served
-from voidrl.system.machine import whole_cores
+from voidrl.system.machine import CORES, claim_cores, whole_cores
 from voidrl.system.terminal.signals import end_with_process
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
     from voidrl.experiments.plan import Plan
 
-LOOK_SECONDS = 2.0  # between two looks at the memory of GPUs
 MPS = ("auto", "on", "off")
 
 
@@ -65,7 +57,6 @@ class Options:
 
 def make(plan: Plan, options: Options) -> Local:
     """Make the executor, if this machine meets its needs."""
-    from voidrl.runs.experiment_record import read_gpu_memory
     from voidrl.system.device import pick_device
 
     name, gpus = plan.request.device, []
@@ -78,13 +69,11 @@ def make(plan: Plan, options: Options) -> Local:
     if options.mps == "on" and (on_cpu or options.jobs == 1):
         why = "runs are on the CPU" if on_cpu else "one run at a time has a GPU to itself; raise --jobs"
         raise ConfigError(f"--mps on cannot be used: {why}")
-    threads = max(1, whole_cores() // options.jobs) if on_cpu and options.jobs > 1 else None
     return Local(
         options,
+        runs=options.slots if plan.request.tune is not None else min(options.slots, len(plan.cells)),
         device=None if options.devices is None else name,
         gpus=gpus,
-        need=max((read_gpu_memory(plan.out, cell.folder) for cell in plan.cells), default=0),
-        threads=threads,
         shares_gpus=not on_cpu and options.jobs > 1,
     )
 
@@ -105,10 +94,9 @@ class Local(Executor):
 
     Args:
         options: The options of the command line.
+        runs: Largest number of concurrent runs, which divide the cores.
         device: The device in the config of cells; None leaves it.
         gpus: The GPUs over which cells are distributed; without any, all cells share one device.
-        need: Bytes of GPU memory that earlier cells took.
-        threads: CPU threads of cells, where the experiment does not say.
         shares_gpus: Whether several cells run on one GPU.
     """
 
@@ -116,128 +104,75 @@ class Local(Executor):
         self,
         options: Options,
         *,
+        runs: int = 1,
         device: str | None = None,
         gpus: list[Gpu] | None = None,
-        need: int = 0,
-        threads: int | None = None,
         shares_gpus: bool = False,
     ) -> None:
-        self._options, self._device, self._threads = options, device, threads
-        self._placement = Placement(gpus, options.jobs, need) if gpus else None
+        self._options, self._runs, self._device = options, runs, device
+        self._gpus = {gpu.number: gpu.uuid for gpu in gpus or ()}
+        self._places: dict[str, int] = {}
+        """The GPU of every running cell."""
         self._shares_gpus = shares_gpus
         self._mps: Mps | None = None
-        self._children: dict[str, _Child] = {}
-        self._gpu: int | None = None  # of the next cell
-        self._looked = -LOOK_SECONDS
-        self._waiting = False
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._claim = ExitStack()
 
     def __enter__(self) -> Self:
+        self._claim.enter_context(claim_cores(self._runs))
         if self._shares_gpus and self._options.mps != "off" and not is_served():
-            gpus = self._placement.gpus.values() if self._placement else ()
             try:
-                self._mps = Mps([gpu.uuid for gpu in gpus])
+                self._mps = Mps([*self._gpus.values()])
             except MpsError as error:
                 if self._options.mps == "on":
                     raise ConfigError(f"--mps on cannot be used: {error}") from None
                 self.say(f"note: runs share a GPU without CUDA's multi-process service: {error}")
         return self
 
-    def has_room(self, cell: str) -> bool:  # noqa: D102
-        if self._placement is None:
-            return len(self._children) < self._options.jobs
-        if self._gpu is None and time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._gpu = self._placement.choose()
-            if self._gpu is None:
-                self._looked = time.monotonic()
-                self._explain()
-        return self._gpu is not None
-
-    def _explain(self) -> None:
-        assert self._placement is not None
-        if not self._waiting and (why := self._placement.shortage()):
-            self._waiting = True
-            self.say(f"note: {why}")
+    def has_room(self) -> bool:  # noqa: D102
+        return len(self._children) < self._options.slots
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        variables = dict(self._mps.variables) if self._mps is not None else {}
+        variables = {"PYTHONPATH": import_paths(), CORES: str(whole_cores(self._runs))}
+        variables |= self._mps.variables if self._mps is not None else {}
         if self._device is not None:
             job = {**job, "config": {**job["config"], "device": self._device}}
-        if job["threads"] is None:
-            job = {**job, "threads": self._threads}
-        if self._placement is not None:
-            assert self._gpu is not None
+        used = [*self._places.values()]
+        gpu = min(self._gpus, key=used.count, default=None)
+        if gpu is not None:
             # Every process sees only its own GPU, as cuda:0: its run can be resumed on any other.
-            variables["CUDA_VISIBLE_DEVICES"] = self._placement.gpus[self._gpu].uuid
+            variables["CUDA_VISIBLE_DEVICES"] = self._gpus[gpu]
         try:
-            self._children[job["cell"]] = _Child(job, variables)
+            process = self._children[job["cell"]] = start_cell(job, variables)
         except OSError as error:
             raise OSError(f"its process could not be started ({error.strerror or error})") from error
-        self._root = Path(job["root"])
-        if self._placement is not None and self._gpu is not None:
-            self._placement.cells[job["cell"]] = self._gpu
-            self._gpu = None
-            self._waiting = False
+        end_with_process(process, group=True)
+        if gpu is not None:
+            self._places[job["cell"]] = gpu
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
-        from voidrl.runs.experiment_record import read_gpu_memory  # imports torch
-
-        codes = {cell: child.process.poll() for cell, child in self._children.items()}
+        codes = {cell: child.poll() for cell, child in self._children.items()}
         ended = {cell: Ended(code) for cell, code in codes.items() if code is not None}
         for cell in ended:
-            self._children.pop(cell).close()
-            if self._placement is not None:
-                del self._placement.cells[cell]
-                self._placement.need = max(self._placement.need, read_gpu_memory(self._root, cell))
-                self._looked = -LOOK_SECONDS  # there is a slot again
+            stop_cell(self._children.pop(cell))
+            self._places.pop(cell, None)
         return ended
 
     def where(self, cell: str) -> str:  # noqa: D102
-        return "" if self._placement is None else f"cuda:{self._placement.cells[cell]}"
+        return f"cuda:{self._places[cell]}" if cell in self._places else ""
 
     def stop(self) -> None:  # noqa: D102
         for child in self._children.values():
-            child.close()
+            stop_cell(child)
 
     def kill(self) -> None:  # noqa: D102
         for child in self._children.values():
-            child.process.kill()
+            child.kill()
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
         for child in self._children.values():
-            child.process.wait()
+            child.wait()
+        self._claim.close()
         if self._mps is not None:
             self._mps.close()
-
-
-class _Child:
-    """The process of a cell."""
-
-    def __init__(self, job: Job, variables: Mapping[str, str]) -> None:
-        log_file, lock = log_path(Path(job["root"]), job["cell"]), job["lock"]
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        with log_file.open("ab") as log:
-            date = datetime.now(UTC).isoformat(timespec="seconds")
-            log.write(f"{date} {shlex.join(job['command'])}\n".encode())
-            log.flush()
-            # In its own session: a terminal's Ctrl-C goes only to the parent, which passes it on.
-            self.process = subprocess.Popen(
-                cell_command(),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=() if lock is None else (lock,),
-                env={**os.environ, **cell_environment(job), **variables},
-                start_new_session=True,
-            )
-        end_with_process(self.process, group=True)
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already, and its exit status says how
-            self.process.stdin.write(json.dumps(job).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def close(self) -> None:
-        """Close the pipe, which asks the process to stop."""
-        with suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.close()

@@ -1,68 +1,52 @@
-"""The executor `slurm`: cells as tasks of array jobs, which SLURM queues, starts and requeues.
+"""The executor `slurm`: cells as tasks of array jobs, which submitit submits, checkpoints and requeues.
 
-Scripts, pickles and submitit's own logs are in OUT/slurm/, as is `jobs.json` with the jobs that no command
-has collected yet. It is written before cells are submitted and after SLURM has given them ids: where a
-command is killed in between, or sbatch fails but may have submitted them, it has the name of the jobs to
-cancel. One command at a time submits from a folder; it may be closed at any time, and running it again
-attaches to its jobs.
+Scripts, pickles and submitit's logs are in OUT/slurm/. A file per cell has the id of its job: the command may
+be closed at any time, and running it again attaches to the jobs that are still queued or running.
 """
 
 from __future__ import annotations
 
 import math
-import pickle
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import time
-import uuid
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from voidrl.config import require
-from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, RunFolderError
+from voidrl.errors import ConfigError, MissingExtraError
 from voidrl.experiments.executors.base import (
+    INTERRUPTED,
     Ended,
     Executor,
-    cell_command,
-    cell_environment,
-    log_path,
+    import_paths,
     option,
+    remote_job,
+    require_shared,
+    start_cell,
+    stop_cell,
+    wait_for_cell,
 )
-from voidrl.experiments.executors.slurm_task import INTERRUPTED, CellTask
-from voidrl.runs import locks
+from voidrl.runs.locks import CELLS
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
     from voidrl.experiments.plan import Plan
 
-FOLDER, JOBS_FILE = "slurm", "jobs.json"
+FOLDER = "slurm"
 MAX_ARRAY = 1000  # SLURM's default MaxArraySize is 1001
 POLL_SECONDS = 5.0  # between two looks at the files of jobs
-SACCT_SECONDS = 30.0  # between two questions to SLURM's accounting
-GRACE_SECONDS = 60.0  # for the files of a job that has ended to appear, or for SLURM to requeue it
+SACCT_SECONDS = 60  # at most, between two questions to SLURM's accounting
 CHECKPOINT_SECONDS = 300  # the signal comes this long before the limit
 UNLIMITED = 10**6
-# By the first word of sacct's state; a job in any other state is not over.
-LOST = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED")
-FAILED = ("FAILED", "OUT_OF_MEMORY", "CANCELLED", "COMPLETED")
-# Options of sbatch that are made from other options, or that submitit needs.
-RESERVED = {
-    "time": "use --time",
-    "partition": "use --partition",
-    "gpus-per-node": "use --gpus-per-cell",
-    "cpus-per-task": "use --cpus-per-cell",
-    "mem": "use --mem",
-    **dict.fromkeys(
-        ("array", "job-name", "output", "error", "open-mode", "nodes", "requeue", "wrap"), "voidrl sets it"
-    ),
-    **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-gpu"), "a run is one task"),
-    **dict.fromkeys(("no-requeue", "parsable", "test-only", "wait"), "voidrl could not follow its jobs"),
-}
+# By the first word of sacct's state; after any other one, a job without a result is submitted again.
+REASONS = {"CANCELLED": "was canceled", "OUT_OF_MEMORY": "ran out of memory: give it more with --mem"}
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 
@@ -89,22 +73,13 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_minutes(self.time)
-        gpus = self.gpus_per_cell
+        gpus, cpus = self.gpus_per_cell, self.cpus_per_cell
         expected = "0 or 1 with --on slurm: a run trains on one GPU, which SLURM does not divide"
         require(gpus in (None, 0, 1), "--gpus-per-cell", gpus, expected)
-        cpus = self.cpus_per_cell
         whole = cpus is None or (cpus >= 1 and cpus == int(cpus))
         require(whole, "--cpus-per-cell", cpus, "a whole number above 0 with --on slurm")
         few = self.max_running is None or self.max_running >= 1
         require(few, "--max-running", self.max_running, "a whole number above 0")
-        size = self.mem is None or re.fullmatch(r"\d+[KMGT]?B?", self.mem, re.IGNORECASE) is not None
-        require(size, "--mem", self.mem, "a size such as 32G or 64000M")
-        given = parse_sbatch_options(self.slurm_option).get("signal")
-        if given is not None:
-            found = re.fullmatch(r"USR2@(\d+)", str(given))
-            early = found is not None and int(found[1]) < 60 * parse_minutes(self.time)
-            expected = f"USR2@SECONDS, fewer than --time {self.time} has, as runs write checkpoints on USR2"
-            require(early, "--slurm-option signal", given, expected)
 
 
 def parse_minutes(text: str | float) -> int:
@@ -119,27 +94,16 @@ def parse_minutes(text: str | float) -> int:
     return math.ceil(seconds / 60)
 
 
-def parse_sbatch_options(texts: Sequence[str]) -> dict[str, str | bool]:
-    """Parameters of sbatch by name; one without a value is a flag."""
-    found: dict[str, str | bool] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.strip().lstrip("-").replace("_", "-")
-        known = re.fullmatch(r"[a-z][a-z0-9-]*", name) is not None and "\n" not in value
-        require(known, "--slurm-option", text, "NAME=VALUE with an option of sbatch, such as account=rl")
-        if name in RESERVED:
-            raise ConfigError(f"--slurm-option {text} cannot be used: {RESERVED[name]}")
-        found[name] = value if equals else True
-    return found
-
-
 def sbatch_parameters(options: Options, device: str, count: int) -> dict[str, Any]:
     """Parameters from which submitit writes the script of an array of `count` cells."""
     minutes = parse_minutes(options.time)
     gpus = options.gpus_per_cell
     gpus = int(gpus) if gpus is not None else 0 if device == "cpu" else 1
     cpus = int(options.cpus_per_cell or 1)
-    more: dict[str, Any] = {"requeue": True, **parse_sbatch_options(options.slurm_option)}
+    more: dict[str, Any] = {"requeue": True}
+    for text in options.slurm_option:
+        name, equals, value = text.partition("=")
+        more[name.strip().lstrip("-").replace("_", "-")] = value if equals else True
     return {
         "time": minutes,
         "partition": options.partition,
@@ -158,17 +122,47 @@ def sbatch_parameters(options: Options, device: str, count: int) -> dict[str, An
 
 def make(plan: Plan, options: Options) -> Slurm:
     """Make the executor, if submitit and SLURM's commands are there."""
-    purpose = "--on slurm"
     if find_spec("submitit") is None:
-        raise MissingExtraError("submitit", "slurm", purpose)
-    for command in ("sbatch", "srun", "scancel", "sacct"):
+        raise MissingExtraError("submitit", "slurm", "--on slurm")
+    for command in ("sbatch", "srun", "sacct"):
         if shutil.which(command) is None:
             raise ConfigError(
-                f"{purpose} cannot be used: the command {command} is not found; run this on a login node of "
+                f"--on slurm cannot be used: the command {command} is not found; run this on a login node of "
                 f"the cluster, or use --on local or --on ray"
             )
     require("%" not in str(plan.out.absolute()), "--out", str(plan.out), "a path without %, for SLURM")
-    return Slurm(plan.out, plan.experiment.name, options, plan.request.device)
+    return Slurm(plan.out, f"voidrl-{plan.experiment.name}", options, plan.request.device)
+
+
+class CellTask:
+    """The work of a job, which submitit pickles, and again when the job is requeued."""
+
+    def __init__(self, job: Job, paths: str) -> None:
+        self.job, self.paths = job, paths
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self) -> int:
+        """Run the cell to its end; returns the exit code of its process."""
+        require_shared(self.job)
+        signal.signal(signal.SIGTERM, self._stop)  # `scancel` or a preemption; submitit's handler ignores it
+        self._process = start_cell(self.job, {"PYTHONPATH": self.paths})
+        code = wait_for_cell(self._process)
+        if code == INTERRUPTED:  # without a result: the state of the job counts, which SLURM may requeue
+            sys.exit(code)
+        return code
+
+    def checkpoint(self) -> Any:
+        """Stop the cell before the job's time is up; returns the work of the requeued job."""
+        from submitit.helpers import DelayedSubmission
+
+        self._stop()
+        if self._process is not None:
+            wait_for_cell(self._process)
+        return DelayedSubmission(CellTask(self.job, self.paths))
+
+    def _stop(self, *signaled: object) -> None:
+        if self._process is not None:
+            stop_cell(self._process)
 
 
 class Slurm(Executor):
@@ -176,263 +170,103 @@ class Slurm(Executor):
 
     Args:
         out: The folder of the experiment, which all nodes share.
-        name: Name of the experiment, for the names of jobs.
+        name: The name of jobs.
         options: The options of the command line.
         device: Device of the runs.
     """
 
-    preempts = True
     detaches = True
 
     def __init__(self, out: Path, name: str, options: Options, device: str) -> None:
-        self._out, self._name, self._options, self._device = out, name, options, device
-        self._folder = out.absolute() / FOLDER
-        self._lock: int | None = None
+        from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
+
+        SlurmJob.watcher = SlurmInfoWatcher(delay_s=SACCT_SECONDS)
+        self._out, self._name, self._options, self._device = out.absolute(), name, options, device
+        self._folder = self._out / FOLDER
         self._batch: list[Job] = []
-        self._jobs: dict[str, str] = {}
-        """Ids of jobs by cell."""
-        self._unknown: set[str] = set()
-        """Names of arrays that may be in the queue, without known ids."""
-        self._over: dict[str, float] = {}
-        """First time at which the job of a cell seemed to be over."""
-        self._stopped: set[str] = set()
-        """Ids of jobs that were asked to stop."""
-        self._next_look = 0.0
-        self._info: dict[str, dict[str, str]] = {}
-        """Latest answers of sacct, by id."""
-        self._next_sacct = 0.0
-        self._warned: set[str] = set()
-        """Commands whose failure has been reported."""
-
-    def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / ".lock"
-        self._lock = locks.acquire(path)
-        if self._lock is None:
-            raise RunFolderError(
-                f"another command ({locks.holder(path)}) submits jobs from {self._out} to SLURM: wait for "
-                f"it, or stop it, which leaves its jobs running"
-            )
-        locks.sign(self._lock)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._lock is not None:
-            locks.release(self._lock)
-            self._lock = None
+        self._jobs: dict[str, Any] = {}
+        """submitit's jobs by cell."""
+        self._looked = -POLL_SECONDS
 
     def attach(self, cells: Collection[str]) -> set[str]:  # noqa: D102
-        saved = self._read()
-        self._jobs, self._stopped = saved["jobs"], {*saved["stopped"]}
-        self._unknown = {*saved["submitting"]}
-        self._cancel_unknown()
-        if self._unknown:
-            raise RunFolderError(
-                f"an earlier command was ended while it submitted jobs to SLURM, and scancel cannot cancel "
-                f"them now: try again, or cancel {', '.join(sorted(self._unknown))} by name and delete "
-                f"{self._folder / JOBS_FILE}"
-            )
-        return {cell for cell in self._jobs if cell in cells}
+        from submitit import SlurmJob
 
-    def has_room(self, cell: str) -> bool:
-        """Whether a cell may be submitted: always, as SLURM has a queue, unless it is still to be chosen.
+        for cell in cells:
+            if (path := self._id_path(cell)).is_file() and (job_id := path.read_text().strip()):
+                self._jobs[cell] = SlurmJob(self._folder, job_id)
+        for cell, job in [*self._jobs.items()]:
+            if job.done():
+                self._forget(cell)
+        return {*self._jobs}
 
-        `--tune` asks for no cell, and chooses the later the better: not more than may run at a time.
-        """
+    def has_queue(self) -> bool:  # noqa: D102
         limit = self._options.max_running
-        return bool(cell) or limit is None or len(self._jobs) + len(self._batch) < limit
+        return limit is not None and len(self._jobs) + len(self._batch) >= limit
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        self._batch.append({**job, "lock": None})
+        self._batch.append(remote_job(job))
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         ended: dict[str, Ended] = {}
         while self._batch:
             part, self._batch = self._batch[:MAX_ARRAY], self._batch[MAX_ARRAY:]
             ended |= self._send(part)
-        now = time.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + POLL_SECONDS
-            self._ask(now)
-            with suppress(OSError):  # a network file system may have kept an old listing of the folder
-                self._folder.chmod(self._folder.stat().st_mode)
-            found = {cell: self._look(cell, job_id, now) for cell, job_id in self._jobs.items()}
-            collected = {cell: how for cell, how in found.items() if how is not None}
-            if collected:
-                for cell in collected:
-                    self._stopped.discard(self._jobs.pop(cell))
-                    self._over.pop(cell, None)
-                self._write()
-            ended |= collected
+        if time.monotonic() - self._looked >= POLL_SECONDS:
+            self._looked = time.monotonic()
+            found = {cell: _end_of(job) for cell, job in self._jobs.items() if job.done()}
+            for cell, end in found.items():
+                if end is not None:
+                    ended[cell] = end
+                    self._forget(cell)
         return ended
-
-    def where(self, cell: str) -> str:  # noqa: D102
-        if cell not in self._jobs:
-            return ""
-        info = self._info.get(self._jobs[cell], {})
-        return info.get("NodeList", "") if info.get("State") == "RUNNING" else ""
-
-    def stop(self) -> None:  # noqa: D102
-        self._batch.clear()
-        self._stopped = {*self._jobs.values()}
-        self._write()
-        self._next_look = self._next_sacct = 0.0
-
-    def kill(self) -> None:  # noqa: D102
-        self._batch.clear()
-        if self._jobs:
-            self._run("scancel", *self._jobs.values())
-
-    # Submission
 
     def _send(self, batch: Sequence[Job]) -> dict[str, Ended]:
         """Submit cells as one array; those that SLURM does not take have ended."""
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        cells = [job["cell"] for job in batch]
-        name = f"voidrl-{self._name}-{uuid.uuid4().hex[:8]}"
-        self._unknown.add(name)
-        self._write()
-        try:
-            ids = self._sbatch(batch, name)
-        except (FailedJobError, FailedSubmissionError, OSError) as error:
-            self._cancel_unknown()  # SLURM may have them: sbatch fails also where the answer comes too late
-            why = next(filter(None, reversed(str(error).strip().splitlines())), "no reason given")
-            if len(batch) > 1 and "job array" in why:  # longer than the cluster's MaxArraySize
-                half = len(batch) // 2
-                return self._send(batch[:half]) | self._send(batch[half:])
-            return dict.fromkeys(cells, Ended(None, f"sbatch did not take it: {why}"))
-        self._jobs.update(zip(cells, ids, strict=True))
-        self._unknown.discard(name)
-        self._write()
-        self.say(f"submitted {len(cells)} runs to SLURM as job {ids[0].partition('_')[0]}")
-        self._next_look = 0.0
-        return {}
-
-    def _cancel_unknown(self) -> None:
-        """Cancel arrays by name; those that cannot be canceled now stay in the file for the next command."""
-        for name in sorted(self._unknown):
-            if self._run("scancel", f"--name={name}") is not None:
-                self._unknown.discard(name)
-        self._write()
-
-    def _sbatch(self, batch: Sequence[Job], name: str) -> list[str]:
         import submitit
 
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=UNLIMITED)
-        executor.update_parameters(
-            job_name=name, **sbatch_parameters(self._options, self._device, len(batch))
-        )
-        return [job.job_id for job in executor.submit_array([self._task(job) for job in batch])]
-
-    def _task(self, job: Job) -> CellTask:
-        log = log_path(self._out.absolute(), job["cell"])
-        return CellTask(job, cell_command(), cell_environment(job), Path.cwd(), log)
-
-    # How jobs end
-
-    def _look(self, cell: str, job_id: str, now: float) -> Ended | None:
-        """The end of a job; None while it may still run."""
-        from submitit.core.utils import JobPaths
-
-        paths: Any = JobPaths(self._folder, job_id)
-        if paths.result_pickle.exists():
-            return _read_result(job_id, paths.result_pickle)
-        state = self._info.get(job_id, {}).get("State", "").partition(" ")[0].rstrip("+").upper()
-        stopped = job_id in self._stopped
-        if state not in (*LOST, *FAILED) and (state or not stopped):  # sacct may fail, and a stop has to end
-            self._over.pop(cell, None)
-            return None
-        if now - self._over.setdefault(cell, now) < GRACE_SECONDS and not (stopped and state):
-            return None
-        return self._judge(job_id, state, paths.stdout)
-
-    def _judge(self, job_id: str, state: str, log: Path) -> Ended:
-        if job_id in self._stopped:
-            return Ended(INTERRUPTED)
-        if state in LOST:
-            self._run("scancel", job_id)  # it is submitted again, and must not be requeued as well
-            return Ended(None, f"SLURM ended job {job_id} ({state})", lost=True)
-        if state == "CANCELLED":
-            return Ended(None, f"job {job_id} was canceled")
-        if state == "OUT_OF_MEMORY":
-            return Ended(None, f"job {job_id} ran out of memory: give it more with --mem")
-        return Ended(None, f"job {job_id} ended as {state} and left no result; {log} may say why")
-
-    def _ask_to_stop(self, jobs: Sequence[str]) -> None:
-        """Stop jobs in any state; repeated with every poll, as a job between two states misses signals.
-
-        A running job only gets a signal: if it were canceled, it would be killed within seconds, checkpoint
-        or not.
-        """
-        if jobs:
-            self._run("scancel", "--state=PENDING", *jobs)
-            self._run("scancel", "--state=SUSPENDED", *jobs)
-            self._run("scancel", "--state=RUNNING", "--signal=TERM", *jobs)
-
-    def _ask(self, now: float) -> None:
-        """Ask sacct for the states of all jobs in one call.
-
-        submitit's own watcher takes a suspended job for an ended one, and asks no more about it.
-        """
-        from submitit.slurm.slurm import SlurmInfoWatcher
-
-        if now < self._next_sacct or not self._jobs:
-            return
-        self._next_sacct = now + SACCT_SECONDS
-        self._ask_to_stop([job_id for job_id in self._jobs.values() if job_id in self._stopped])
-        arrays = sorted({job_id.partition("_")[0] for job_id in self._jobs.values()})
-        output = self._run("sacct", "-o", "JobID,State,NodeList", "--parsable2", "-j", ",".join(arrays))
-        self._info = SlurmInfoWatcher().read_info(output) if output else {}
-
-    # Files and commands
-
-    def _read(self) -> dict[str, Any]:
-        from voidrl.runs.checkpoint import read_json
-
-        path = self._folder / JOBS_FILE
-        if not path.is_file():
-            return {"jobs": {}, "stopped": [], "submitting": []}
-        with suppress(CheckpointError):
-            saved = read_json(path, "the jobs that an earlier command submitted")
-            if saved.keys() >= {"jobs", "stopped", "submitting"}:
-                return saved
-        raise RunFolderError(
-            f"{path} is damaged, so that it does not say which jobs are in the queue: cancel those of this "
-            f"experiment (squeue shows them as voidrl-{self._name}-…), and delete the file"
-        )
-
-    def _write(self) -> None:
-        from voidrl.runs.checkpoint import write_json_atomic
-
-        saved = {
-            "jobs": self._jobs,
-            "stopped": sorted(self._stopped),
-            "submitting": sorted(self._unknown),
-        }
-        write_json_atomic(self._folder / JOBS_FILE, saved)
-
-    def _run(self, *command: str) -> str | None:
-        """The output of a command of SLURM; None if it failed, which is reported once."""
+        parameters = sbatch_parameters(self._options, self._device, len(batch))
+        executor.update_parameters(job_name=self._name, **parameters)
+        paths = import_paths()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            why = done.stderr.strip().splitlines()[-1:] if done.returncode else []
-        except (OSError, subprocess.TimeoutExpired) as error:
-            done, why = None, [str(error)]
-        if why and command[0] not in self._warned:
-            self._warned.add(command[0])
-            self.say(f"{command[0]} failed: {why[0]}")
-        return done.stdout if done is not None and not done.returncode else None
+            jobs = executor.submit_array([CellTask(job, paths) for job in batch])
+        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            why = str(error).strip().splitlines()[-1]
+            return {job["cell"]: Ended(None, f"sbatch did not take it: {why}") for job in batch}
+        for cell, job in zip((job["cell"] for job in batch), jobs, strict=True):
+            path = self._id_path(cell)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(job.job_id)
+            self._jobs[cell] = job
+        self.say(f"submitted {len(batch)} runs to SLURM as job {jobs[0].job_id.partition('_')[0]}")
+        return {}
+
+    def _id_path(self, cell: str) -> Path:
+        return self._out / CELLS / f"{cell}.job"
+
+    def _forget(self, cell: str) -> None:
+        del self._jobs[cell]
+        self._id_path(cell).unlink(missing_ok=True)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._jobs:
+            self.say(
+                f"{len(self._jobs)} runs stay in SLURM's queue; to stop them with checkpoints: "
+                f"scancel --state=PENDING --name={self._name} && scancel --signal=TERM --name={self._name}"
+            )
 
 
-def _read_result(job_id: str, path: Path) -> Ended:
+def _end_of(job: Any) -> Ended | None:
+    """The end of a job that submitit takes to be done; None where it is not."""
     from submitit.core.utils import pickle_load
 
-    try:
-        outcome, value = pickle_load(path)
-    except (OSError, EOFError, pickle.UnpicklingError) as error:
-        return Ended(None, f"the result of job {job_id} cannot be read: {error}", lost=True)
-    if outcome == "success":
-        return Ended(int(value))
-    last = str(value).strip().splitlines()[-1:]
-    return Ended(None, f"job {job_id} failed: {''.join(last)}")
+    if job.paths.result_pickle.exists():
+        outcome, value = pickle_load(job.paths.result_pickle)
+        return Ended(int(value)) if outcome == "success" else Ended(None, value.strip().splitlines()[-1])
+    state = job.state.partition(" ")[0].rstrip("+").upper()
+    if state == "SUSPENDED":  # submitit takes it to be done
+        return None
+    if state in REASONS:
+        return Ended(None, f"job {job.job_id} {REASONS[state]}")
+    job.cancel(check=False)  # it is submitted again, and must not be requeued as well
+    return Ended(None, f"SLURM ended job {job.job_id} ({state}, see {job.paths.stdout})", lost=True)
