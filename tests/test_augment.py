@@ -101,13 +101,8 @@ def test_only_a_share_of_images_is_shifted(crop):
     moved = (views != plain).flatten(1).any(1).double().mean().item()
     expected = share * (1 - 1 / kinds)
     assert abs(moved - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
-    jittered = Augment(replace(config, intensity_scale=0.2))(each(image))
-    gain = (jittered + 0.5).flatten(1).mean(1) / (plain + 0.5).mean()
-    assert (gain - 1).abs().gt(1e-3).double().mean() > 0.95  # intensity is drawn for every image
     for unmoved in (AugmentConfig(4, shift_probability=0.0), AugmentConfig(0)):
         assert torch.equal(Augment(unmoved)(each(image)), images(image))
-    window = Augment(AugmentConfig(1, inner_size=9, shift_probability=0.0))(each(image))  # the middle 9
-    assert torch.equal(window, images(F.pad(image[..., 1:-1, 1:-1].float(), (1,) * 4, "replicate").byte()))
 
 
 @pytest.mark.parametrize("shape", [(12, 10), (11, 9), (8, 9), (8, 8)])

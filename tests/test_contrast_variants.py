@@ -6,7 +6,6 @@ from voidrl.agent.combinations import check_combination
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.config import registry
-from voidrl.errors import ConfigError
 from voidrl.training import build
 from voidrl.training.layers import finetune_layers, layers_for
 from voidrl.types import EnvSpec
@@ -21,9 +20,6 @@ PRESETS = {  # environment, what it looks like, and the batch of contrast
     "maze-demo": ("voidrl/PixelMaze-v0", MAZE, 64),
     "urlb-pixels": ("dmc/walker", WALKER, 256),
 }
-ICM = "its reward is the error of a forward model, which is a part of the representation icm"
-CANNOT = {("icm", "simclr"): ICM, ("icm", "learner"): ICM}
-"""Methods and variants that do not go together, with the reason."""
 
 
 def config_of(method, preset, representation=None):
@@ -60,21 +56,6 @@ def test_a_method_has_a_recipe_with_and_without_contrast(method, variant):
             assert "representation" not in trainers
             assert ("method" in trainers) == cls.can_train_encoder
             assert "learner" in trainers or method == "proto"  # whose loss alone trains f, as its authors'
-
-
-@pytest.mark.parametrize("variant", ["simclr", "learner"])
-@pytest.mark.parametrize("method", registry.names("method"))
-def test_an_agent_can_be_built_of_it(method, variant):
-    for preset in ("atari-fast", "urlb-pixels"):  # discrete and continuous actions
-        config, spec = config_of(method, preset, variant), PRESETS[preset][1]
-        if (method, variant) in CANNOT:
-            with pytest.raises(ConfigError):
-                dry_build(spec, config)
-            continue
-        agent = dry_build(spec, config)
-        assert agent is not None
-        shared = agent.representation.encoder is agent.learner.encoder
-        assert shared or variant == "simclr" or not agent.method.uses_latents(config)
 
 
 @pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "maze-demo"])

@@ -11,7 +11,7 @@ import torch
 from helpers import brute_force, needs_cuda, points
 
 from voidrl.entropy import RunningMean, knn_distances, particle_entropy, particle_reward, random_distances
-from voidrl.errors import ConfigError, NeighborError, UnknownNameError
+from voidrl.errors import ConfigError, NeighborError
 
 # --- k nearest neighbors -----------------------------------------------------------------------------------
 
@@ -146,21 +146,6 @@ def test_errors_name_the_value_what_there_is_and_the_remedy(search):
     ):
         with pytest.raises(error, match=sentence):
             search(queries, particles, k, exclude_self=exclude_self)
-
-
-def test_errors_of_the_reward():
-    z = points(8, 3)
-    neighbors = r"k = 9 .* 7 other .* the point itself .*expected 2 to 8"
-    for options, error, sentence in (
-        ({"k": 9, "include_self": True}, NeighborError, neighbors),
-        ({"k": 1, "include_self": True}, NeighborError, "expected 2 to 8"),
-        ({"c": -1.0}, ConfigError, "c = -1"),
-        ({"neighbors": "neerest"}, UnknownNameError, "did you mean 'nearest'"),
-    ):
-        with pytest.raises(error, match=sentence):
-            particle_reward(z, **options)
-    with pytest.raises(NeighborError, match="0 other particles"):
-        particle_entropy(z[:1])
 
 
 # --- running mean -------------------------------------------------------------------------------------------

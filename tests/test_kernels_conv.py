@@ -10,7 +10,7 @@ from helpers import KERNEL_DEVICES, needs_cuda
 
 from voidrl.config import EncoderConfig
 from voidrl.kernels import conv, conv_check
-from voidrl.kernels.conv import Launch, conv_stack, suits
+from voidrl.kernels.conv import conv_stack, suits
 from voidrl.nets import ConvStack, Encoder, check_convolutions
 from voidrl.types import EnvSpec
 
@@ -37,13 +37,6 @@ STACKS = {  # batch, image size, channels, padded channels, layers (out channels
     "odd": (2, 14, 16, 16, [(48, 3, 1), (16, 4, 3)], "elu"),
     "one": (1, 5, 4, 16, [(16, 5, 1)], "relu"),
 }
-
-SETTINGS = (
-    {"CHUNKS": (32,)},
-    {"WALK_ROWS": 2, "WALK": Launch(32, 4, 2, None)},  # all layers walk
-    {"WALK_ROWS": 99, "STEP": Launch(64, 4, 1, None), "PROGRAMS": 1, "KEPT_BYTES": 0},  # none, several rounds
-    {"GRADIENT_BLOCK": 32, "GRADIENT_PROGRAMS": 2, "GRADIENT_SUMS": 1},  # several rounds, one step each
-)
 
 
 @pytest.fixture(autouse=True)
@@ -111,21 +104,6 @@ def test_the_input_has_a_gradient_too(device):
     x = x.detach().bfloat16().requires_grad_()
     (actual,) = torch.autograd.grad(conv_stack(x, *stack[1:]), x, grad_out.bfloat16())
     close(actual, expected)
-
-
-def test_settings_change_nothing_but_speed(device, monkeypatch):
-    stack = (*make("padded", device)[:4], "relu")
-    x = stack[0].bfloat16()
-    grad_out = torch.randn_like(conv_stack(x, *stack[1:]))
-    y, expected = gradients(conv_stack, stack, grad_out, x)
-    for settings in SETTINGS:
-        with monkeypatch.context() as patch:
-            for name, value in settings.items():
-                patch.setattr(conv, name, value)
-            other, actual = gradients(conv_stack, stack, grad_out, x)
-        close(other, y.float(), 0.01)
-        for a, e in zip(actual, expected, strict=True):
-            close(a, e, 0.01)
 
 
 def test_operators_are_registered_as_they_behave(device):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import needs_cuda, seen_as
+from helpers import seen_as
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -108,24 +108,6 @@ def test_features_are_float32_under_autocast(stack, iterations):
     assert z.dtype == normal.dtype == torch.float32
     assert torch.equal(z, nn.functional.layer_norm(before.float(), (5,)).tanh())
     assert torch.allclose(z, encoder(obs), atol=0.1)
-
-
-@pytest.mark.gpu
-@needs_cuda
-@pytest.mark.parametrize("stack", SMALLEST)
-@torch.no_grad()
-def test_features_on_the_device_are_those_of_the_cpu(stack):
-    torch.manual_seed(0)
-    config = EncoderConfig(stack, feature_dim=5, spectral_norm_iterations=2)
-    encoder = Encoder(seen_as((9, 40, 40)), config).eval()
-    image = torch.randint(256, (4, 9, 40, 40), dtype=torch.uint8)
-    expected = encoder(image)
-    encoder.to("cuda", memory_format=torch.channels_last)
-    assert torch.allclose(encoder(image.cuda()).cpu(), expected, atol=0.02)  # TF32 or not
-    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-        z = encoder(image.cuda())
-    assert z.dtype == torch.float32
-    assert torch.allclose(z.cpu(), expected, atol=0.1)
 
 
 @pytest.mark.parametrize("dueling", [False, True])

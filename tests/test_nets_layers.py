@@ -16,7 +16,6 @@ from voidrl.nets import (
     silence,
     target_copy,
 )
-from voidrl.nets.spectral import SpectralNorm
 from voidrl.nets.tf32 import tf32_mm
 
 
@@ -90,21 +89,6 @@ def test_a_layer_is_not_rounded_to_bf16_by_autocast():
 
 
 STACKS = ("nature", "drq", "paper", "impala", "mlp")
-
-
-def test_every_layer_of_an_encoder_is_normalized_and_keeps_its_name():
-    config = {"stack": "impala", "hidden_dim": 8, "feature_dim": 4}
-    normed = Encoder(seen_as((3, 20, 20)), EncoderConfig(**config, spectral_norm_iterations=1))
-    plain = Encoder(seen_as((3, 20, 20)), EncoderConfig(**config))
-    assert [n for n, _ in normed.named_parameters()] == [n for n, _ in plain.named_parameters()]
-    assert len([m for m in normed.modules() if isinstance(m, SpectralNorm)]) == 15 + 2
-    assert not [m for m in plain.modules() if isinstance(m, SpectralNorm)]
-    assert {n for n in normed.state_dict() if n.startswith("stack.0.")} == {
-        "stack.0.weight",
-        "stack.0.bias",
-        "stack.0.spectral.u",
-        "stack.0.spectral.v",
-    }
 
 
 # --- targets ----------------------------------------------------------------------------------------------

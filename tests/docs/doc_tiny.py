@@ -87,9 +87,8 @@ def make_tiny(monkeypatch, *, quick):
     monkeypatch.setattr(api, "parse_count", parse_count)
     monkeypatch.setattr(build, "ATARI_EVAL_ENVS", 2)
     monkeypatch.setattr(gallery, "CLIP_SECONDS", 0.5)
-    monkeypatch.setattr(gallery, "POINTS", 20)
     monkeypatch.setattr(gallery, "MAX_CLIPS", 2)
-    monkeypatch.setattr(gallery, "MAX_MAPS", 1)
+    monkeypatch.setattr(gallery, "MAX_MAZES", 1)
     monkeypatch.setattr(evaluating, "FIRST_MINUTE_S", 1.0)
     run_plan = experiment.run_plan
     monkeypatch.setattr(

@@ -56,21 +56,6 @@ def test_double_and_plain_targets_by_hand():
     assert loss_by_hand(double=False) == pytest.approx((sum(y) / 2, huber))
 
 
-class SwapStates(nn.Module):
-    """An encoder that takes each of the two states for the other."""
-
-    def forward(self, obs):
-        return obs.flip(1)
-
-
-def test_double_q_chooses_the_next_action_from_the_online_features():
-    learner = table_dqn(double=True)
-    learner.target_encoder = SwapStates()
-    # Online: action 2 in state 0 and action 0 in state 1, valued by the target's rows of states 1 and 0.
-    # Choosing from the target encoder's features would swap the two actions: [40, 30].
-    assert learner.next_output(batch_of(obs=SEEN)).tolist() == [50, 10]
-
-
 def share_of_other_actions(learner, deterministic):
     obs = SEEN[:1].expand(20_000, -1)
     actions = learner.act(obs, torch.zeros(20_000, 0), deterministic=deterministic)

@@ -154,13 +154,6 @@ class Plain(Learner):
         yield Loss("critic", loss, {"critic_loss": loss.detach()})
 
 
-class Critical(Constant):
-    """Brings its own critic."""
-
-    def make_critic(self, feature_dim, config):
-        return torch.nn.Linear(feature_dim, 1)
-
-
 def test_a_learner_needs_no_constructor_of_its_own():
     agent, replay = make_agent(learner=Plain), fill_replay()
     assert agent.learner.period == 1
@@ -168,7 +161,6 @@ def test_a_learner_needs_no_constructor_of_its_own():
     agent.update(replay)
     assert moved(before, agent.tensors())
     assert not hasattr(agent.learner, "critic")
-    assert isinstance(make_agent(learner=Plain, method=Critical).learner.critic, torch.nn.Linear)
 
 
 @pytest.mark.parametrize(

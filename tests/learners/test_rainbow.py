@@ -10,7 +10,6 @@ from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.learners.dqn import DQN, DQNConfig
 from voidrl.learners.rainbow import Rainbow, RainbowConfig, project_distribution
 from voidrl.nets import Encoder
 from voidrl.types import EnvSpec
@@ -156,26 +155,6 @@ def test_acting_by_the_target_network(act_with, expected):
     for deterministic in (False, True):
         actions = learner.act(SEEN, NO_SKILL, deterministic=deterministic)
         assert actions.tolist() == [expected] * 2
-
-
-@pytest.mark.parametrize(("cls", "config"), [(DQN, DQNConfig), (Rainbow, RainbowConfig)])
-def test_the_scale_of_gradients_is_that_of_the_encoder_alone(cls, config):
-    def gradients(scale):
-        torch.manual_seed(0)
-        encoder = Encoder(seen_as((2,)), EncoderConfig("mlp", feature_dim=4, hidden_dim=8))
-        options = {"hidden_dim": 8, "noisy_sigma": 0.5, "head_gradient_scale": scale}
-        learner = cls(SPEC, config(**options), encoder, None, 0)
-        loss = next(learner.losses(make_batch(), torch.ones(2), 0)).value
-        loss.backward()
-        heads = [p.grad for p in learner.critic.parameters()]
-        return loss.detach(), heads, [p.grad for p in encoder.parameters()]
-
-    whole, half = gradients(1.0), gradients(0.5)
-    assert whole[0] == half[0]
-    assert all(torch.equal(*pair) for pair in zip(whole[1], half[1], strict=True))
-    assert any(gradient.any() for gradient in whole[2])
-    for one, other in zip(whole[2], half[2], strict=True):
-        torch.testing.assert_close(0.5 * one, other)
 
 
 # With everything else

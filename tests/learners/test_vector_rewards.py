@@ -163,15 +163,6 @@ def test_actions_are_chosen_by_the_improved_values_until_scalar_rewards_train_th
     assert chosen(tuned.learner.critic)
 
 
-class Unequal(Pair):
-    skill_dim = 3
-
-
-class Critical(Pair):
-    def make_critic(self, feature_dim, config):
-        return None
-
-
 @pytest.mark.parametrize(
     ("method", "changes", "sentence"),
     [
@@ -181,8 +172,6 @@ class Critical(Pair):
             {"intrinsic_normalization": "standardize"},
             "'standardize' cannot be used .*'scale' or 'none'",
         ),
-        (Unequal, {}, "rewards of 2 numbers and skills of 3"),
-        (Critical, {}, "no critic that learns them: return a voidrl.nets.SuccessorCritic"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(method, changes, sentence):

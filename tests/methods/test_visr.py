@@ -131,27 +131,6 @@ def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(incl
     assert mean == pytest.approx(torch.cat(distances).mean().item(), rel=1e-4)
 
 
-def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
-    """A replay in which the first coordinates of the state are the skill."""
-    agent = aps(method__skill_dim=2, method__learning_rate=5e-3, learner__batch_size=64)
-    replay = fill_replay(skill_dim=3)
-    replay.skill.copy_(F.pad(F.normalize(replay.skill[:, :2], dim=1), (0, 1), value=1.0))
-    slots = replay.starts[: len(replay)]
-    frames = replay.segment(slots, 1, 1.0).states[:, 1]
-    replay.frames[frames, :2] = replay.skill[slots, :2]
-    first = agent.update(replay)["aps_loss"]
-    for _ in range(80):
-        metrics = agent.update(replay)
-    batch = replay.batch(slots, 1, 1.0)
-    with torch.no_grad():
-        _, direction = agent.method.phi(batch.next_obs)
-        along = (direction * batch.skill[:, :2]).sum(1)
-    assert abs(first) < 0.5
-    assert metrics["aps_loss"] < -0.95
-    assert along.mean() > 0.95  # the reward's first term
-    assert metrics["aps_concentration"] < 0.4
-
-
 def test_continuous_actions_have_scalar_rewards_which_are_both_terms_added():
     """As in URLB's code."""
     agent = aps(CONTINUOUS, method__k=4)

@@ -2,13 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import (
     CONTINUOUS,
-    CPU,
     DISCRETE,
     PIXELS,
     PIXELS_CONTINUOUS,
@@ -24,11 +22,9 @@ from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
 from voidrl.nets import top1_accuracy
 from voidrl.nets.augment import Augment
-from voidrl.replay import Replay
-from voidrl.representations import atc
 from voidrl.representations.base import Views
 from voidrl.representations.simclr import nt_xent
-from voidrl.types import EnvSpec, Layout
+from voidrl.types import Layout
 
 
 def nt_xent_by_loops(h, temperature):
@@ -152,35 +148,3 @@ def test_a_pair_across_an_end_is_left_out_and_stays_a_candidate():
     assert metrics["atc_accuracy"].item() == pytest.approx(correct.item())
     assert metrics["atc_valid"].item() == 0.75
     assert f.contrast(obs, later, torch.zeros(4))[0].sum() == 0  # no valid pair, and nothing is divided by 0
-
-
-SQUARE = EnvSpec((1, 16, 16), True, 1, num_actions=2, raw_shape=(16, 16, 1))
-
-
-def moving_squares(steps=50, num_envs=16):
-    """One square in each environment, in a row of its own, which moves by a pixel in each step."""
-    replay = Replay(SQUARE, num_envs, steps * num_envs + 50, 0, CPU, CPU)
-    image = np.zeros(SQUARE.frame_shape, np.uint8)
-    image[0, :5, :5] = 255
-    first = np.stack([np.roll(image, (env, 5 * env), (1, 2)) for env in range(num_envs)])
-    replay.reset(first)
-    zeros, never = np.zeros(num_envs), np.zeros(num_envs, bool)
-    for t in range(1, steps):
-        replay.add(zeros.astype(int), zeros, never, never, np.roll(first, t, 3), torch.zeros(num_envs, 0))
-    return replay
-
-
-def test_states_learn_to_find_their_future(monkeypatch):
-    monkeypatch.setattr(atc, "MOMENTUM", 0.9)
-    options = {"learning_rate": 3e-3, "warmup_updates": 0}
-    encoder = {"feature_dim": 64, "width": 0.5}
-    agent = make_agent(SQUARE, representation={"name": "atc", "encoder": encoder, **options})
-    replay, f, accuracy = moving_squares(), agent.representation, []
-    for _ in range(100):
-        views = views_of(replay, replay.sample(32))
-        loss, metrics = f.loss(views)
-        agent.optimizers.minimize(["representation"], loss.mean())
-        f.after_update()
-        accuracy.append(metrics["atc_accuracy"].item())
-    assert np.mean(accuracy[:5]) < 0.2  # chance: 1 / 32
-    assert np.mean(accuracy[-10:]) > 0.65

@@ -76,15 +76,8 @@ def test_each_frame_is_normalized_and_read_by_itself(narrow):
     assert ImageNetConfig().encoder.feature_dim == 50
 
 
-def test_grayscale_frames_are_repeated_and_other_observations_refused(narrow):
-    agent = given(make_agent(GRAY, representation="imagenet"), narrow)
-    gray = fill_replay(GRAY).observations(torch.arange(2))  # (2, 4, 36, 36)
-    rgb = gray.repeat_interleave(3, 1)
-    spec = EnvSpec((3, 36, 36), True, 4, num_actions=3, raw_shape=(36, 36, 3))
-    colored = given(make_agent(spec, representation="imagenet"), narrow)
-    torch.testing.assert_close(
-        agent.representation.encoder.stack(images(gray)), colored.representation.encoder.stack(images(rgb))
-    )
+def test_other_observations_than_gray_and_colored_images_are_refused():
+    make_agent(GRAY, representation="imagenet")
     four = EnvSpec((4, 36, 36), True, 1, num_actions=3, raw_shape=(36, 36, 4))
     for spec in (CONTINUOUS, four):
         with pytest.raises(ConfigError, match=r"'imagenet' cannot be used on .*: it takes images with 1"):
@@ -95,12 +88,12 @@ def test_grayscale_frames_are_repeated_and_other_observations_refused(narrow):
 
 
 @pytest.mark.parametrize(("phase", "share"), [("pretrain", "all"), ("train", "stack")])
-def test_ten_updates_train_the_trunk_and_leave_the_network_alone(phase, share, narrow):
+def test_updates_train_the_trunk_and_leave_the_network_alone(phase, share, narrow):
     pieces = {"representation": "imagenet", "representation__encoder__activation": "relu"}
     agent = given(make_agent(PIXELS_CONTINUOUS, phase=phase, share_encoder=share, **pieces), narrow)
     replay = fill_replay(PIXELS_CONTINUOUS)
     before = snapshot(agent.tensors())
-    for i in range(10):
+    for i in range(3):
         agent.update(replay, i % agent.learner.period)
     changed = moved(before, agent.tensors())
     assert resnet_tensors(before)
