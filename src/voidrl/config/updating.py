@@ -37,7 +37,7 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
         if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
             values[key] = update(current, value, f"{path}{key}.")
         else:
-            values[key] = _require_type(value, hints[key], path + key)
+            values[key] = require_type(value, hints[key], path + key)
     try:
         return dataclasses.replace(config, **values)  # type: ignore[type-var]
     except ConfigError as error:  # a nested config does not know its own path
@@ -100,7 +100,7 @@ def _names_another(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     return "auto" != names[0] != names[1] and None not in names
 
 
-def _require_type(value: Any, hint: Any, name: str) -> Any:
+def require_type(value: Any, hint: Any, name: str) -> Any:
     """The value as its declared type, or an error that says what was expected."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     expected: list[str] = []
@@ -121,7 +121,7 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
         if kind is tuple and isinstance(value, str) and typing.get_args(option)[0] is str:
             return (value,)
         if kind is tuple and isinstance(value, list | tuple):
-            return tuple(_require_type(v, typing.get_args(option)[0], name) for v in value)
+            return tuple(require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         expected.append(_kind_text(kind, value))
@@ -132,7 +132,7 @@ def _kind_text(kind: type, value: Any) -> str:
     """A field's type in words; the command line reads counts such as 100k."""
     if kind is int and isinstance(value, str):
         return by_caller("a whole number", "a whole number such as 5000, 100k or 2M")
-    words = {types.NoneType: "None", tuple: "a list", int: "a whole number", float: "a number"}
+    words = {types.NoneType: "None", tuple: "a list", dict: "a table", int: "a whole number", float: "a number"}
     return words.get(kind, kind.__name__)
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, TextIO
 
-from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from voidrl.errors import RunFolderError
@@ -25,7 +25,6 @@ DRAW_EVERY_SECONDS = 0.5
 LINES_EVERY_SECONDS = 60.0  # in a log file: one line per active run
 EARLY_SECONDS = 10.0  # in the first minute, when people check that it works
 MAX_ROWS = 12
-MIN_NAME = 12
 
 
 def read_progress(cell: Cell, folder: Path) -> tuple[str, str, str]:
@@ -94,44 +93,34 @@ class Board:
     def draw(self, running: Sequence[tuple[Cell, Path]], elsewhere: int) -> None:
         """Show the active cells and their folders, if it is time to."""
         now = time.monotonic()
-        early = now - self._started < LINES_EVERY_SECONDS
-        period = EARLY_SECONDS if early else LINES_EVERY_SECONDS
+        period = EARLY_SECONDS if now - self._started < LINES_EVERY_SECONDS else LINES_EVERY_SECONDS
         if now - self._drawn < (period if self._live is None else DRAW_EVERY_SECONDS):
             return
         self._drawn = now
+        # On a cluster, most are queued: the ones that train come first.
+        shown = sorted(running, key=lambda each: not (each[1] / "config.json").is_file())[:MAX_ROWS]
+        rows = [(cell.folder, *read_progress(cell, folder)) for cell, folder in shown]
+        more = f"… and {len(running) - MAX_ROWS} more" if len(running) > MAX_ROWS else ""
         if self._live is not None:
-            self._live.console.width = width = width_of(self._stream)  # the window may have changed
-            self._live.update(Group(*self.lines(running, elsewhere, width)), refresh=True)
+            self._live.console.width = width_of(self._stream)  # the window may have changed
+            self._live.update(self._table(rows, elsewhere, more), refresh=True)
             return
-        if len(running) > MAX_ROWS:  # on a cluster, most are queued: the ones that train come first
-            running = sorted(running, key=lambda each: not (each[1] / "config.json").is_file())
-        for cell, folder in running[:MAX_ROWS]:
-            steps, left, rate = read_progress(cell, folder)
-            self.say(f"{cell.folder}: {steps}, {f'{rate} steps/s, ' if rate else ''}{left}")
-        if len(running) > MAX_ROWS:
-            self.say(f"… and {len(running) - MAX_ROWS} more")
+        for name, steps, left, rate in rows:
+            self.say(f"{name}: {steps}, {f'{rate} steps/s, ' if rate else ''}{left}")
+        if more:
+            self.say(more)
 
-    def lines(self, running: Sequence[tuple[Cell, Path]], elsewhere: int, width: int) -> list[Text]:
-        """The live table, each line at most `width` wide: names are cut first, then numbers left out."""
+    def _table(self, rows: Sequence[tuple[str, str, str, str]], elsewhere: int, more: str) -> Table:
         counts = {"failed": self._failed, "elsewhere": elsewhere}
         parts = [f"{self._done}/{self._total} done", *(f"{n} {name}" for name, n in counts.items() if n)]
-        head = Text(", ".join([*parts, human_seconds(time.monotonic() - self._started)]), style="bold")
-        head.truncate(width, overflow="ellipsis")
-        names = [cell.folder for cell, _ in running[:MAX_ROWS]]
-        rows = [read_progress(cell, folder) for cell, folder in running[:MAX_ROWS]]
-        columns = [[steps for steps, _, _ in rows], [left for _, left, _ in rows]]
-        columns.append([f"{rate}/s" if rate else "" for _, _, rate in rows])
-        widths = [max(map(len, column), default=0) for column in columns]
-        while widths and width - sum(w + 2 for w in widths) < MIN_NAME:
-            widths.pop()
-        room = min(max(map(len, names), default=0), max(1, width - sum(w + 2 for w in widths)))
-        lines = [head]
-        for i, name in enumerate(names):
-            shown = name if len(name) <= room else f"…{name[len(name) - room + 1 :]}"
-            line = Text(f"{shown:<{room}}", no_wrap=True)
-            for column, w, style in zip(columns, widths, ("", "cyan", "green"), strict=False):
-                line.append(f"  {column[i]:>{w}}", style)
-            lines.append(line)
-        if len(running) > MAX_ROWS:
-            lines.append(Text(f"… and {len(running) - MAX_ROWS} more"))
-        return lines
+        table = Table.grid(padding=(0, 2))
+        table.title = ", ".join([*parts, human_seconds(time.monotonic() - self._started)])
+        table.title_justify = "left"
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for style in ("", "cyan", "green"):
+            table.add_column(justify="right", style=style, no_wrap=True)
+        for name, steps, left, rate in rows:
+            table.add_row(name, steps, left, f"{rate}/s" if rate else "")
+        if more:
+            table.add_row(more)
+        return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import shlex
 import sys
@@ -11,18 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from voidrl.agent.dry_build import dry_build
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import ConfigError, MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.board import Board
-from voidrl.experiments.dry_run import print_missing, print_plan
+from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.executors import make_executor, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import update_record, write_record
+from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, Scheduler, run_plan
-from voidrl.experiments.schedule import machines_for
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
 from voidrl.runs.status import utc_now
@@ -42,9 +43,6 @@ def run_experiment(
     out: str | Path | None = None,
     on: str = "local",
     dry_run: bool = False,
-    list_runs: bool = False,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
     report: bool = True,
     command: Sequence[str] | None = None,
     **options: Any,
@@ -56,42 +54,26 @@ def run_experiment(
         request: Changes to the file.
         out: The folder of its runs; by default `runs/NAME`.
         on: The executor: local, ray or slurm.
-        dry_run: Print the cells and an estimate instead; nothing is written.
-        list_runs: For a dry run, list every cell, even if there are many.
-        nodes: For a dry run, the nodes of a cluster on which the schedule is simulated.
-        gpus_per_node: For a dry run, the GPUs of each node; by default 1.
+        dry_run: Print the states of the cells and an estimate instead; nothing is written.
         report: Make `report.html` at the end.
         command: The command line that repeats it.
         options: Options of the executor, as on the command line: `jobs=2`.
     """
-    if list_runs and not dry_run:
-        raise ConfigError("--list-runs cannot be used without --dry-run: add it, or use `voidrl status`")
-    # On paper, any number of runs shares a GPU; on a Ray cluster, --gpus-per-cell says how many.
-    jobs = options.pop("jobs", None) if nodes is not None and on == "ray" else options.get("jobs")
     chosen = make_options(on, options)
-    request = request or ExperimentRequest()
-    machines = machines_for(
-        on,
-        chosen,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        jobs=jobs,
-        device=request.device,
-        dry_run=dry_run,
-    )
+    request = dataclasses.replace(request or ExperimentRequest(), elsewhere=on != "local")
     experiment = name if isinstance(name, ExperimentSpec) else read_experiment(name)
     folder = str(Path(experiment.path).absolute().parent)
-    if not dry_run and folder not in sys.path and Path(experiment.path).is_file():
+    if folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the file's folder
-    plan = make_plan(experiment, request, out, run_code=not dry_run)
+    plan = make_plan(experiment, request, out)
+    _require_agents(plan)
     if dry_run:
-        print_plan(plan, getattr(chosen, "slots", 1), machines=machines, where=on, list_runs=list_runs)
+        print_plan(plan, getattr(chosen, "slots", None))
         return 0
     command = command or ["voidrl", "experiment", experiment.path]
     with unattended(plan, command):
         outcome = do_plan(plan, on, chosen, command=command)
         print_results(plan)
-        print_missing(plan, sys.stdout)
         made = make_report(plan) if report else True
     return 0 if outcome.ok and made else FAILED
 
@@ -145,7 +127,6 @@ def _do_plan(plan: Plan, on: str, options: Any, command: Sequence[str], tuner: T
     if is_done and (tuner is None or tuner.is_complete):
         try:
             write_record(plan, command)
-            update_record(plan)
         except VoidrlError as error:  # results in a read-only folder can still be shown
             say(str(error))
     else:
@@ -192,6 +173,13 @@ def make_report(plan: Plan) -> bool:
         return False
     print(f"report: {written}")
     return True
+
+
+def _require_agents(plan: Plan) -> None:
+    """Refuse an agent that cannot be built before the first of many runs fails."""
+    kinds = {(cell.arm.name, cell.phase, repr(cell.point), cell.spec): cell for cell in plan.cells}
+    for cell in kinds.values():
+        dry_build(cell.spec, cell.config)
 
 
 def _require_simulators(plan: Plan, first: Sequence[Cell]) -> None:

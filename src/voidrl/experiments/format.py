@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import importlib.resources
-import math
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from voidrl.config import flat, merge
+from voidrl.config import field_types, flat, merge, require, require_type
 from voidrl.envs.suites import published
-from voidrl.errors import ConfigError, UnknownNameError, shown
+from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments.grid import Axis, read_axes
 from voidrl.experiments.tasks import GROUPS, NamedEnv, PhaseSpec, Task, folder_name, make_task, task_name
-from voidrl.presets.presets import PRESETS
 from voidrl.system.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
 from voidrl.system.units import parse_count
 
-PHASES = ("pretrain", "finetune", "train")
+Phase = Literal["pretrain", "finetune", "train"]
+PHASES: tuple[Phase, ...] = ("pretrain", "finetune", "train")
 ALLOWED_PHASES = (("pretrain",), ("pretrain", "finetune"), ("finetune",), ("train",))
-SCALED = (*PHASES, "evaluation")
-_KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a table", list: "a list"}
+Scaled = Literal[Phase, "evaluation"]
+SCALED: tuple[Scaled, ...] = (*PHASES, "evaluation")
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,16 @@ class ArmSpec:
 
     name: str
     label: str
-    about: str
-    phases: tuple[str, ...]
-    method: str | None
-    """The method in pre-training; None for the preset's."""
-    source: str | None
-    """The arm whose pre-trained agents are fine-tuned; None for its own."""
-    config: Mapping[str, Any]
-    times: Mapping[str, float]
-    """Factors for values of the config, whichever preset these come from."""
-    by_phase: Mapping[str, PhaseSpec]
-    evaluation: EvaluationSpec | None
+    phases: tuple[Phase, ...]
     measures: tuple[str, ...]
     """Measures in the table of results."""
+    evaluation: EvaluationSpec | None
+    by_phase: Mapping[str, PhaseSpec]
+    method: str | None = None
+    """The method in pre-training; None for the preset's."""
+    source: str | None = None
+    """The arm whose pre-trained agents are fine-tuned; None for its own."""
+    config: Mapping[str, Any] = field(default_factory=dict)
     presets: tuple[str, ...] = ()
     """The only presets that it can be run with; all of them if empty."""
     preset: str | None = None
@@ -78,9 +74,9 @@ class TuneSpec:
 
     metric: str | None = None
     """The objective: a measure, or a column of the metrics; None for the first of `measures`."""
-    direction: str = "maximize"
-    sampler: str = "tpe"
-    pruner: str = "median"
+    direction: Literal["maximize", "minimize"] = "maximize"
+    sampler: Literal["tpe", "random"] = "tpe"
+    pruner: Literal["median", "none"] = "median"
 
 
 @dataclass(frozen=True)
@@ -92,34 +88,22 @@ class ScaleSpec:
 
 
 @dataclass(frozen=True)
-class PresetChanges:
-    """Changes that come with another preset than the experiment's."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
-    evaluation: EvaluationSpec | None = None
-
-
-@dataclass(frozen=True)
 class ExperimentSpec:
     """The content of an experiment's file."""
 
     name: str
     path: str
     title: str
-    about: str
-    published: str | None
-    """The table in `voidrl.envs.suites.published` that results are compared with."""
-    preset: str | None
-    seeds: tuple[int, ...]
     tasks: tuple[Task, ...]
-    config: Mapping[str, Any]
-    by_phase: Mapping[str, PhaseSpec]
     arms: Mapping[str, ArmSpec]
-    missing: Mapping[str, str]
-    """Methods that voidrl does not have, each with a description."""
-    preset_changes: Mapping[str, PresetChanges]
-    threads: int | None
+    by_phase: Mapping[str, PhaseSpec]
+    about: str = ""
+    published: str | None = None
+    """The table in `voidrl.envs.suites.published` that results are compared with."""
+    preset: str | None = None
+    seeds: tuple[int, ...] = (1,)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    threads: int | None = None
     """CPU threads of each run; None divides the machine's."""
     pretrain_seeds: tuple[int, ...] = ()
     """Seeds of pre-trainings, each of which is fine-tuned with all `seeds`; () pre-trains for every seed."""
@@ -127,7 +111,7 @@ class ExperimentSpec:
     """Sizes of the experiment; the first one is the default."""
     scale: str | None = None
     """The size whose values it has; None before `at_scale`, and where there are no sizes."""
-    scaled: tuple[str, ...] = SCALED
+    scaled: tuple[Scaled, ...] = SCALED
     """Phases and evaluations that `--steps-scale` shortens."""
     grid: Mapping[str, Axis] = field(default_factory=dict)
     """Fields that vary in all arms that have them."""
@@ -140,24 +124,66 @@ class ExperimentSpec:
 
     def at_scale(self, name: str | None) -> ExperimentSpec:
         """The experiment with the values of a scale, by default of its first one."""
-        if not self.scales:
-            if name is not None:
-                raise ConfigError(
-                    f"--scale {name} cannot be used with experiment {self.name!r}, which has one size: use "
-                    f"--steps-scale, or a file with [scales.{folder_name(name)}]"
-                )
+        if not self.scales and name is None:
             return self
-        if name is None:
-            name = next(iter(self.scales))
+        name = next(iter(self.scales)) if name is None else name
         if name not in self.scales:
-            remedy = f"Scales are those of experiment {self.name!r}."
+            remedy = (
+                f"Experiment {self.name!r} has {len(self.scales) or 'no'} scales; see also --steps-scale."
+            )
             raise UnknownNameError("scale", name, self.scales, remedy)
         chosen, by_phase = self.scales[name], dict(self.by_phase)
         for phase, new in chosen.by_phase.items():
             old = by_phase.get(phase, PhaseSpec())
-            steps = old.steps if new.steps is None else new.steps
-            by_phase[phase] = PhaseSpec(steps, merge(old.config, new.config), old.label)
+            by_phase[phase] = PhaseSpec(new.steps or old.steps, merge(old.config, new.config))
         return replace(self, scale=name, config=merge(self.config, chosen.config), by_phase=by_phase)
+
+
+# The keys of each table of the file, and their types. A list has at least one entry, and each once.
+
+_SETTINGS: dict[str, Any] = {"config": dict, **dict.fromkeys(PHASES, dict)}
+_RAW: dict[str, Any] = {**_SETTINGS, "about": str, "evaluation": dict | bool, "grid": dict}
+_MORE = {"tasks": list | str, "methods": dict, "scales": dict, "tune": dict, "measures": tuple[str, ...]}
+_DERIVED = {"name", "path", "arms", "by_phase", "scale"}  # not in the file
+
+
+def _fields(cls: type) -> dict[str, Any]:
+    return {key: hint for key, hint in field_types(cls).items() if key not in _DERIVED}
+
+
+KEYS: dict[str, dict[str, Any]] = {
+    "experiment": {**_fields(ExperimentSpec), **_RAW, **_MORE},
+    "method": {**_fields(ArmSpec), **_RAW},
+    "task": {**_SETTINGS, "name": str, "env": str, "pretrain": dict | str},
+    "scale": _SETTINGS,
+    "tune": _fields(TuneSpec),
+    "phase": _fields(PhaseSpec),
+    "evaluation": _fields(EvaluationSpec),
+}
+
+
+def _read(kind: str, where: str, values: Any) -> dict[str, Any]:
+    """The checked values of a table, which errors call `where`."""
+    require(isinstance(values, dict), where, values, "a table")
+    read = {}
+    for key, value in values.items():
+        name = _join(where, key)
+        if key not in KEYS[kind]:
+            raise UnknownNameError(f"key in {where.rstrip(':')}:", key, KEYS[kind])
+        if kind in ("phase", "evaluation") and key in ("steps", "episodes"):
+            value = parse_count(value, name, zero=where.endswith("pretrain"))
+        read[key] = require_type(value, KEYS[kind][key], name)
+        if isinstance(value, list):
+            ok = len(value) > 0 and not any(value.count(each) > 1 for each in value)
+            require(ok, name, value, "at least one entry, and each of them once")
+    return read
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where} {key}" if where.endswith(":") else f"{where}.{key}"
+
+
+# Reading
 
 
 def shipped() -> dict[str, str]:
@@ -168,28 +194,22 @@ def shipped() -> dict[str, str]:
 def read_experiment(name: str | Path) -> ExperimentSpec:
     """Read a shipped experiment by its name, or your own by the path of its file."""
     path = user_path(name)
-    known, file = _shipped_names(), str(path)
     if path.suffix != ".toml" and not path.is_file():
-        if name not in known:
+        if str(path) not in _shipped_names():
             remedy = "Your own is a file whose name ends in .toml."
-            raise UnknownNameError("experiment", str(name), known, remedy)
-        file = f"{name}.toml"
-        text = importlib.resources.files("voidrl.experiments").joinpath(file).read_text("utf-8")
-        return _experiment(file, parse_toml(text))
+            raise UnknownNameError("experiment", str(name), _shipped_names(), remedy)
+        text = importlib.resources.files("voidrl.experiments").joinpath(f"{path}.toml").read_text("utf-8")
+        return _experiment(f"{path}.toml", parse_toml(text))
     try:
         values = parse_toml(read_text(path, MAX_TOML_BYTES))
     except FileNotFoundError:
         expected = "expected an experiment's file, or a name such as demo"
         raise ConfigError(f"there is no file {path}: {expected}") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} cannot be read: it is no UTF-8 text ({error.reason})") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} cannot be read as TOML: {error}") from None
-    except ValueError as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-    return _experiment(file, values)
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+    except (OSError, ValueError) as error:  # also text that is not UTF-8
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    return _experiment(str(path), values)
 
 
 def _shipped_names() -> list[str]:
@@ -197,291 +217,158 @@ def _shipped_names() -> list[str]:
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
-class _TomlTable:
-    """A table of the file, which knows its keys and names itself in errors."""
-
-    def __init__(self, file: str, name: str, values: Any, known: Iterable[str]) -> None:
-        self.file, self.name, self.values = file, name, values
-        self.require(isinstance(values, dict), "", values, "a table")
-        self.require_known(f"key in {f'[{name}]' if name else 'the experiment'} of", values, known)
-
-    def table(self, key: str, values: Any, known: Iterable[str]) -> _TomlTable:
-        return _TomlTable(self.file, f"{self.name}.{key}" if self.name else key, values, known)
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        value = self.values.get(key, default)
-        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-        self.require(fits or key not in self.values, key, value, _KINDS[kind])
-        return value
-
-    def text(self, key: str) -> str:
-        return " ".join(self.get(key, str, "").split())
-
-    def words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        words = self.get(key, list, [*default])
-        self.require(words and all(isinstance(word, str) for word in words), key, words, "a list of words")
-        return tuple(words)
-
-    def count(self, key: str, *, zero: bool = False) -> int | None:
-        if key not in self.values:
-            return None
-        try:
-            return parse_count(self.values[key], f"{self.name}.{key}", zero=zero)
-        except ConfigError as error:
-            raise ConfigError(f"{self.file}: {error}") from None
-
-    def require(self, ok: object, key: str, value: object, expected: str) -> None:
-        if not ok:
-            name = ".".join(filter(None, (self.name, key)))
-            raise ConfigError(f"{self.file}: {name} = {shown(value)} cannot be used: expected {expected}")
-
-    def require_folder_name(self, key: str, name: str) -> None:
-        expected = f"the name of a folder, such as {folder_name(name)!r}"
-        self.require(folder_name(name) == name, key, name, expected)
-
-    def require_known(self, what: str, names: Iterable[str], known: Iterable[str], remedy: str = "") -> None:
-        known = [*known]
-        for name in names:
-            if name not in known:
-                raise UnknownNameError(f"{what} {self.file}:", name, known, remedy)
-
-
 def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
-    known = (
-        "title",
-        "about",
-        "published",
-        "preset",
-        "seeds",
-        "pretrain_seeds",
-        "tasks",
-        "measures",
-        "threads",
-        "scaled",
-    )
-    tables = ("config", "evaluation", "methods", "missing", "presets", "scales", "grid", "tune", *PHASES)
-    table = _TomlTable(file, "", values, (*known, *tables))
+    where = f"{file}:"
+    given = _read("experiment", where, values)
+    own = {key: value for key, value in given.items() if key in field_types(ExperimentSpec)}
     name = folder_name(Path(file).stem)
-    preset, presets = table.get("preset", str), table.get("presets", dict, {})
-    given = [*filter(None, [preset]), *presets]
-    table.require_known("preset in", given, PRESETS, "See `voidrl list presets`.")
-    compared, threads = table.get("published", str), table.get("threads", int)
-    table.require_known("published table in", filter(None, [compared]), published.names())
-    table.require(threads is None or threads > 0, "threads", threads, "a whole number above 0")
-    scaled = table.words("scaled", SCALED)
-    table.require_known("entry of scaled in", scaled, SCALED)
-    arms, missing = _arms(table), table.get("missing", dict, {})
-    pretrain_seeds = _seeds(table, "pretrain_seeds", ())
-    if pretrain_seeds:  # (p − 1) N + s is a distinct seed for each pair
-        for key, seeds in (("pretrain_seeds", pretrain_seeds), ("seeds", _seeds(table))):
-            table.require(min(seeds) > 0, key, [*seeds], "whole numbers from 1 on")
-    for key, about in missing.items():
-        expected = f"text, and a name other than those in [methods], as {key!r}"
-        table.require(isinstance(about, str) and key not in arms, f"missing.{key}", about, expected)
-    return ExperimentSpec(
-        name=name,
-        path=file,
-        title=table.get("title", str, name),
-        about=table.text("about"),
-        published=compared,
-        preset=preset,
-        seeds=_seeds(table),
-        tasks=_tasks(table),
-        config=table.get("config", dict, {}),
-        by_phase=_by_phase(table),
-        arms=arms,
-        missing=missing,
-        preset_changes={key: _preset_changes(table, key, changes) for key, changes in presets.items()},
-        threads=threads,
-        pretrain_seeds=pretrain_seeds,
-        scales=_scales(table),
-        scaled=scaled,
-        grid=_grid(table),
-        tune=_tune(table),
-    )
+    if "published" in given:
+        published.sources(given["published"])  # refuses an unknown one
+    if "pretrain_seeds" in given:  # (p − 1) N + s is a distinct seed for each pair
+        for key in ("pretrain_seeds", "seeds"):
+            seeds = given.get(key, (1,))
+            require(min(seeds) > 0, f"{where} {key}", [*seeds], "whole numbers from 1 on")
+    scales = {}
+    for scale, table in given.get("scales", {}).items():
+        _require_folder_name(f"{where} scales", scale)
+        read = _read("scale", f"{where} scales.{scale}", table)
+        scales[scale] = ScaleSpec(read.get("config", {}), _by_phase(f"{where} scales.{scale}", read))
+    made = {
+        "title": name,
+        **own,
+        "about": " ".join(given.get("about", "").split()),
+        "tasks": _tasks(f"{where} tasks", given.get("tasks")),
+        "by_phase": _by_phase(where, given),
+        "scales": scales,
+        "grid": _grid(where, "", given),
+        "tune": TuneSpec(**_read("tune", f"{where} tune", given.get("tune", {}))),
+    }
+    return ExperimentSpec(name=name, path=file, arms=_arms(where, given), **made)
 
 
-def _grid(table: _TomlTable) -> dict[str, Axis]:
+def _require_folder_name(where: str, name: str) -> None:
+    require(folder_name(name) == name, where, name, f"the name of a folder, such as {folder_name(name)!r}")
+
+
+def _by_phase(where: str, given: Mapping[str, Any]) -> dict[str, PhaseSpec]:
+    phases = [phase for phase in PHASES if phase in given]
+    return {phase: PhaseSpec(**_read("phase", _join(where, phase), given[phase])) for phase in phases}
+
+
+def _evaluation(
+    where: str, given: Mapping[str, Any], default: EvaluationSpec | None
+) -> EvaluationSpec | None:
+    values = given.get("evaluation")
+    if values is None or values is False:
+        return default if values is None else None
+    read = _read("evaluation", where, values)
+    require(("episodes" in read) != ("steps" in read), where, values, "one of episodes and steps")
+    return EvaluationSpec(**{"zero_shot": default is None or default.zero_shot, **read})
+
+
+def _grid(where: str, table: str, given: Mapping[str, Any]) -> dict[str, Axis]:
     """The fields of `[grid]`; no other value of them may be in that part of the file."""
-    if "grid" not in table.values:
+    if "grid" not in given:
         return {}
-    name = f"{table.name}.grid".lstrip(".")
-    axes = read_axes(table.file, name, table.get("grid", dict))
-    fixed = dict.fromkeys(flat(merge(table.get("config", dict, {}))), "config")
+    axes = read_axes(f"{where} {table}grid", given["grid"])
+    fixed = {*flat(merge(given.get("config", {})))}
     for phase in PHASES:
-        values = table.get(phase, dict, {})
-        fixed |= {f"{phase}.{each}": phase for each in flat(merge(values.get("config", {})))}
-        fixed |= {f"{phase}.steps": phase} if "steps" in values else {}
-    for each in axes:
-        if each in fixed:
-            other = f"{table.name}.{fixed[each]}".lstrip(".")
-            raise ConfigError(
-                f"{table.file}: {each} is in [{name}] and in [{other}]: leave it out of one of them"
-            )
+        values = given.get(phase, {})
+        fixed |= {f"{phase}.{each}" for each in flat(merge(values.get("config", {})))}
+        fixed |= {f"{phase}.steps"} if "steps" in values else set()
+    for each in axes.keys() & fixed:
+        raise ConfigError(f"{where} {each} is in {table}grid and has another value beside it: leave one out")
     return axes
 
 
-TUNE_CHOICES = {
-    "direction": ("maximize", "minimize"),
-    "sampler": ("tpe", "random"),
-    "pruner": ("median", "none"),
-}
+# Methods
 
 
-def _tune(table: _TomlTable) -> TuneSpec:
-    inner = table.table("tune", table.get("tune", dict, {}), ("metric", *TUNE_CHOICES))
-    given = {key: inner.get(key, str) for key in ("metric", *TUNE_CHOICES) if key in inner.values}
-    for key, choices in TUNE_CHOICES.items():
-        inner.require(given.get(key, choices[0]) in choices, key, given.get(key), " or ".join(choices))
-    return TuneSpec(**given)
-
-
-def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
-    methods = table.get("methods", dict, {})
-    if not methods:
-        raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
-    known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    known_here = (*known, "preset", "presets", "requires", "seeds", "like", "bonus", "grid", *PHASES)
-    tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
-    evaluation = _evaluation(table, EvaluationSpec(episodes=10))
-    measures = table.words("measures", ("return",))
-    arms = {name: _arm(name, each, evaluation, measures) for name, each in tables.items()}
+def _arms(where: str, given: Mapping[str, Any]) -> dict[str, ArmSpec]:
+    if not given.get("methods"):
+        raise ConfigError(f"{where} there are no methods: expected at least one table [methods.NAME]")
+    evaluation = _evaluation(f"{where} evaluation", given, EvaluationSpec(episodes=10))
+    measures = given.get("measures", ("return",))
+    arms = {name: _arm(where, name, each, evaluation, measures) for name, each in given["methods"].items()}
     for name, arm in arms.items():
-        if arm.source is not None:
-            table.require_known(f"source of [{tables[name].name}] in", [arm.source], arms)
-            pretrained = "pretrain" in arms[arm.source].phases
-            tables[name].require(pretrained, "source", arm.source, "a method with the phase 'pretrain'")
-        if arm.like is not None:
-            table.require_known(f"like of [{tables[name].name}] in", [arm.like], arms)
-            tuned = arms[arm.like].phases[-1] == "finetune"
-            tables[name].require(tuned, "like", arm.like, "a method with the phase 'finetune'")
+        for key, phase in (("source", "pretrain"), ("like", "finetune")):
+            other = getattr(arm, key)
+            if other is not None and other not in arms:
+                raise UnknownNameError(f"{key} in {where} methods.{name}:", other, arms)
+            fits = other is None or phase in arms[other].phases
+            require(fits, f"{where} methods.{name}.{key}", other, f"a method with the phase {phase!r}")
     for label, number in Counter(arm.label for arm in arms.values()).items():
-        table.require(number == 1, "label", label, "each label once, as tables tell methods apart by them")
+        require(number == 1, f"{where} label", label, "each label once, as tables tell methods apart by them")
     return arms
 
 
 def _arm(
-    name: str, table: _TomlTable, evaluation: EvaluationSpec | None, measures: tuple[str, ...]
+    where: str, name: str, values: Any, evaluation: EvaluationSpec | None, measures: tuple[str, ...]
 ) -> ArmSpec:
-    table.require_folder_name("", name)
-    source, method = table.get("source", str), table.get("method", str)
-    phases = table.words("phases", ("finetune",) if source is not None else ("pretrain", "finetune"))
-    table.require_known(f"phase in [{table.name}] of", phases, PHASES)
-    allowed = ", ".join(str([*each]) for each in ALLOWED_PHASES)
-    table.require(phases in ALLOWED_PHASES, "phases", [*phases], f"one of {allowed}")
-    expected = "the method whose agents are fine-tuned, and phases = ['finetune']"
-    table.require((source is not None) == (phases == ("finetune",)), "source", source, expected)
-    expected = "none, as methods are for pre-training and it has none"
-    table.require(method is None or "pretrain" in phases, "method", method, expected)
-    times = table.get("times", dict, {})
-    for key, value in times.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        table.require(is_number and 0 < value < math.inf, f"times.{key}", value, "a factor above 0")
-    presets = table.words("presets", ()) if "presets" in table.values else ()
-    preset = table.get("preset", str)
-    named = [*presets, *filter(None, [preset])]
-    table.require_known(f"preset in [{table.name}] of", named, PRESETS, "See `voidrl list presets`.")
-    expected = "one of preset and presets, and none with a source, whose preset it has"
-    table.require(preset is None or not (presets or source), "preset", preset, expected)
-    like = table.get("like", str)
-    expected = "none, as only training from scratch without a preset of its own follows another method"
-    table.require(like is None or (phases == ("train",) and preset is None), "like", like, expected)
-    bonus = table.get("bonus", str)
-    expected = "none, as a bonus is for phases = ['train'] with the settings of a preset, not like another's"
-    table.require(bonus is None or (phases == ("train",) and like is None), "bonus", bonus, expected)
-    if preset is not None and evaluation is not None:  # the agent's own
+    _require_folder_name(f"{where} methods", name)
+    table = f"{where} methods.{name}"
+    given = _read("method", table, values)
+    usual = ("finetune",) if "source" in given else ("pretrain", "finetune")
+    if "preset" in given and evaluation is not None:  # the agent's own
         evaluation = replace(evaluation, episodes=None, steps=None)
-    return ArmSpec(
-        name=name,
-        label=table.get("label", str, name),
-        about=table.text("about"),
-        phases=phases,
-        method=method,
-        source=source,
-        config=table.get("config", dict, {}),
-        times=times,
-        by_phase=_by_phase(table, "label"),
-        evaluation=_evaluation(table, evaluation),
-        measures=table.words("measures", measures),
-        presets=presets,
-        preset=preset,
-        requires=table.words("requires", ()) if "requires" in table.values else (),
-        seeds=_seeds(table, "seeds", ()),
-        like=like,
-        bonus=bonus,
-        grid=_grid(table),
-    )
-
-
-def _preset_changes(table: _TomlTable, name: str, values: Any) -> PresetChanges:
-    inner = table.table(f"presets.{name}", values, ("config", "evaluation", *PHASES))
-    usual = _evaluation(table, EvaluationSpec())
-    evaluation = _evaluation(inner, usual) if "evaluation" in inner.values else None
-    return PresetChanges(inner.get("config", dict, {}), _by_phase(inner), evaluation)
-
-
-def _scales(table: _TomlTable) -> dict[str, ScaleSpec]:
-    scales = {}
-    for name, values in table.get("scales", dict, {}).items():
-        table.require_folder_name(f"scales.{name}", name)
-        inner = table.table(f"scales.{name}", values, ("config", *PHASES))
-        scales[name] = ScaleSpec(inner.get("config", dict, {}), _by_phase(inner))
-    return scales
-
-
-def _by_phase(table: _TomlTable, *more: str) -> dict[str, PhaseSpec]:
-    found = {}
-    for phase in (phase for phase in PHASES if phase in table.values):
-        inner = table.table(phase, table.values[phase], ("steps", "config", *more))
-        config, label = inner.get("config", dict, {}), inner.get("label", str)
-        found[phase] = PhaseSpec(inner.count("steps", zero=phase == "pretrain"), config, label)
-    return found
-
-
-def _evaluation(table: _TomlTable, default: EvaluationSpec | None) -> EvaluationSpec | None:
-    values = table.values.get("evaluation", default)
-    if values is default or values is False:
-        return None if values is False else default
-    expected = "a table with episodes or steps, or false for none"
-    table.require(isinstance(values, dict), "evaluation", values, expected)
-    inner = table.table("evaluation", values, ("episodes", "steps", "count_states", "zero_shot"))
-    inner.require(("episodes" in values) != ("steps" in values), "", values, "one of episodes and steps")
-    usual = default is None or default.zero_shot
-    flags = {
-        "count_states": inner.get("count_states", bool, False),
-        "zero_shot": inner.get("zero_shot", bool, usual),
+    made = {
+        "label": name,
+        "phases": usual,
+        "measures": measures,
+        **{key: value for key, value in given.items() if key in field_types(ArmSpec)},
+        "by_phase": _by_phase(table, given),
+        "evaluation": _evaluation(f"{table}.evaluation", given, evaluation),
+        "grid": _grid(where, f"methods.{name}.", given),
     }
-    return EvaluationSpec(inner.count("episodes"), inner.count("steps"), **flags)
+    arm = ArmSpec(name=name, **made)
+    tunes, scratch = arm.phases == ("finetune",), arm.phases == ("train",)
+    rules = {
+        "phases": (arm.phases in ALLOWED_PHASES, "pretrain, pretrain and finetune, finetune, or train"),
+        "source": ((arm.source is not None) == tunes, "a source with phases = ['finetune'], and only there"),
+        "method": (not arm.method or "pretrain" in arm.phases, "a method only with the phase 'pretrain'"),
+        "preset": (not (arm.preset and (arm.presets or arm.source)), "no preset beside presets or source"),
+        "like": (
+            not arm.like or (scratch and not arm.preset),
+            "like only with phases = ['train'], no preset",
+        ),
+        "bonus": (
+            not arm.bonus or (scratch and not arm.like),
+            "a bonus only with phases = ['train'], no like",
+        ),
+    }
+    for key, (fits, expected) in rules.items():
+        require(bool(fits), f"{table}.{key}", getattr(arm, key), expected)
+    return arm
 
 
-def _tasks(table: _TomlTable) -> tuple[Task, ...]:
-    given = table.values.get("tasks")
-    listed = [given] if isinstance(given, str) else given
-    expected = f"a list of environments, or a group: {', '.join(GROUPS)}"
-    table.require(listed and isinstance(listed, list), "tasks", given, expected)
+# Tasks
+
+
+def _tasks(where: str, given: Any) -> tuple[Task, ...]:
+    entries = [given] if isinstance(given, str) else given
+    require(bool(entries), where, given, f"a list of environments, or a group: {', '.join(GROUPS)}")
     tasks: list[Task] = []
-    for entry in listed:
+    for entry in entries:
         if isinstance(entry, str):
             tasks += [make_task(env) for env in GROUPS.get(entry, (entry,))]
         else:
-            tasks.append(_task(table.table("tasks", entry, ("name", "env", "config", *PHASES))))
-    envs: dict[str, str] = {}
-    for each in (each for task in tasks for each in (task, task.pretrain)):
-        other = envs.setdefault(each.name, each.env)
-        if other != each.env:
+            tasks.append(_task(where, entry))
+    places: dict[str, NamedEnv] = {}
+    for each in (each for task in tasks for each in (NamedEnv(task.name, task.env), task.pretrain)):
+        other = places.setdefault(each.name, each)
+        if other != each:
             raise ConfigError(
-                f"{table.file}: {other!r} and {each.env!r} would both be named {each.name!r}; give one "
-                f'a name: {{ name = "…", env = "…" }}'
+                f"{where}: {other.env!r} and {each.env!r} would both be named {each.name!r}: give one a "
+                f'name, {{ name = "…", env = "…" }}'
             )
-    table.require(len({task.name for task in tasks}) == len(tasks), "tasks", given, "each of them once")
     first: dict[str, Task] = {}
     for task in tasks:
-        other_task = first.setdefault(task.pretrain.name, task)
-        if _pretrain_settings(other_task) != _pretrain_settings(task):
+        sharing = first.setdefault(task.pretrain.name, task)
+        if _pretrain_settings(sharing) != _pretrain_settings(task):
             raise ConfigError(
-                f"{table.file}: tasks {other_task.name!r} and {task.name!r} share the pre-training "
-                f"{task.pretrain.name!r}, but not its settings: give them equal ones, or one of them a "
-                f'pre-training of its own: pretrain = {{ name = "…", env = "…" }}'
+                f"{where}: {sharing.name!r} and {task.name!r} share the pre-training {task.pretrain.name!r}, "
+                f"but not its settings: give them equal ones, or one of them its own pre-training: "
+                f'pretrain = {{ name = "…", env = "…" }}'
             )
     return tuple(tasks)
 
@@ -490,34 +377,24 @@ def _pretrain_settings(task: Task) -> tuple[dict[str, Any], PhaseSpec]:
     return flat(merge(task.config)), task.by_phase.get("pretrain", PhaseSpec())
 
 
-def _task(table: _TomlTable) -> Task:
-    here, pretrain = _named_env(table), table.values.get("pretrain", {})
+def _task(where: str, values: Any) -> Task:
+    given = _read("task", where, values)
+    here, pretrain = _named_env(where, given), given.get("pretrain", {})
     pretrain = {"env": pretrain} if isinstance(pretrain, str) else pretrain
-    inner = table.table("pretrain", pretrain, ("name", "env", "steps", "config"))
     place = make_task(here.env).pretrain
     if "env" in pretrain or "name" in pretrain:
-        place = _named_env(inner)
+        place = _named_env(f"{where}.pretrain", pretrain)
     elif place.env == here.env:
         place = here
-    settings = {key: value for key, value in pretrain.items() if key in ("steps", "config")}
-    phases = {phase: table.values[phase] for phase in PHASES if phase in table.values}
-    by_phase = _by_phase(_TomlTable(table.file, table.name, {**phases, "pretrain": settings}, PHASES))
-    return Task(here.name, here.env, place, table.get("config", dict, {}), by_phase)
+    settings = {key: value for key, value in pretrain.items() if key not in ("name", "env")}
+    by_phase = _by_phase(where, {**given, "pretrain": settings})
+    return Task(here.name, here.env, place, given.get("config", {}), by_phase)
 
 
-def _named_env(table: _TomlTable) -> NamedEnv:
-    env = table.get("env", str)
-    table.require(env, "", table.values, 'a table with env, such as { env = "atari/pong" }')
-    name = table.get("name", str, task_name(env))
-    table.require_folder_name("name", name)
-    return NamedEnv(name, env)
-
-
-def _seeds(table: _TomlTable, key: str = "seeds", default: tuple[int, ...] = (1,)) -> tuple[int, ...]:
-    if key not in table.values:
-        return default
-    seeds = table.get(key, list)
-    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-    expected = "a list of whole numbers from 0 on, each of them once"
-    table.require(seeds and whole and len({*seeds}) == len(seeds), key, seeds, expected)
-    return tuple(seeds)
+def _named_env(where: str, given: Mapping[str, Any]) -> NamedEnv:
+    env, name = given.get("env"), given.get("name")
+    fits = isinstance(env, str) and isinstance(name, str | None)
+    require(fits, where, given, 'a table with env, such as { env = "atari/pong" }')
+    name = task_name(str(env)) if name is None else name
+    _require_folder_name(f"{where}.name", name)
+    return NamedEnv(name, str(env))

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from voidrl.config import (
-    Config,
-    flat,
-)
+from voidrl.config import Config, flat
 from voidrl.experiments.format import ArmSpec, ExperimentSpec
 from voidrl.experiments.grid import Axis, Point
-from voidrl.experiments.probe import EnvProbe
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.presets.presets import default_preset, protocol_for
+from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
+from voidrl.types import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,7 @@ class Cell:
     """Whether it is the last run of an arm, rather than a pre-training for another."""
     protocol_steps: int
     """Steps in the experiment's own protocol, regardless of the request."""
-    preset: str | None
-    probe: EnvProbe = field(repr=False, compare=False)
-    agent_bytes: int | None
-    """Size of a checkpoint without the replay; None if unknown."""
+    spec: EnvSpec = field(repr=False, compare=False)
     pretrain_seed: int | None = None
     """Seed of the pre-training that it is, or starts from."""
     zero_shot: dict[str, Any] | None = None
@@ -91,10 +85,15 @@ class Plan:
 
     def _observations(self, preset: str | None) -> list[Any]:
         """Observations of DMControl's agents in each task; None elsewhere."""
-        envs = [task.env for task in self.experiment.tasks]
-        protocols = [flat(protocol_for(env, preset or default_preset(env))) for env in envs]
-        return [protocol.get("env.dmc.observation") for protocol in protocols]
+        protocols = [named_protocol(task.env, preset) for task in self.experiment.tasks]
+        return [flat(protocol).get("env.dmc.observation") for protocol in protocols]
 
     def path(self, cell: Cell | str) -> Path:
         """The run folder of a cell."""
         return self.out / (cell if isinstance(cell, str) else cell.folder)
+
+
+def named_protocol(env: str, preset: str | None) -> dict[str, Any]:
+    """The values of a preset in an environment, by default of its own preset."""
+    preset = preset or default_preset(env)
+    return protocol_for(env, None if preset == NO_PRESET else preset)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError
@@ -29,7 +30,6 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         published=plan.published,
         command=shlex.join(command),
         steps_scale=float(plan.request.steps_scale),
-        missing=dict(experiment.missing),
         cells=[_cell_record(cell) for cell in plan.cells],
         preset=plan.request.preset or experiment.preset,
         default_preset=experiment.preset,
@@ -45,12 +45,9 @@ def _grid_record(plan: Plan) -> GridRecord | None:
     if not plan.has_grid:
         return None
     request, tune = plan.request, plan.experiment.tune
-    chosen = (
-        "product" if request.samples is None else f"{request.samples} drawn with seed {request.grid_seed}"
-    )
     return GridRecord(
         log={axis.name: axis.log for axes in plan.axes.values() for axis in axes},
-        chosen="tune" if request.tune is not None else chosen,
+        chosen="product" if request.tune is None else "tune",
         metric=tune.metric,
         direction=tune.direction,
         measures={arm.name: arm.measures[0] for arm in plan.experiment.arms.values()},
@@ -85,66 +82,54 @@ def _method_name(config: Config) -> str:
     return f"scratch + {config.method.name}" if config.effective.has_bonus else "scratch"
 
 
-def update_record(plan: Plan) -> None:
-    """Add the runs that have started since another command wrote the record, and write `panel.json` again."""
-    lock = _lock(plan)
-    try:
-        record = read_experiment_record(plan.out)
-        if record is not None:
-            known = {cell.folder for cell in record.cells}
-            new = [
-                cell for cell in plan.cells if cell.folder not in known and _has_started(plan, cell.folder)
-            ]
-            if new:
-                cells = [*record.cells, *map(_cell_record, new)]
-                record = dataclasses.replace(record, cells=sorted(cells, key=lambda cell: cell.seed))
-                record.write()
-            write_panel(record)
-    finally:
-        if lock is not None:
-            locks.release(lock)
+def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
+    """Write the record, with the started cells of earlier commands, and `panel.json`.
 
-
-def _lock(plan: Plan) -> int | None:
-    """The lock of files of the whole experiment; None if another process does not give it back."""
-    path, deadline = locks.cell_lock_path(plan.out, "experiment"), time.monotonic() + PATIENCE_SECONDS
-    while (lock := locks.acquire(path)) is None and time.monotonic() < deadline:
-        pass  # acquiring waits a little
-    return lock
-
-
-def write_record(plan: Plan, command: Sequence[str]) -> None:
-    """Write the record of a plan, with the started cells of earlier command lines."""
+    Without a command, the record keeps its description and gets the cells that have started since.
+    """
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
             f"cannot make {plan.out} ({error.strerror or error}); choose another --out"
         ) from error
-    lock = _lock(plan)
-    try:
-        new, old = make_record(plan, command), read_experiment_record(plan.out)
-        if old is not None and old.name != new.name:
+    with _locked(plan):
+        old = read_experiment_record(plan.out)
+        if old is not None and old.name != plan.experiment.name:
             raise RunFolderError(
-                f"{plan.out} holds the experiment {old.name!r} and not {new.name!r}: use another --out"
+                f"{plan.out} holds the experiment {old.name!r} and not {plan.experiment.name!r}: use another "
+                f"--out"
             )
-        commands = [] if old is None else dict.fromkeys([*old.earlier_commands, old.command])
-        earlier = [line for line in commands if line != new.command]
-        cells = _merge_cells(plan, new.cells, [] if old is None else old.cells)
-        new = dataclasses.replace(new, cells=cells, earlier_commands=earlier)
+        new = old if command is None else make_record(plan, command)
+        if new is None:
+            return
+        before = [] if old is None else old.cells
+        kept = [cell for cell in before if command is None or _has_started(plan, cell)]
+        own = [cell for cell in map(_cell_record, plan.cells) if command is not None or _has_started(plan, cell)]
+        cells = {cell.folder: cell for cell in (*kept, *own)}
+        commands = [] if old is None else [*old.earlier_commands, old.command]
+        new = dataclasses.replace(
+            new,
+            cells=sorted(cells.values(), key=lambda cell: cell.seed),
+            earlier_commands=[line for line in dict.fromkeys(commands) if line != new.command],
+        )
         if new != old:
             new.write()
+        write_panel(new)
+
+
+@contextmanager
+def _locked(plan: Plan) -> Iterator[None]:
+    """Hold the lock of files of the whole experiment, unless another process does not give it back."""
+    path, deadline = locks.cell_lock_path(plan.out, "experiment"), time.monotonic() + PATIENCE_SECONDS
+    while (lock := locks.acquire(path)) is None and time.monotonic() < deadline:
+        pass  # acquiring waits a little
+    try:
+        yield
     finally:
         if lock is not None:
             locks.release(lock)
 
 
-def _merge_cells(plan: Plan, new: list[CellRecord], old: list[CellRecord]) -> list[CellRecord]:
-    """Keep the started cells of earlier command lines, in their order; one seed after the other."""
-    cells = {cell.folder: cell for cell in old if _has_started(plan, cell.folder)}
-    cells |= {cell.folder: cell for cell in new}
-    return sorted(cells.values(), key=lambda cell: cell.seed)
-
-
-def _has_started(plan: Plan, folder: str) -> bool:
-    return (plan.path(folder) / "config.json").is_file()
+def _has_started(plan: Plan, cell: CellRecord) -> bool:
+    return (plan.path(cell.folder) / "config.json").is_file()

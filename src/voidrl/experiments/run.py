@@ -21,7 +21,7 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, PRUNED, Job
 from voidrl.experiments.executors.base import INTERRUPTED, POLL_SECONDS, Ended, Executor, log_path
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.record import update_record
+from voidrl.experiments.record import write_record
 from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
@@ -208,7 +208,7 @@ class Scheduler:
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
         try:
-            update_record(self.plan)
+            write_record(self.plan)
         except VoidrlError as error:  # the run itself is done
             self.board.say(str(error))
 

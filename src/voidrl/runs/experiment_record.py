@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any
 
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.runs.checkpoint import read_json, remove_leftovers, write_json_atomic
@@ -15,7 +14,6 @@ from voidrl.runs.locks import CELLS
 
 FILE_NAME = "experiment.json"
 FORMAT = 1
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class GridRecord:
     log: dict[str, bool]
     """The fields that vary, by dotted names, and whether their values are on a log axis."""
     chosen: str = "product"
-    """`product` for all points, `tune` for those that Optuna chose, otherwise how they were drawn."""
+    """`product` for all points, `tune` for those that Optuna chose."""
     metric: str | None = None
     """Metric that ranks points; None for the measure of their method."""
     direction: str = "maximize"
@@ -80,8 +78,6 @@ class ExperimentRecord:
     published: str | None
     command: str
     steps_scale: float
-    missing: dict[str, str]
-    """Methods of the experiment that do not exist yet, each with a description."""
     cells: list[CellRecord] = field(repr=False)
     preset: str | None = None
     default_preset: str | None = None
@@ -133,37 +129,21 @@ def read_experiment_record(root: Path) -> ExperimentRecord | None:
         return None
     try:
         data = read_json(path, "the experiment")
-        version = data["format"]
-        if isinstance(version, int) and version > FORMAT:
-            raise RunFolderError(f"{path} has format {version}, newer than {FORMAT}: upgrade voidrl")
-        cells = [_build(CellRecord, cell) for cell in data["cells"]]
-        grid = _build(GridRecord, data["grid"]) if data.get("grid") else None
-        return _build(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
-    except (CheckpointError, KeyError, TypeError):
+        if data["format"] > FORMAT:
+            raise RunFolderError(f"{path} has format {data['format']}, newer than {FORMAT}: upgrade voidrl")
+        cells = [_known(CellRecord, cell) for cell in data["cells"]]
+        grid = _known(GridRecord, data["grid"]) if data.get("grid") else None
+        return _known(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
+    except (CheckpointError, AttributeError, KeyError, TypeError):
         raise RunFolderError(
             f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"
         ) from None
 
 
-@lru_cache  # for each of many cells
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-def _build(cls: type[T], data: dict[str, Any]) -> T:
-    key: Any = cls  # mypy does not know that classes are hashable
-    hints = _hints(key)
-    values = {name: value for name, value in data.items() if name in hints}
-    for name, value in values.items():
-        hint = hints[name]
-        if not isinstance(value, hint if isinstance(hint, UnionType) else get_origin(hint) or hint):
-            raise TypeError(f"{name} is a {type(value).__name__}")
-    return cls(**values)
-
-
-def failure_path(root: Path, folder: str) -> Path:
-    """The file with a cell's failure: outside its run folder, which may not exist."""
-    return root / CELLS / f"{folder}.failure.json"
+def _known(cls: Any, data: dict[str, Any]) -> Any:
+    """A record of the fields that it has."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    return cls(**{name: value for name, value in data.items() if name in names})
 
 
 def write_failure(root: Path, folder: str, error: str) -> None:
@@ -184,3 +164,8 @@ def read_failure(root: Path, folder: str) -> str:
 def clear_failure(root: Path, folder: str) -> None:
     """Forget the last attempt at a cell."""
     failure_path(root, folder).unlink(missing_ok=True)
+
+
+def failure_path(root: Path, folder: str) -> Path:
+    """The file with a cell's failure: outside its run folder, which may not exist."""
+    return root / CELLS / f"{folder}.failure.json"

@@ -63,7 +63,6 @@ def layers_for(
     *,
     shared: Mapping[str, Any] | None = None,
     bonus: str | type[Method] | None = None,
-    run_code: bool = True,
 ) -> list[ConfigLayer]:
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
@@ -80,7 +79,6 @@ def layers_for(
         shared: Changes that all runs of an experiment have in common; in `train`, the values for fine-tuning
             win over them.
         bonus: In `train`, the method whose reward is added to the task's, with its recipe.
-        run_code: Whether a method `module:name` may be imported, to read the learner that it prescribes.
     """
     arguments = {**(arguments or {}), "phase": phase}
     if bonus is not None:
@@ -107,7 +105,7 @@ def layers_for(
     command = ConfigLayer("command", merge(as_changes(config), arguments))
     named = merge(common, command.values)
     method = piece_name("method", named) or Config().method.name
-    own = registry.find("method", method).learner if run_code or ":" not in method else ""
+    own = registry.find("method", method).learner
     protocol, chosen = _protocol_and_recipe(env, preset, method, own, named)
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}

@@ -1,0 +1,342 @@
+"""The configs of an experiment's runs, complete before the first one starts, and their cells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
+from voidrl.envs.dmc import resolve
+from voidrl.envs.ids import ATARI, DMC
+from voidrl.envs.suites.dmcontrol import find_dmc_task
+from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.experiments import scale
+from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec
+from voidrl.experiments.plan import Cell, named_protocol
+from voidrl.experiments.probe import probe
+from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.scratch import adaptations, scratch_config
+from voidrl.experiments.seeds import RunSeeds
+from voidrl.experiments.tasks import NamedEnv, PhaseSpec, Task
+from voidrl.system.units import parse_count
+from voidrl.training import build
+from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
+from voidrl.training.layers import implied_by_column, layers_for, task_config
+from voidrl.types import EnvSpec
+
+PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
+
+
+class Planner:
+    """Makes the cells of an experiment's arms; a config is made once for all seeds, before it is scaled."""
+
+    def __init__(
+        self,
+        experiment: ExperimentSpec,
+        request: ExperimentRequest,
+        base: Planner | None = None,
+    ) -> None:
+        self.experiment, self.request = experiment, request
+        changes = dict(request.changes)
+        self.evaluation_changes = _pop_prefix(changes, "evaluation")
+        self.phase_changes = {phase: _pop_prefix(changes, phase) for phase in PHASE_PREFIXES}
+        self.changes = changes
+        self.prepared: dict[tuple[str, str, str], tuple[Config, EnvSpec]] = {}
+        self.notes: dict[str, None] = {} if base is None else base.notes
+        """Sentences for the user, without repetitions."""
+        self.base = base or self
+        """The planner of the same request without a grid."""
+        self.presets: dict[str, str | None] = {}
+        """Presets of environments for which none is named."""
+
+    # Cells
+
+    def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds) -> Iterator[Cell]:
+        """The runs of an arm: the pre-training first, if it has one."""
+        source: Cell | None = None
+        if seeds.pretrain is not None:
+            source_arm = self._source_arm(arm)
+            source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain))
+            if task.pretrain.env == task.env and self._is_zero_shot(source_arm):
+                source = dataclasses.replace(source, evaluation=self._evaluation(source_arm, source.config))
+            yield source
+        final = self._cell(arm, arm.phases[-1], task, seeds, source)
+        evaluation, zero_shot = self._evaluation(arm, final.config), None
+        if source is not None and source.evaluation is None and evaluation and self._is_zero_shot(arm):
+            seed = run_seed(source.config.seed, EVALUATION_STREAM)
+            zero_shot = {**evaluation, "seed": seed, "count_states": False}
+        yield dataclasses.replace(final, is_final=True, evaluation=evaluation, zero_shot=zero_shot)
+
+    def config(self, arm: ArmSpec, phase: str, task: Task) -> Config:
+        """The config of an arm in a phase, for any seed and at full length."""
+        return self._prepare(arm, phase, task)[0]
+
+    def _cell(
+        self, arm: ArmSpec, phase: str, task: Task, seeds: RunSeeds, source: Cell | None = None
+    ) -> Cell:
+        where: NamedEnv = task.pretrain if phase == "pretrain" else task
+        config, spec = self._prepare(arm, phase, task)
+        # Where a task is pre-trained in itself, the two runs of an arm need two folders.
+        both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
+        name = f"{arm.name}-pretrain" if both else arm.name
+        return Cell(
+            folder=f"{where.name}/{name}/{seeds.folder}",
+            arm=arm,
+            label=arm.label,
+            task=config.env.id,
+            config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), self._scale(phase)),
+            source=None if source is None else source.folder,
+            evaluation=None,
+            is_final=False,
+            protocol_steps=self._protocol_steps(arm, phase, task, config.env.dmc.action_repeat),
+            spec=spec,
+            pretrain_seed=seeds.seed if phase == "pretrain" else seeds.pretrain,
+        )
+
+    def _scale(self, part: str) -> float:
+        """The factor for a phase, or for evaluations."""
+        return self.request.steps_scale if part in self.experiment.scaled else 1.0
+
+    def _source_arm(self, arm: ArmSpec) -> ArmSpec:
+        """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
+        if arm.like is not None:
+            arm = self.experiment.arms[arm.like]
+        return arm if arm.source is None else self.experiment.arms[arm.source]
+
+    def _prepare(self, arm: ArmSpec, phase: str, task: Task) -> tuple[Config, EnvSpec]:
+        where = task.pretrain if phase == "pretrain" else task
+        key = (arm.name, phase, where.name)
+        if key not in self.prepared:
+            self.prepared[key] = self._make_config(arm, phase, task, where.env)
+        return self.prepared[key]
+
+    # Configs
+
+    def _make_config(self, arm: ArmSpec, phase: str, task: Task, env_id: str) -> tuple[Config, EnvSpec]:
+        if phase == "finetune":
+            merged = self._from_pretraining(arm, task)
+        elif arm.like is not None:
+            merged = self._from_finetuning(arm, task)
+        else:
+            merged = self._from_preset(arm, phase, task, env_id)
+        for name in [*flat(arm.config), *flat(_of_phase(arm, phase).config)]:
+            if name in self.changes or name in self.phase_changes.get(phase, {}):
+                self.notes[f"{name} keeps its own value in {arm.label}"] = None
+        given = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
+        steps = self._requested_steps(arm, phase, task)
+        merged = merge(merged, given if steps is None else {**given, "steps": steps})
+        spec, env = probe(_env_config(merged, env_id))
+        if phase != "finetune" and arm.like is None:
+            self._drop_foreign(task, merged, build.name_pieces(spec, merged))
+        return build.build_config(spec, [merged, {"env": to_json(env)}]), spec
+
+    def _from_pretraining(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
+        """Fine-tuning: the config of the pre-training, and changes."""
+        pretrained = self.config(self._source_arm(arm), "pretrain", task)
+        own = [_of_phase(arm, "finetune").config]
+        own = own if arm.source is None else [arm.config, *own]
+        layers = [to_json(task_config(pretrained)), self._file_config("finetune", task), *own]
+        if implied := implied_by_column(layers, "finetune"):
+            layers.insert(*implied)
+        return _layered(*layers)
+
+    def _from_finetuning(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
+        """Training from scratch with the settings of an arm's fine-tuning, and changes to this phase."""
+        assert arm.like is not None
+        tuned_arm = self.experiment.arms[arm.like]
+        tuned = self.config(tuned_arm, "finetune", task)
+        for text in adaptations(tuned):
+            self.notes[f"{tuned_arm.label} and {arm.label} differ in more than the weights: {text}"] = None
+        own = [arm.config, _of_phase(arm, "train").config]
+        changes = [self._file_config("train", task), self.phase_changes["train"], *own]
+        return _layered(to_json(scratch_config(tuned)), *changes)
+
+    def _from_preset(self, arm: ArmSpec, phase: str, task: Task, env: str) -> dict[str, Any]:
+        """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
+        shared = _layered(*self._shared(task))
+        if arm.preset is not None and phase == "train":
+            shared.pop("finetune", None)  # an agent with its own protocol is not set up as fine-tuning is
+        method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
+        own = [self._file_config(phase, task), self.phase_changes[phase], method, arm.config]
+        own.append(_of_phase(arm, phase).config)
+        preset = arm.preset or self.base.default_preset(task)
+        return _layered(
+            *_values(layers_for(env, phase, preset, _layered(*own), shared=shared, bonus=arm.bonus))
+        )
+
+    def default_preset(self, task: Task) -> str | None:
+        """The preset of arms without their own; where none is named, the one that `voidrl pretrain` takes."""
+        env, named = task.pretrain.env, self.request.preset or self.experiment.preset
+        if named is None and env not in self.presets:
+            given = {k: v for k, v in self.phase_changes["pretrain"].items() if k != "steps"}
+            given["device"] = self.request.device
+            layers = layers_for(env, "pretrain", None, given, shared=_layered(*self._shared(task)))
+            merged = merge(*_values(layers))
+            spec, found = probe(_env_config(merged, env))
+            self._drop_foreign(task, merged, build.name_pieces(spec, merged))
+            config = build.build_config(spec, [merged, {"env": to_json(found)}])
+            note = build.cpu_preset_note(env, spec, config)
+            if self.request.elsewhere and self.request.device == "auto":
+                note = ""  # other machines may have GPUs
+            self.presets[env] = build.CPU_PRESET if note else None
+            if note:
+                self.notes[f"{env}: {note}"] = None
+        return named or self.presets[env]
+
+    def _shared(self, task: Task) -> list[Mapping[str, Any]]:
+        """The layers shared by all runs of a task."""
+        return [self.experiment.config, task.config, self.changes]
+
+    def _drop_foreign(self, task: Task, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
+        """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
+        shared = merge(*self._shared(task))
+        for kind, piece in pieces.items():
+            for name in shared.get(kind, {}).keys() - _piece_fields(kind, piece["name"]):
+                merged.get(kind, {}).pop(name, None)
+
+    def _file_config(self, phase: str, task: Task) -> dict[str, Any]:
+        """The file's changes for a phase, except fields that the command line changes for all phases."""
+        values = flat(merge(_of_phase(self.experiment, phase).config, _of_phase(task, phase).config))
+        return {name: value for name, value in values.items() if name not in self.changes}
+
+    # Steps
+
+    def _requested_steps(self, arm: ArmSpec, phase: str, task: Task) -> int | None:
+        """Steps on the command line or in the file; None for the preset's."""
+        given = self.phase_changes.get(phase, {}).get("steps")
+        if given is None and (phase == "finetune" or _as_finetuned(arm, phase)):
+            given = self.changes.get("finetune.steps")
+        if given is not None:
+            return parse_count(given, f"{phase}.steps", zero=phase == "pretrain")
+        return self._file_steps(arm, phase, task)
+
+    def _file_steps(self, arm: ArmSpec, phase: str, task: Task) -> int | None:
+        """The first steps in the file; training from scratch takes the steps of fine-tuning by default."""
+        names = (phase, "finetune") if _as_finetuned(arm, phase) else (phase,)
+        found = (_of_phase(spec, name).steps for name in names for spec in (arm, task, self.experiment))
+        return next((steps for steps in found if steps is not None), None)
+
+    def _protocol_steps(self, arm: ArmSpec, phase: str, task: Task, action_repeat: int) -> int:
+        """Steps in the experiment's own protocol, whatever was requested, at this action repeat."""
+        steps = self._file_steps(arm, phase, task)
+        if arm.like is not None and steps is None:
+            return self._protocol_steps(self.experiment.arms[arm.like], "finetune", task, action_repeat)
+        env = task.pretrain.env if phase == "pretrain" else task.env
+        preset = self._source_arm(arm).preset or self.experiment.preset or self.base.default_preset(task)
+        config = merge(named_protocol(env, preset), self.experiment.config, task.config)
+        if steps is None and phase != "pretrain" and arm.preset is None:
+            steps = config.get("finetune", {}).get("steps")
+        steps = int(config.get("steps", Config().steps) if steps is None else steps)
+        if not env.startswith(DMC):
+            return steps
+        return steps * resolve(_env_config(config, env)).dmc.action_repeat // action_repeat
+
+    # Evaluations
+
+    def _is_zero_shot(self, arm: ArmSpec) -> bool:
+        """Whether pre-trained agents of an arm are evaluated before they are fine-tuned."""
+        return arm.evaluation is not None and _changed(arm.evaluation, self.evaluation_changes).zero_shot
+
+    def _evaluation(self, arm: ArmSpec, config: Config) -> dict[str, Any] | None:
+        if arm.evaluation is None:
+            return None
+        spec = arm.evaluation
+        if spec.episodes is None and spec.steps is None:
+            spec = dataclasses.replace(spec, episodes=config.log.eval_episodes)
+        spec = scale.scale_evaluation(_changed(spec, self.evaluation_changes), self._scale("evaluation"))
+        found = find_dmc_task(config.env.id)
+        if found is not None and found.task is None and not spec.count_states:
+            raise ConfigError(
+                f"method {arm.name!r} ends in {config.env.id!r}, which has no reward to evaluate: set "
+                f"evaluation = false in its table, or count_states = true in [evaluation]"
+            )
+        return {
+            "env": config.env.id,
+            "episodes": spec.episodes,
+            "steps": spec.steps,
+            "seed": run_seed(config.seed, EVALUATION_STREAM),
+            "deterministic": True,
+            "epsilon": config.log.eval_epsilon,
+            "num_envs": None,
+            "count_states": spec.count_states,
+        }
+
+    def known_fields(self) -> set[str]:
+        """The config fields of all runs so far."""
+        return {name for config, _ in self.prepared.values() for name in flat(to_json(config))}
+
+    def require_effect(self) -> None:
+        """Refuse changes that apply to none of the runs, such as a field of a method that is not there."""
+        known, phases = self.known_fields(), {phase for _, phase, _ in self.prepared}
+        for name in flat(merge(self.changes)):
+            if name not in known:
+                raise UnknownNameError("config field", name, known, "None of the runs has it.")
+        for phase, changes in self.phase_changes.items():
+            if changes and phase not in phases:
+                raise ConfigError(
+                    f"{phase}.{next(iter(changes))} cannot be set: none of the runs has the phase {phase!r}"
+                )
+
+
+def _values(layers: Any) -> list[Mapping[str, Any]]:
+    return [layer.values for layer in layers]
+
+
+def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """As `merge`, but another representation, learner or method keeps the settings that both have.
+
+    Arms are compared with each other: they must differ only in what the file says.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        new = merge(layer)
+        for kind in PIECES:
+            piece, old = new.get(kind, {}), merged.get(kind, {})
+            require(isinstance(piece, Mapping), kind, piece, "a name or a table of values")
+            name = piece.get("name", old.get("name"))
+            if "name" in old and name != old["name"]:
+                both = _piece_fields(kind, name) - {"name"}
+                merged[kind] = {"name": name, **{k: v for k, v in old.items() if k in both}}
+        merged = merge(merged, new)
+    return merged
+
+
+def _piece_fields(kind: str, name: str) -> set[str]:
+    return {f.name for f in dataclasses.fields(default_piece(kind, name))}
+
+
+def _env_config(merged: Mapping[str, Any], env_id: str) -> EnvConfig:
+    env = merged.get("env", {})
+    require(isinstance(env, Mapping), "env", env, "a table; the id is the task's")
+    return update(EnvConfig(), {**env, "id": env_id}, "env.")
+
+
+def _of_phase(spec: ArmSpec | Task | ExperimentSpec, phase: str) -> PhaseSpec:
+    return spec.by_phase.get(phase, PhaseSpec())
+
+
+def _as_finetuned(arm: ArmSpec, phase: str) -> bool:
+    """Whether training from scratch has the length of fine-tuning; an agent with its own protocol has not."""
+    return phase == "train" and arm.preset is None and arm.like is None
+
+
+def _changed(evaluation: EvaluationSpec, changes: Mapping[str, Any]) -> EvaluationSpec:
+    """Apply `--set evaluation.…`; episodes and steps replace each other."""
+    for name, value in changes.items():
+        known = [f"evaluation.{f.name}" for f in dataclasses.fields(EvaluationSpec)]
+        if f"evaluation.{name}" not in known:
+            raise UnknownNameError("option", f"evaluation.{name}", known)
+        changed: dict[str, Any] = {name: value}
+        if name in ("episodes", "steps"):
+            changed = {"episodes": None, "steps": None, name: parse_count(value, f"evaluation.{name}")}
+        else:
+            require(isinstance(value, bool), f"evaluation.{name}", value, "true or false")
+        evaluation = dataclasses.replace(evaluation, **changed)
+    return evaluation
+
+
+def _pop_prefix(changes: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Remove the changes whose names begin with a prefix, and return them without it."""
+    names = [name for name in changes if name.startswith(f"{prefix}.")]
+    return {name.removeprefix(f"{prefix}."): changes.pop(name) for name in names}
