@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
 from done_cells import make_done, make_started
 
 from voidrl.config import flat, to_json
-from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.measures import cell_value, show_value
 from voidrl.experiments.planner import make_plan
@@ -97,31 +95,6 @@ def test_games_with_settings_are_told_apart(tmp_path):
     tasks = "preset = 'atari-fast'\ntasks = ['atari/pong', { env = 'atari/alien', config.warmup_steps = 99 }]"
     warmup = {cell.task: cell.config.warmup_steps for cell in plan_of(own(tmp_path, tasks)).cells}
     assert warmup["atari/alien"] == 99 != warmup["atari/pong"]
-
-
-@pytest.mark.parametrize(
-    ("tasks", "message"),
-    [
-        (
-            "[{ name = 'a', env = 'x-v0?a=1', pretrain = 'x-v0', config.seed = 1 }, "
-            "{ name = 'b', env = 'x-v0?a=2', pretrain = 'x-v0' }]",
-            "tasks 'a' and 'b' share the pre-training 'x-v0', but not its settings",
-        ),
-        (
-            "[{ name = 'a', env = 'x-v0?a=1', pretrain = { env = 'x-v0', steps = 5 } }, "
-            "{ name = 'b', env = 'x-v0?a=2', pretrain = 'x-v0' }]",
-            "tasks 'a' and 'b' share the pre-training 'x-v0', but not its settings",
-        ),
-        ("[{ env = 'x-v0', config = 3 }]", "tasks.config = 3 cannot be used: expected a table"),
-        ("[{ env = 'x-v0', pretrain = 3 }]", "tasks.pretrain = 3 cannot be used: expected a table"),
-        ("[{ env = 'x-v0', pretrain = { name = 'y' } }]", "tasks.pretrain = .* expected a table with env"),
-        ("[{ env = 'x-v0', finetune = { step = 3 } }]", "did you mean 'steps'"),
-        ("[{ env = 'x-v0', finetune = { steps = 0 } }]", "tasks.finetune.steps must be a positive"),
-    ],
-)
-def test_mistakes_in_tasks_are_sentences(tmp_path, tasks, message):
-    with pytest.raises(ConfigError, match=message):
-        read_experiment(own(tmp_path, f"tasks = {tasks}"))
 
 
 # --- measures ---------------------------------------------------------------------------------------

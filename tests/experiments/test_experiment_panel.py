@@ -10,13 +10,12 @@ from done_cells import make_done, make_started
 from voidrl.cli.main import main as cli
 from voidrl.envs.suites.atari import baseline, human_normalized
 from voidrl.errors import ConfigError
-from voidrl.experiments import planner as planning
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import update_record, write_record
+from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
 from voidrl.report.figures import draw_panel, require_matplotlib
@@ -30,16 +29,8 @@ SHARES |= {"untrained": 0.0, "from_zero": 0.3}
 COMMAND = ["voidrl", "experiment", "atari-panel"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unknown_sizes():
-    """The size of an agent, for which one is made, matters to none of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "agent_bytes", lambda spec, config: None)
-        yield
-
-
 @pytest.fixture(scope="module")
-def planned(unknown_sizes):
+def planned():
     request = ExperimentRequest(tasks=("freeway", "boxing"))
     return make_plan(read_experiment("atari-panel"), request, "out")
 
@@ -182,7 +173,7 @@ def test_lines_of_the_forest_lie_on_one_axis(plan, tmp_path):
     assert [line.name for line in lines] == ["freeway", "boxing", "pooled"]
     assert {line.positions["zero"] for line in lines} == {"0.0%"}  # all are above 0, where the axis begins
     assert max(float(line.positions["high"].rstrip("%")) for line in lines) == 100
-    update_record(plan)
+    write_record(plan)
     alone = read_section(tmp_path / "panel.json")
     assert alone.verdicts == section.verdicts
     assert alone.tables() == section.tables()

@@ -7,10 +7,9 @@ import pytest
 from done_cells import make_done, make_started
 
 from voidrl.errors import ConfigError
-from voidrl.experiments.estimate import shipped_rate
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import make_record, update_record, write_record
+from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates
 from voidrl.experiments.state import state_of
@@ -53,29 +52,11 @@ def test_pretraining_alone_is_shortened_and_evaluated_too(preset, scale):
 def test_what_is_evaluated_can_be_changed():
     off = plan_of("out", methods=("apt",), changes={"evaluation.zero_shot": False, "evaluation.steps": "9k"})
     assert [cell.evaluation and cell.evaluation["steps"] for cell in off.cells] == [None, 9000]
-    on = plan_of("out", "table5", changes={"evaluation.zero_shot": True})
-    assert [cell.evaluation is not None for cell in on.cells] == [True, True, True]
+    on = plan_of("out", "table4", methods=("apt",), changes={"evaluation.zero_shot": True})
+    assert [cell.evaluation is not None for cell in on.cells] == [True, True]
     assert on.cells[0].evaluation["steps"] == 18_750  # there, evaluations are scaled
     with pytest.raises(ConfigError, match=r"evaluation.zero_shot = 'yes' cannot be used: expected true or"):
         plan_of("out", changes={"evaluation.zero_shot": "yes"})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("scaled = ['pretrian']\n", "entry of scaled in .*'pretrian'; did you mean 'pretrain'"),
-        ("scaled = []\n", r"scaled = \[\] cannot be used: expected a list of words"),
-        (
-            "evaluation = { steps = 5, zero_shot = 1 }\n",
-            "zero_shot = 1 cannot be used: expected true or false",
-        ),
-    ],
-)
-def test_mistakes_are_sentences(tmp_path, text, message):
-    path = tmp_path / "mine.toml"
-    path.write_text(text + "tasks = ['voidrl/PixelMaze-v0']\n[methods.apt]")
-    with pytest.raises(ConfigError, match=message):
-        read_experiment(str(path))
 
 
 def test_a_domain_without_reward_is_evaluated_in_each_task(tmp_path):
@@ -197,7 +178,7 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
     # The report has the same of everything in the folder, also where the first command had not started a run
     # when the second one wrote the record.
     assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
-    update_record(parts[0])
+    write_record(parts[0])
     collection = read_all([tmp_path], lambda text: None)
     arms = make_arms(collection.runs)
     table = stage_table(collection, arms)
@@ -251,20 +232,10 @@ def test_panels_keep_zero_shot_scores_apart(tmp_path):
     assert panel.label("apt-pretrain") == "APT, zero-shot"
 
 
-def test_on_policy_runs_are_counted_in_rollouts_and_have_rates_of_their_own(tmp_path):
-    plan = plan_of(tmp_path, methods=("cbb", "mepol"))
-    cells = {(cell.arm.name, cell.phase): cell for cell in plan.cells}
-    mepol = cells["mepol", "pretrain"]
-    rollouts = 1_500_000 // (mepol.config.learner.rollout_steps * 64)
-    assert count_updates(mepol.config) == rollouts * mepol.config.learner.max_updates
+def test_on_policy_runs_are_counted_in_rollouts(tmp_path):
+    plan = plan_of(tmp_path, methods=("mepol",))
+    mepol = next(cell.config for cell in plan.cells if cell.phase == "pretrain")
+    rollouts = 1_500_000 // (mepol.learner.rollout_steps * 64)
+    assert count_updates(mepol) == rollouts * mepol.learner.max_updates
     idle = plan_of(tmp_path, methods=("mepol",), changes={"finetune.steps": 900})
-    assert idle.notes == ["1 runs learn nothing: ms_pacman/mepol/seed1 has 900 steps and rollouts of 8192"]
-    assert shipped_rate(cells["cbb", "pretrain"], has_gpu=True).steps_per_second == 6807  # APT's
-    assert shipped_rate(mepol, has_gpu=True) is None  # nothing of the kind was measured
-
-
-def test_a_bonus_has_no_rate_of_runs_without_it(tmp_path):
-    request = ExperimentRequest(seeds=(1,), tasks=("walker_walk",), methods=("drq", "count_bonus"))
-    plain, bonus = make_plan(read_experiment("figure3"), request, tmp_path).cells
-    assert shipped_rate(plain, has_gpu=True) is not None
-    assert shipped_rate(bonus, has_gpu=True) is None
+    assert idle.notes == ["1 runs learn nothing, as they end in their warm-up: ms_pacman/mepol/seed1"]

@@ -5,23 +5,19 @@ import io
 import json
 
 import pytest
-import torch
 from done_cells import MACHINE, make_done, make_started, write_status
 
 from voidrl.cli import main as cli
+from voidrl.config import flat, to_json
 from voidrl.errors import RunFolderError
-from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.probe import STATE_DIMS
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results, results
-from voidrl.runs import checkpoint, locks
-
-FAST = {"preset": "atari-fast", "seeds": (1,)}
+from voidrl.runs import checkpoint
 
 
 def plan_of(out, name="demo", **request):
@@ -146,155 +142,63 @@ def test_measures_of_every_kind(tmp_path):
     assert any("fine-tuned from APT success 75" in line for line in lines)
 
 
-def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
+def test_a_dry_run_counts_cells_by_state_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "out"
-    words = [
-        "experiment",
-        "table2",
-        "--dry-run",
-        "--games",
-        "alien",
-        "pong",
-        "--seeds",
-        "1",
-        "--out",
-        str(out),
-    ]
-    assert cli.main(words) == 0
-    said = capsys.readouterr().out
+    words = ["experiment", "table2", "--dry-run", "--games", "alien", "pong", "--seeds", "1..3"]
+    assert cli.main([*words, "--methods", "apt", "bbf", "--out", str(out)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert not out.exists()
-    lines = [" ".join(line.split()) for line in said.splitlines()]
-    # 250M / 348 a second, which is marked as what it is on a machine without such a GPU.
-    elsewhere = "" if torch.cuda.is_available() else " (H200)"
-    assert f"alien/apt-pretrain/seed1 pretrain 250M 8d07h{elsewhere} missing" in lines
-    assert f"26 runs in {out}: 26 missing" in lines
-    for arm in (
-        "apt",
-        "visr",
-        "scratch",
-        "der",
-        "curl",
-        "drq",
-        "drq_eps",
-        "spr",
-        "otrainbow",
-        "sr_spr",
-        "bbf",
-    ):
-        assert any(line.startswith(f"pong/{arm}/seed1 ") for line in lines), arm
-    assert any(line.startswith("pong/bbf/seed1 train 100k ") for line in lines)
-    measured = (
-        "measured: one NVIDIA H200, 16 cores, engine compile, 2026-11-15 (benchmarks/h200-2026-11-15.md);"
-    )
-    assert measured in said
-    missing = lines[lines.index("missing, as voidrl does not have them:") + 1 :]
-    assert missing[0].startswith("simple SimPLe (Kaiser et al. 2020), printed only: 375K updates")
+    assert "method phase steps to do" in lines
+    assert "apt pretrain 250M 6" in lines
+    assert "bbf train 100k 6" in lines
+    assert f"18 runs in {out}" in lines
+    assert "time: unknown for 18 runs, as none like them has run in this folder" in lines
     assert cli.main([*words, "--preset", "dmc-fast"]) == 2  # as the real command does
     assert "it takes continuous actions; use dqn" in capsys.readouterr().err
 
 
-def test_a_dry_run_sums_up_many_runs_by_method_and_phase(tmp_path, capsys):
-    seeds = tuple(range(1, 12))
-    plan = plan_of(tmp_path, seeds=seeds)
-    assert len(plan.cells) == 44
-    done = [cell for cell in plan.cells if cell.folder in ("maze/apt/seed1", "maze/apt/seed2")]
-    for cell in done:
-        make_done(plan, cell, rate=50.0)
-    lock = locks.acquire(locks.cell_lock_path(tmp_path, "maze/apt/seed3"))
-    lines = shown(print_plan, plan, 1)
-    locks.release(lock)
-    # 16 000 / 50 for each of nine runs
-    assert "apt pretrain 11 16k 5m20s 48m00s 2 done, 1 being worked on, 8 missing" in lines
-    assert sum("seed" in line for line in lines) == 0
-    assert "--list-runs lists every run" in lines
-    listed = shown(lambda *given, **more: print_plan(*given, list_runs=True, **more), plan, 1)
-    assert sum("/seed" in line for line in listed) == 44
-    changed = plan_of(tmp_path, seeds=seeds, changes={"learner.n_step": 7})
-    lines = shown(print_plan, changed, 1)
-    assert any(line.endswith("2 with other settings, 9 missing") for line in lines)
-    assert any(line.startswith("maze/apt/seed1 has other settings: learner.n_step is 5") for line in lines)
-    assert cli.main(["experiment", "demo", "--list-runs", "--out", str(tmp_path / "new")]) == 2
-    assert "--list-runs cannot be used without --dry-run" in capsys.readouterr().err
-
-
-def test_a_preset_of_another_family_is_refused_or_tells_no_time(tmp_path, capsys):
-    path = tmp_path / "own.toml"
-    path.write_text("tasks = ['Pendulum-v1']\n[methods.apt]\npretrain.steps = 1000")
-    words = ["experiment", str(path), "--dry-run", "--preset", "maze-demo"]
-    assert cli.main(words) == 2
-    assert "it takes discrete actions; use sac" in capsys.readouterr().err
-    path.write_text(path.read_text().replace("Pendulum-v1", "CartPole-v1"))
-    vectors = ["representation.name=identity", "learner.encoder.stack=auto"]
-    assert cli.main([*words, "--set", *vectors]) == 0
-    said = capsys.readouterr().out
-    assert "time: unknown, as no such run has been measured" in said
-    assert "disk: about " in said  # from the config
-
-
-def test_an_unknown_disk_has_a_reason(tmp_path):
-    plan = plan_of(tmp_path, "urlb", tasks=("dmc/fish_swim",), seeds=(1,), methods=("scratch",))
-    why = "disk: unknown, as the size of the states of dmc/fish_swim is not known before it is made"
-    assert why in shown(print_plan, plan, 1)
-
-
-def test_estimates_are_of_what_is_left_and_from_runs_that_are_there(tmp_path):
-    plan = plan_of(tmp_path, seeds=(2, 3))
+def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_path):
+    plan = plan_of(tmp_path, seeds=(2, 3, 4))
     make_done(plan, plan.cells[1], rate=50.0)
+    make_started(plan, plan.cells[5])
     lines = shown(print_plan, plan, 2)
-    assert "maze/apt/seed2 pretrain 16k – done" in lines
-    assert "maze/apt/seed3 pretrain 16k 5m20s missing" in lines  # 16 000 / 50
-    assert "measured: runs in this folder" in lines
-    assert f"8 runs in {tmp_path}: 1 done, 7 missing" in lines
-    estimates = {cell.folder: estimate.Estimate(10.0, None, None) for cell in plan.cells}
-    assert estimate.parallel_seconds(plan, estimates, 1) == 80
-    assert estimate.parallel_seconds(plan, estimates, 8) == 20  # pre-training, then fine-tuning
-    lock = locks.acquire(locks.cell_lock_path(tmp_path, "maze/random/seed2"))
-    assert any(
-        line.endswith("missing, another process is working on it") for line in shown(print_plan, plan, 1)
-    )
-    locks.release(lock)
-    changed = plan_of(tmp_path, changes={"learner.n_step": 7})
-    assert any("other settings: learner.n_step is 5" in line for line in shown(print_plan, changed, 1))
+    assert "method phase steps done partial to do time" in lines
+    assert "apt pretrain 16k 1 1 1 10m40s" in lines  # 2 · 16 000 / 50
+    assert "random pretrain 16k 3" in lines
+    expected = "training: about 10m40s in all, the longest chain 5m20s; at best 5m20s with 2 at a time"
+    assert f"{expected}, by the rates of runs in this folder" in lines
+    assert "time: unknown for 9 runs, as none like them has run in this folder" in lines
+    changed = plan_of(tmp_path, seeds=(2, 3, 4), changes={"learner.n_step": 7})
+    lines = shown(print_plan, changed)
+    assert "apt pretrain 16k 1 2 5m20s" in lines  # to do, refused
+    [why] = [line for line in lines if line.startswith("refused, as maze/apt/seed2 holds a run with other")]
+    assert why.endswith("learner.n_step is 5 there and 7 here")
+    with pytest.raises(RunFolderError, match=r"learner.n_step is 5 there"):
+        require_same_settings(changed)
 
 
-def test_rates_with_other_numbers_of_updates(tmp_path):
-    cells = {cell.phase: cell for cell in plan_of(tmp_path, "table5", tasks=("alien",), **FAST).cells}
-    rate = estimate.shipped_rate(cells["pretrain"], has_gpu=True)
-    assert rate.steps_per_second == 9703  # compiled, as `auto` has it for runs of this length
-    assert rate.seconds(cells["pretrain"], 9703) == pytest.approx(1)
-    twice = plan_of(tmp_path, "table5", tasks=("alien",), changes={"updates_per_step": 0.125}, **FAST).cells[
-        0
-    ]
-    assert rate.seconds(twice, 9703) == pytest.approx(2)
-    captured = plan_of(tmp_path, "table5", tasks=("alien",), engine="graph", **FAST).cells[0]
-    assert estimate.shipped_rate(captured, has_gpu=True).steps_per_second == 6807
-    assert "without a GPU" in estimate.shipped_rate(captured, has_gpu=False).caution
+def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, capsys, monkeypatch):
+    """On a CPU, both take preset `cpu` where the defaults would be hopeless."""
+    path = tmp_path / "own.toml"
+    text = "tasks = ['CartPole-v1']\n[methods.apt]\n[methods.scratch]\nphases = ['train']"
+    path.write_text(text)
+    assert cli.main(["config", "pretrain", "CartPole-v1", "--json", "--device", "cpu"]) == 0
+    single = {name: field["value"] for name, field in json.loads(capsys.readouterr().out).items()}
 
+    def configs(**request):
+        plan = make_plan(read_experiment(path), ExperimentRequest(**{"device": "cpu", **request}), tmp_path)
+        return plan, [flat(to_json(cell.config)) for cell in plan.cells]
 
-def test_disk_of_replays_that_wrap_and_that_do_not(tmp_path):
-    paper, tuned, _ = plan_of(tmp_path, "table5", tasks=("alien",), seeds=(1,)).cells
-    agent, frame = 92_480_293, 84 * 84  # bytes of a checkpoint's agent and optimizers, as written
-    assert paper.agent_bytes == agent
-    # 1M frames, twice, as between the last two checkpoints all of them are written again.
-    assert estimate.disk_bytes(paper) == pytest.approx(2 * (1e6 * frame + agent), rel=0.01)
-    assert estimate.disk_bytes(tuned) == pytest.approx(1e5 * frame + 2 * agent, rel=0.1)  # and where it began
-    folder = make_started(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
-    folder.mkdir(parents=True)
-    (folder / "agent.safetensors").write_bytes(bytes(70_000_000))
-    plan = plan_of(tmp_path, methods=("random",))
-    states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
-    assert estimate.estimate_all(plan, states)["maze/random/seed2"].bytes > 70_000_000  # as it is there
-
-
-@pytest.mark.slow
-def test_widths_of_states_are_those_of_dm_control():
-    pytest.importorskip("dm_control")
-    from voidrl.config import EnvConfig
-    from voidrl.envs.make import probe_env
-
-    for domain, widths in STATE_DIMS.items():
-        spec, _ = probe_env(EnvConfig(id=f"dmc/{domain}"))
-        assert (spec.frame_shape[0], spec.action_dim) == widths, domain
+    plan, (pretrained, tuned, scratch) = configs()
+    assert {name for name in single if single[name] != pretrained[name]} == {"seed"}
+    assert single["learner.batch_size"] == tuned["learner.batch_size"] == scratch["learner.batch_size"] == 64
+    [note] = plan.notes
+    assert note.startswith("CartPole-v1: preset cpu, since 100k steps with the defaults would take about")
+    for request in ({"preset": "none"}, {"device": "auto", "elsewhere": True}):
+        plan, (pretrained, *_) = configs(**request)
+        assert (pretrained["learner.batch_size"], plan.notes) == (256, [])
+    path.write_text(f"preset = 'none'\n{text}")
+    assert configs()[1][0]["learner.batch_size"] == 256
 
 
 def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
@@ -323,8 +227,6 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
         write_record(plan_of(tmp_path, "urlb", methods=("scratch",)), ["voidrl"])
-    missing = make_record(plan_of(tmp_path, "table2", methods=("apt",), tasks=("alien",)), ["voidrl"]).missing
-    assert "SimPLe" in missing["simple"]
 
 
 @pytest.mark.parametrize(
@@ -378,16 +280,6 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert "Read-only file system" in capsys.readouterr().err
 
 
-def test_a_rate_of_the_method_itself_comes_before_that_of_the_preset(tmp_path, monkeypatch):
-    cells = {cell.arm.name: cell for cell in plan_of(tmp_path).cells}
-    rates = [*estimate._shipped_rates()]
-    general = estimate.shipped_rate(cells["apt"], False)
-    [like] = [r for r in rates if (r["preset"], r["phase"], r["gpu"]) == ("maze-demo", "pretrain", None)]
-    others = [{**like, "method": name, "steps_per_second": rate} for name, rate in (("apt", 7), ("rnd", 9))]
-    monkeypatch.setattr(estimate, "_shipped_rates", lambda: [*rates, *others])
-    assert estimate.shipped_rate(cells["apt"], False) == general._replace(steps_per_second=7)
-
-
 def test_urlb_ends_with_expert_normalized_scores_by_body_and_family(tmp_path):
     plan = plan_of(
         tmp_path, "urlb", methods=("apt", "rnd", "scratch"), seeds=(1, 2), tasks=("walker_run", "walker_flip")
@@ -402,13 +294,3 @@ def test_urlb_ends_with_expert_normalized_scores_by_body_and_family(tmp_path):
     assert "0.38 [0.25, 0.50]" in row
     assert not any(line.startswith("from scratch") and line.endswith("0.68") for line in lines)
     assert any("without jaco_reach_top_right" in line for line in lines)
-
-
-def test_rates_of_agents_are_those_of_their_environment(tmp_path):
-    """DrQ is another agent on Atari than on DMControl, and neither is APT's learner."""
-    table2 = plan_of(tmp_path, "table2", methods=("drq", "bbf"), seeds=(1,), tasks=("assault",))
-    figure3 = plan_of(tmp_path, "figure3", methods=("drq",), seeds=(1,), tasks=("walker_walk",))
-    atari, bbf, dmc = (estimate.shipped_rate(cell, True) for cell in (*table2.cells, *figure3.cells))
-    assert "results/atari100k" in atari.source
-    assert "agents" in dmc.source
-    assert bbf.steps_per_second < dmc.steps_per_second < atari.steps_per_second

@@ -11,7 +11,6 @@ from done_cells import make_done, make_started, write_status
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted
 from voidrl.experiments import cell as cell_module
-from voidrl.experiments import planner as planning
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD
@@ -35,9 +34,7 @@ RANDOM, APT, TUNED, SCRATCH = FOLDERS = (
 
 @pytest.fixture(scope="module")
 def planned():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "agent_bytes", lambda spec, config: None)
-        return make_plan(read_experiment("demo"), ExperimentRequest(device="cpu"), "out")
+    return make_plan(read_experiment("demo"), ExperimentRequest(device="cpu"), "out")
 
 
 @pytest.fixture

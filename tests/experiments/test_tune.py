@@ -9,7 +9,6 @@ from done_cells import write_status
 from voidrl.cli import main as cli
 from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
-from voidrl.experiments import planner as planning
 from voidrl.experiments import run as running
 from voidrl.experiments import study, tune
 from voidrl.experiments.board import Board
@@ -43,7 +42,6 @@ evaluation = false
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(planning, "agent_bytes", lambda spec, config: None)
     monkeypatch.setattr(tune, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(running, "POLL_SECONDS", 0.0)
 

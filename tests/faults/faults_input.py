@@ -6,7 +6,7 @@ import sys
 
 import torch
 from fault_catalogue import Seen, fault, package, refused, root
-from faults_output import EXPERIMENT, PRETRAIN
+from faults_output import PRETRAIN
 from safetensors.torch import load_file, save_file
 
 import voidrl
@@ -244,12 +244,3 @@ def write_nested(bench):
 
 NESTED = "deep.toml cannot be read: it is nested"
 refused("experiment files", "nested TOML", "voidrl experiment deep.toml --dry-run", NESTED, write_nested)
-DRY_RUN = "voidrl experiment tiny.toml --device cpu --dry-run"
-
-
-@fault("experiment files", "a dry run calls no factory", DRY_RUN, "survived")
-def dry_run(bench, command):
-    bench.write("tiny.toml", EXPERIMENT.format(env="fault_worlds:called", steps=20))
-    done = bench.voidrl(command)
-    called = (bench.folder / "factory_was_called").exists()
-    return Seen(done, problem="the factory was called" if called else "")

@@ -11,7 +11,6 @@ sys.path.append(str(Path(__file__).parents[1] / "experiments"))
 
 from done_cells import make_done, make_started, write_status
 
-from voidrl.experiments import planner as planning
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
@@ -31,10 +30,8 @@ HALVES = ["90%", "92.5%", "95%", "97.5%", "100%"]
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     """Eleven points of the shipped grid with two seeds, whatever k; the twelfth was pruned."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "agent_bytes", lambda spec, config: None)
-        request = ExperimentRequest(device="cpu", seeds=(1, 2))
-        plan = make_plan(read_experiment("maze-grid"), request, tmp_path_factory.mktemp("grid") / "out")
+    request = ExperimentRequest(device="cpu", seeds=(1, 2))
+    plan = make_plan(read_experiment("maze-grid"), request, tmp_path_factory.mktemp("grid") / "out")
     for cell in plan.cells:
         rate, k = cell.point["learner.learning_rate"], cell.point["method.k"]
         if (rate, k) == (1e-5, 24):

@@ -242,12 +242,11 @@ def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
         {"folder": "again"},
         {"folder": "later", "seed": 3},
     ]
-    write_experiment(tmp_path, cells, missing={"cic": "not written yet"})
+    write_experiment(tmp_path, cells)
     assert caveats(*arms_of(tmp_path))[0].kind == "failed"
     found = caveats_of(tmp_path)
     assert found["Failed runs"] == ["failed: failed after 40 of 100 steps: diverged"]
     assert found["Runs not started"] == ["later"]
-    assert found["Methods that voidrl does not have"] == ["cic: not written yet"]
     assert found["Fewer steps than the protocol: not comparable with published numbers"] == [
         "apt in PixelMaze-v0: 100 of 10k steps (1%)"
     ]

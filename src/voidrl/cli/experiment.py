@@ -53,9 +53,6 @@ def experiment(argv: list[str]) -> int:
     add("--preset", help="from `voidrl list presets` (default: the experiment's)")
     set_help = "change the config of all runs: learner.n_step=5 pretrain.steps=2M evaluation.episodes=5"
     add("--set", dest="changes", metavar="NAME=VALUE", help=set_help, **words)
-    samples_help = "draw so many points from the grid of the file (default: all points)"
-    rare("--samples", type=int, metavar="N", help=samples_help)
-    rare("--grid-seed", type=int, default=0, metavar="SEED", help="of drawn points (default: 0)")
     tune_help = "let Optuna choose so many points of the grid (extra `tune`)"
     add("--tune", type=int, metavar="N", help=tune_help)
     on_help = f"where runs are started: {', '.join(EXECUTORS)} (default: local)"
@@ -64,11 +61,6 @@ def experiment(argv: list[str]) -> int:
     rare("--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)")
     add("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
     add("--dry-run", action="store_true", help="print the runs and what they would take")
-    list_help = "with --dry-run: list every run, also where there are more than 40"
-    rare("--list-runs", action="store_true", help=list_help)
-    nodes_help = "with --dry-run: simulate the schedule on so many nodes of a cluster"
-    rare("--nodes", type=int, metavar="N", help=nodes_help)
-    rare("--gpus-per-node", type=int, metavar="N", help="with --nodes: GPUs of each (default: 1)")
     rare("--no-report", dest="report", action="store_false", help="make no report.html")
     owners = option_owners()
     for name, field in option_fields().items():
@@ -85,9 +77,8 @@ def experiment(argv: list[str]) -> int:
     from voidrl.experiments.experiment import run_experiment
     from voidrl.experiments.request import ExperimentRequest
 
-    request = ExperimentRequest(
-        **{field.name: given.pop(field.name) for field in dataclasses.fields(ExperimentRequest)}
-    )
+    asked = [field.name for field in dataclasses.fields(ExperimentRequest) if field.name in given]
+    request = ExperimentRequest(**{name: given.pop(name) for name in asked})
     return run_experiment(request=request, command=["voidrl", "experiment", *argv], **given)
 
 

@@ -235,9 +235,9 @@ def _experiments() -> Listing:
     from voidrl.experiments.format import read_experiment, shipped
 
     found = map(read_experiment, shipped())
-    rows = [(each.name, each.preset, len(each.arms), len(each.missing), each.title) for each in found]
+    rows = [(each.name, each.preset, len(each.arms), each.title) for each in found]
     title = "Experiments: `voidrl experiment NAME --dry-run` shows their runs and how long they take"
-    return Listing(title, ("experiment", "preset", "arms", "missing", "about"), rows)
+    return Listing(title, ("experiment", "preset", "arms", "about"), rows)
 
 
 KINDS: dict[str, Callable[[], Listing]] = {

@@ -132,7 +132,14 @@ def _kind_text(kind: type, value: Any) -> str:
     """A field's type in words; the command line reads counts such as 100k."""
     if kind is int and isinstance(value, str):
         return by_caller("a whole number", "a whole number such as 5000, 100k or 2M")
-    words = {types.NoneType: "None", tuple: "a list", dict: "a table", int: "a whole number", float: "a number"}
+    words = {
+        types.NoneType: "None",
+        tuple: "a list",
+        list: "a list",
+        dict: "a table",
+        int: "a whole number",
+        float: "a number",
+    }
     return words.get(kind, kind.__name__)
 
 

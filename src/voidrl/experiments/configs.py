@@ -8,7 +8,7 @@ from typing import Any
 
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
 from voidrl.envs.dmc import resolve
-from voidrl.envs.ids import ATARI, DMC
+from voidrl.envs.ids import DMC
 from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments import scale

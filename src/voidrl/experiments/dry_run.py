@@ -40,7 +40,7 @@ def print_plan(plan: Plan, places: int | None = None, file: TextIO | None = None
     groups: dict[Kind, list[Cell]] = {}
     for cell in plan.cells:
         groups.setdefault((cell.arm.name, cell.phase), []).append(cell)
-    states = [state for state in dict.fromkeys((*STATES.values(), REFUSED))]
+    states = [*dict.fromkeys((*STATES.values(), REFUSED))]
     rows = []
     for (arm, phase), cells in groups.items():
         steps = sorted({cell.config.steps for cell in cells})

@@ -124,14 +124,14 @@ class ExperimentSpec:
 
     def at_scale(self, name: str | None) -> ExperimentSpec:
         """The experiment with the values of a scale, by default of its first one."""
-        if not self.scales and name is None:
-            return self
-        name = next(iter(self.scales)) if name is None else name
+        if name is None:
+            if not self.scales:
+                return self
+            name = next(iter(self.scales))
+        if not self.scales:
+            raise ConfigError(f"--scale {name}: experiment {self.name!r} has one size; use --steps-scale")
         if name not in self.scales:
-            remedy = (
-                f"Experiment {self.name!r} has {len(self.scales) or 'no'} scales; see also --steps-scale."
-            )
-            raise UnknownNameError("scale", name, self.scales, remedy)
+            raise UnknownNameError("scale", name, self.scales)
         chosen, by_phase = self.scales[name], dict(self.by_phase)
         for phase, new in chosen.by_phase.items():
             old = by_phase.get(phase, PhaseSpec())
@@ -224,6 +224,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     name = folder_name(Path(file).stem)
     if "published" in given:
         published.sources(given["published"])  # refuses an unknown one
+    require(given.get("threads", 1) > 0, f"{where} threads", given.get("threads"), "a number above 0")
     if "pretrain_seeds" in given:  # (p − 1) N + s is a distinct seed for each pair
         for key in ("pretrain_seeds", "seeds"):
             seeds = given.get(key, (1,))

@@ -67,6 +67,8 @@ class Axis:
             return round(value)
         if value in (self.low, self.high):
             return value
+        if abs(value) < 1e-9 * (self.high - self.low):
+            return 0.0
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def as_whole(self, file: str) -> Axis:

@@ -105,7 +105,9 @@ def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
             return
         before = [] if old is None else old.cells
         kept = [cell for cell in before if command is None or _has_started(plan, cell)]
-        own = [cell for cell in map(_cell_record, plan.cells) if command is not None or _has_started(plan, cell)]
+        own = [
+            cell for cell in map(_cell_record, plan.cells) if command is not None or _has_started(plan, cell)
+        ]
         cells = {cell.folder: cell for cell in (*kept, *own)}
         commands = [] if old is None else [*old.earlier_commands, old.command]
         new = dataclasses.replace(

@@ -133,7 +133,7 @@ class Tuner:
                     f"--out, or the same {key} as before"
                 )
             study.set_user_attr(key, value)
-        seed = self.plan.request.grid_seed + len(study.trials)  # a fixed seed would draw the same point again
+        seed = len(study.trials)  # a fixed seed would draw the same point again
         startup = min(10, max(STARTUP_TRIALS, self.number // 3))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -158,9 +158,6 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
         ],
         ("warn", "Incomplete runs"): with_status("incomplete"),
         ("warn", "Runs not started"): [name for name, why in not_started.items() if not why],
-        ("warn", "Methods that voidrl does not have"): [
-            f"{name}: {why}" for each in experiments for name, why in each.missing.items()
-        ],
         ("warn", "Experiments that differ from their file"): [
             f"{each.name}: {each.departure}" for each in experiments if each.departure
         ],

@@ -133,7 +133,10 @@ def read_experiment_record(root: Path) -> ExperimentRecord | None:
             raise RunFolderError(f"{path} has format {data['format']}, newer than {FORMAT}: upgrade voidrl")
         cells = [_known(CellRecord, cell) for cell in data["cells"]]
         grid = _known(GridRecord, data["grid"]) if data.get("grid") else None
-        return _known(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
+        made: ExperimentRecord = _known(
+            ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid}
+        )
+        return made
     except (CheckpointError, AttributeError, KeyError, TypeError):
         raise RunFolderError(
             f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"
