@@ -46,7 +46,10 @@ def test_what_is_shipped():
 
 
 def test_help_and_lists_of_experiments_import_no_torch():
-    code = "import sys; from voidrl.cli.main import main; print(main(['experiment']), 'torch' in sys.modules)"
+    code = (
+        "import sys; from voidrl.cli.main import main; main(['experiment']); "
+        "print(main(['list', 'experiments']), 'torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 False"
     assert "Table 4: what each part of APT is worth" in done.stdout

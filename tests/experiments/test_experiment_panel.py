@@ -156,7 +156,7 @@ def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
     ):
         assert expected in markdown, expected
     monkeypatch.chdir(tmp_path)
-    options = ["--no-media", "--figures", "figures", "--figure-format", "png"]
+    options = ["--no-media", "--figures", "figures"]
     assert cli(["report", str(tmp_path), "-o", "report.html", *options]) == 0
     assert (tmp_path / "figures/panel_atari-panel.png").stat().st_size > 10_000
     page = (tmp_path / "report.html").read_text()
