@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from voidrl.agent.dry_build import dry_build
 from voidrl.envs.ids import ATARI, DMC
-from voidrl.errors import ConfigError, MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.executors import make_executor, make_options
