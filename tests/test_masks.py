@@ -133,7 +133,7 @@ def test_random_play_keeps_to_the_allowed_actions(policy):
     rng = np.random.default_rng(1)
     for _ in range(60):
         masks = torch.from_numpy((rng.random((4, 3)) < 0.5).astype(np.float32))
-        action = driver.act(observations(masks), np.zeros(4, bool), False, 0.0)
+        action = driver.act(observations(masks), np.zeros(4, bool))
         allowed = action_mask(observations(masks), SPEC).numpy()
         assert allowed[np.arange(4), action].all()
 

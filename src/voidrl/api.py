@@ -306,7 +306,7 @@ def probe(
     num_envs: int | None = None,
     device: str = "auto",
 ) -> ProbeResult:
-    """Measure what an agent's representation and intrinsic reward see of the environment's true state.
+    """Measure what an agent's representation sees of the environment's true state and of the task's reward.
 
     Args:
         source: An agent, the folder of a run, a checkpoint or a saved agent, or the Hub's `user/name` of one.
@@ -319,7 +319,7 @@ def probe(
         num_envs: Environments played side by side.
         device: Where a loaded agent is placed.
     """
-    from voidrl.probing.run import probe_agent
+    from voidrl.probing.probe import probe_agent
 
     count = parse_count(steps)
     agent, config, factory = _agent_in(source, env, seed, device)
@@ -433,7 +433,7 @@ def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[],
     """A function that probes the agent during training; its play is collected here."""
     if not agent.config.log.probe_every_steps or not dist.current().is_main:
         return None
-    from voidrl.probing.run import RunProbe
+    from voidrl.probing.probe import RunProbe
 
     with dist.alone():
         return RunProbe(agent, factory)

@@ -1,5 +1,6 @@
 """`voidrl status`: what runs do, from files that they may be writing, wherever they run."""
 
+import io
 import json
 import os
 import re
@@ -14,10 +15,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
+from rich.console import Console
 from synthetic_runs import write_evaluation, write_experiment, write_json, write_run
 
 from voidrl.cli import main as cli
-from voidrl.cli.status import print_status, table_lines
+from voidrl.cli.status import drawn, print_status
 from voidrl.errors import RunFolderError
 from voidrl.report import live
 from voidrl.report.live import Watch
@@ -280,21 +282,22 @@ def test_the_table_fits_the_terminal_and_keeps_runs_apart(experiment, columns, m
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     snapshot = Watch([experiment]).look()
-    with PseudoTerminal(columns) as terminal:
-        print_status(snapshot, terminal.stream, detailed=False)
-        lines = terminal.lines()
+    with PseudoTerminal(columns) as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal.stream)
+        print_status(snapshot)
+    lines = terminal.lines()
     assert widest(lines) <= columns
-    assert len({line.split()[0] for line in lines[1:5]}) == 4
-    assert ("node7 cuda:1 ×4" in lines[2]) == (columns == 120)
-    assert all(word in lines[2] for word in ("running", "40/100", "12s"))
+    assert len({line.split()[0] for line in lines[2:6]}) == 4
+    assert ("node7 cuda:1 ×4" in lines[3]) == (columns == 120)
+    assert all(word in lines[3] for word in ("running", "40/100", "12s"))
 
 
-def test_what_does_not_fit_the_height_is_counted_and_the_active_comes_first(experiment):
-    snapshot = Watch([experiment]).look()
-    lines = [line.plain for line in table_lines(snapshot, 80, height=5)]
-    assert len(lines) == 4
-    assert "running" in lines[1]
-    assert lines[2] == "… and 3 more"
+def test_what_is_redrawn_has_the_active_runs_first(experiment):
+    console = Console(width=80, file=io.StringIO())
+    console.print(drawn(Watch([experiment]).look(), 80, active_first=True))
+    sums, _, first, *_ = console.file.getvalue().splitlines()
+    assert sums.startswith("4 runs: 1 done, 1 running, 2 waiting")
+    assert "running" in first
 
 
 @pytest.mark.slow

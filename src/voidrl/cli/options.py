@@ -316,7 +316,7 @@ def common_fields() -> str:
         value = {int: "N", float: "X"}.get(type(option.value), "NAME")
         rows[f"{name} {value}"] = option.doc.partition(".")[0]
     more = f"{HELP_ALL} shows every option, `voidrl config` every value"
-    return f"Some fields of the config; {more}:\n{described(rows)}"
+    return f"{wrap_text(f'Some fields of the config; {more}:', indent=0)}\n{described(rows)}"
 
 
 def all_fields(config: Config) -> str:

@@ -180,8 +180,8 @@ class LogConfig(Checked):
     """Probability of a random action in evaluations; with 0, every episode of a deterministic environment is
     the same."""
     probe_every_steps: Count = 0
-    """Steps between two probes of what representation and reward see of the true state, all on the same 5000
-    steps of random play; 0 turns them off."""
+    """Steps between two probes of what the representation sees of the true state, all on the same 5000 steps
+    of random play; 0 turns them off."""
     checkpoint_every_steps: PositiveCount = 50_000
     """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
     from it exact. One more is written where a run stops."""

@@ -18,6 +18,7 @@ from voidrl.training.evaluation import run_seed
 Z, CONVOLUTIONS, LEARNER = "z", "convolutions", "learner"
 PIXELS, OBSERVATION, RANDOM = "pixels", "observation", "random"
 BASELINES = (PIXELS, OBSERVATION, RANDOM)
+SPACES = (Z, CONVOLUTIONS, LEARNER, *BASELINES)
 """Spaces that no training has touched: a number is good or bad in comparison with theirs."""
 PIXEL_SIDE = 21
 CHUNK = 256
@@ -94,5 +95,5 @@ def encode_states(
             if handle is not None:
                 handle.remove()  # before others that share the stack
                 handle = None
-    order = [name for name in (Z, CONVOLUTIONS, LEARNER, *BASELINES) if name in parts]
+    order = [name for name in SPACES if name in parts]
     return {name: torch.cat(parts.pop(name)) for name in order}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,11 +51,6 @@ class Split:
         """The rows to fit once the penalty is chosen."""
         return np.concatenate([self.fit, self.validation])
 
-    def restrict(self, keep: np.ndarray) -> Split:
-        """Without the rows where `keep`, (n,), is False."""
-        fit, validation, test = (part[keep[part]] for part in (self.fit, self.validation, self.test))
-        return Split(fit, validation, test, self.by)
-
 
 def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validation: float = 0.2) -> Split:
     """Divide rows, given the episode of each, (n,), by whole episodes.
@@ -62,38 +58,22 @@ def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validat
     With fewer than 8 episodes, each is cut into blocks of consecutive rows instead: neighboring blocks share
     a border, so that scores are a little too good.
     """
-    rest, held_out, by = _divide(np.asarray(episode), test, seed)
-    fit, chosen, _ = _divide(np.asarray(episode)[rest], validation / (1 - test), seed + 1)
-    return Split(rest[fit], rest[chosen], held_out, by)
-
-
-def with_validation(
-    train: np.ndarray, test: np.ndarray, episode: np.ndarray, *, seed: int = 0, validation: float = 0.25
-) -> Split:
-    """Set whole episodes of a split's training rows apart for validation."""
-    fit, chosen, by = _divide(np.asarray(episode)[train], validation, seed)
-    return Split(train[fit], train[chosen], test, by)
-
-
-def _divide(episode: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Rows to keep and about a `share` to set apart, by episodes or blocks of them; and by which."""
-    unit = np.unique(episode, return_inverse=True)[1]
-    by = "episodes"
+    unit, by = np.unique(episode, return_inverse=True)[1], "episodes"
     if unit.max(initial=0) + 1 < MIN_EPISODES:
-        by = "blocks"
-        length = max(1, -(-len(episode) // (4 * MIN_EPISODES)))
+        by, length = "blocks", max(1, -(-len(episode) // (4 * MIN_EPISODES)))
         position = np.zeros_like(unit)
         for one in np.unique(unit):
             rows = np.flatnonzero(unit == one)
             position[rows] = np.arange(len(rows)) // length
         unit = np.unique(np.stack([unit, position]), axis=1, return_inverse=True)[1].ravel()
     order = np.random.default_rng(seed).permutation(int(unit.max(initial=0)) + 1)
-    # By rows rather than by episodes: one long episode must not leave the others too few. At least one unit.
-    apart = np.bincount(unit)[order].cumsum() / max(1, len(unit)) <= share
-    apart[:1] = True
-    is_apart = np.zeros(len(order), bool)
-    is_apart[order[apart]] = True
-    return np.flatnonzero(~is_apart[unit]), np.flatnonzero(is_apart[unit]), by
+    # By rows rather than by episodes: one long episode must not leave the others too few.
+    reached = np.zeros(len(order))
+    reached[order] = np.bincount(unit)[order].cumsum() / max(1, len(unit))
+    part = np.searchsorted([test, test + validation], reached)  # 0 test, 1 validation, 2 fit
+    part[order[:2]] = 0, 1  # at least one unit each
+    held_out, chosen, fit = (np.flatnonzero(part[unit] == i) for i in range(3))
+    return Split(fit, chosen, held_out, by)
 
 
 # Continuous variables
@@ -106,29 +86,6 @@ def r2(truth: Array, predicted: Array) -> np.ndarray:
     left = ((truth - predicted) ** 2).sum(0)
     constant = total <= 1e-12 * np.maximum(1.0, (truth**2).sum(0))
     return np.where(constant, np.nan, 1 - left / np.where(constant, 1.0, total))
-
-
-def ridge_weights(x: Tensor, y: Tensor, penalty: float) -> Tensor:
-    """(d, V): argmin ‖x w − y‖² + penalty · n ‖w‖² for centered x (n, d) and y (n, V), in closed form."""
-    return _Ridge(x).weights(y, penalty)
-
-
-class _Ridge:
-    """Products of the features that all penalties and variables share: d×d, or n×n where n < d."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self.dual = len(x) < x.shape[1]
-        # In float32, at twice the speed: its rounding is far below the smallest penalty.
-        self.gram = (x @ x.T if self.dual else x.T @ x).double()
-
-    def weights(self, y: Tensor, penalty: float) -> Tensor:
-        regularized = self.gram.clone()
-        regularized.diagonal().add_(penalty * len(self.x))
-        factor = torch.linalg.cholesky(regularized)
-        if self.dual:
-            return self.x.T @ torch.cholesky_solve(y.double(), factor).to(self.x.dtype)
-        return torch.cholesky_solve((self.x.T @ y).double(), factor).to(self.x.dtype)
 
 
 def ridge_r2(features: Array, targets: Array, split: Split) -> np.ndarray:
@@ -159,28 +116,37 @@ def ridge_r2(features: Array, targets: Array, split: Split) -> np.ndarray:
 def _predictions(
     x: Tensor, y: Tensor, fit: np.ndarray, on: np.ndarray, penalties: range | list[int]
 ) -> dict[int, Tensor]:
-    """The predictions for rows `on` with each of the penalties, by its number."""
+    """The predictions for rows `on` with each of the penalties, by its number.
+
+    Weights are those of ‖x w − y‖² + penalty · n ‖w‖² in closed form, from d×d products, or n×n where n < d.
+    """
     center, mean = x[fit].mean(0), y[fit].mean(0)
-    ridge, centered = _Ridge(x[fit] - center), y[fit] - mean
-    inputs = x[on] - center
-    return {i: inputs @ ridge.weights(centered, RIDGE_PENALTIES[i]) + mean for i in penalties}
+    seen, wanted, inputs = x[fit] - center, y[fit] - mean, x[on] - center
+    is_dual = len(seen) < seen.shape[1]
+    # In float32, at twice the speed: its rounding is far below the smallest penalty.
+    gram = (seen @ seen.T if is_dual else seen.T @ seen).double()
+    found = {}
+    for i in penalties:
+        regularized = gram.clone()
+        regularized.diagonal().add_(RIDGE_PENALTIES[i] * len(seen))
+        factor = torch.linalg.cholesky(regularized)
+        if is_dual:
+            weights = seen.T @ torch.cholesky_solve(wanted.double(), factor).float()
+        else:
+            weights = torch.cholesky_solve((seen.T @ wanted).double(), factor).float()
+        found[i] = inputs @ weights + mean
+    return found
 
 
 # Discrete variables and the task's reward
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """F1 of a classifier on the test rows."""
+class ClassScores(NamedTuple):
+    """F1 of a classifier on the test rows, the mean over the scored classes."""
 
-    f1: dict[int, float]
-    """F1 of each scored class, by its value."""
-    chance: dict[int, float]
-    """F1 of always predicting this class: the best score without looking at the features."""
     mean: float
-    """Mean F1 over the scored classes."""
-    mean_chance: float
-    """The mean F1 of predictions drawn by the frequencies of the classes, which is the mean frequency."""
+    chance: float
+    """The F1 of always predicting a class, the best without features."""
 
 
 def f1(truth: np.ndarray, predicted: np.ndarray, value: int) -> float:
@@ -230,34 +196,31 @@ def logistic_f1(
     scored = [int(c) for c in classes if only(int(c)) and (labels[split.test] == c).sum() >= MIN_EXAMPLES]
     if len(classes) < 2 or not scored:
         return None
-    split_known = split.restrict(np.isin(labels, classes))
-    x = _standardized(features, split_known.train)
+    known = np.isin(labels, classes)
+    fit, validation = split.fit[known[split.fit]], split.validation[known[split.validation]]
+    train = np.concatenate([fit, validation])
+    x = _standardized(features, train)
     index = torch.from_numpy(np.searchsorted(classes, labels).clip(max=len(classes) - 1))
     best, setting, weights = -1.0, (0.0, 0.0), None
     for penalty in LOGISTIC_PENALTIES:
-        weights = _logistic_weights(
-            x[split_known.fit], index[split_known.fit], len(classes), penalty, weights
-        )
-        logits = _logits(x[split_known.validation], weights)
-        prior = _log_prior(index[split_known.fit], len(classes))
+        weights = _logistic_weights(x[fit], index[fit], len(classes), penalty, weights)
+        logits = _logits(x[validation], weights)
+        prior = _log_prior(index[fit], len(classes))
         for share in PRIOR_SHARES:
             named = classes[(logits + share * prior).argmax(1).numpy()]
-            score = float(np.mean([f1(labels[split_known.validation], named, value) for value in scored]))
+            score = float(np.mean([f1(labels[validation], named, value) for value in scored]))
             if score > best:
                 best, setting = score, (penalty, share)
     penalty, share = setting
-    final = _logistic_weights(x[split_known.train], index[split_known.train], len(classes), penalty, weights)
-    prior = _log_prior(index[split_known.train], len(classes))
+    final = _logistic_weights(x[train], index[train], len(classes), penalty, weights)
+    prior = _log_prior(index[train], len(classes))
     # Rows of classes too rare to fit are in the test: they count as wrong wherever they are named.
     named = classes[(_logits(x[split.test], final) + share * prior).argmax(1).numpy()]
     truth = labels[split.test]
-    scores = {value: f1(truth, named, value) for value in scored}
-    frequency = {value: float((truth == value).mean()) for value in scored}
+    frequency = [float((truth == value).mean()) for value in scored]
     return ClassScores(
-        scores,
-        {value: 2 * p / (1 + p) for value, p in frequency.items()},
-        float(np.mean(list(scores.values()))),
-        float(np.mean(list(frequency.values()))),
+        float(np.mean([f1(truth, named, value) for value in scored])),
+        float(np.mean([2 * p / (1 + p) for p in frequency])),
     )
 
 

@@ -1,11 +1,9 @@
-"""Probing an agent: what its representation and its intrinsic reward see of the true state."""
+"""Probing an agent: what its representation sees of the true state and of the task's reward."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,30 +11,75 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import acting_threads
+from voidrl.config import EnvConfig
+from voidrl.envs.make import EnvFactory
 from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
-from voidrl.methods.base import Latents, Method, Option
-from voidrl.probing import features, linear, reward
-from voidrl.probing.play import LABELS, Play
-from voidrl.probing.result import ProbeResult, RarityScore, RewardScore, TaskRewardScore, VariableScore
-from voidrl.representations.base import Representation
+from voidrl.probing import features, linear
+from voidrl.probing.play import Play, Policy, collect
+from voidrl.probing.result import ProbeResult, TaskRewardScore, VariableScore
 from voidrl.system.device import seeded
-from voidrl.types import Batch
+from voidrl.training.evaluation import run_seed
 
-SPACES = (
-    features.Z,
-    features.CONVOLUTIONS,
-    features.LEARNER,
-    features.PIXELS,
-    features.OBSERVATION,
-    features.RANDOM,
-)
+POLICIES = ("agent", "random", "sticky", "mixed")
+NUM_ENVS = 24
+ENCODED = 256  # states at a time
 LEAST_PROBE_STEPS = 100
-HELD_OUT = 0.3
-BATCHES = 4
-"""Number of batches in which every state is scored, each time among other states."""
 MAX_PROBED_STEPS = 20_000
 """Steps to which linear probes are fitted; of more, as many at even distances within episodes."""
+PROBE_STREAM = 2  # separates the seeds of probes from training and evaluation
+PROBE_STEPS = 5000  # on which all probes of a training run are made
+
+
+def probe_agent(
+    agent: Agent,
+    env: EnvConfig,
+    factory: EnvFactory | None,
+    steps: int,
+    *,
+    policy: str = "mixed",
+    seed: int = 0,
+    variables: Sequence[str] | None = None,
+    num_envs: int | None = None,
+) -> ProbeResult:
+    """Let `policy` play in separate environments, and probe the agent on that."""
+    players: dict[str, Policy | list[Policy]] = {
+        "agent": agent,
+        "random": "random",
+        "sticky": "sticky",
+        "mixed": [agent, "random", "sticky"],
+    }
+    if policy not in players:
+        raise UnknownNameError("policy", policy, POLICIES)
+    if steps < LEAST_PROBE_STEPS:
+        raise ConfigError(
+            f"{steps} steps are too few for a probe: expected {LEAST_PROBE_STEPS} or more, and thousands for "
+            f"numbers to rely on"
+        )
+    count = NUM_ENVS if num_envs is None else num_envs
+    settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}
+    with acting_threads(agent, ENCODED):
+        play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
+        return probe_play(agent, play, variables=variables, seed=seed, settings=settings)
+
+
+class RunProbe:
+    """Measures an agent while it trains, always on one fixed play of random and sticky actions.
+
+    The play follows from the run's seed, so that a resumed run replays it. Neither playing nor measuring
+    moves the run's random numbers or anything in the agent.
+    """
+
+    def __init__(self, agent: Agent, factory: EnvFactory | None) -> None:
+        self.agent, self.seed = agent, run_seed(agent.config.seed, PROBE_STREAM)
+        with seeded(self.seed, agent.device):
+            env = agent.config.env
+            self.play = collect(env, PROBE_STEPS, "mixed", self.seed, num_envs=NUM_ENVS, factory=factory)
+
+    def __call__(self) -> dict[str, float]:
+        """One row for the log."""
+        return probe_play(self.agent, self.play, spaces=(features.Z,), seed=self.seed).metrics()
 
 
 @torch.no_grad()
@@ -44,7 +87,7 @@ def probe_play(
     agent: Agent,
     play: Play,
     *,
-    spaces: Sequence[str] = SPACES,
+    spaces: Sequence[str] = features.SPACES,
     variables: Sequence[str] | None = None,
     seed: int = 0,
     settings: dict[str, Any] | None = None,
@@ -56,10 +99,9 @@ def probe_play(
         play: Play in an environment with the agent's spaces.
         spaces: Feature spaces to probe, of those that the agent has.
         variables: Names of variables; all by default.
-        seed: Seed of held-out episodes, batches and the random encoder.
+        seed: Seed of held-out episodes and of the random encoder.
         settings: Settings to record in the result.
     """
-    require_enough(len(play))
     with seeded(seed, agent.device):
         states = np.unique(np.concatenate([play.slots, play.next_slots]))
         before, after = (np.searchsorted(states, slots) for slots in (play.slots, play.next_slots))
@@ -69,7 +111,7 @@ def probe_play(
 
         chosen = _chosen(play.variables, variables)
         encoded = features.encode_states(agent, observations, len(states), spaces, seed=seed)
-        if features.Z in encoded and not encoded[features.Z].isfinite().all():
+        if not encoded[features.Z].isfinite().all():
             raise NonFiniteError(
                 f"f(s) is not finite at step {agent.steps} of training: there is nothing to probe; training "
                 f"has diverged, use an older checkpoint"
@@ -78,31 +120,17 @@ def probe_play(
         split, how = _split(play, seed)
         # For classification, with as many features as fit in seconds.
         narrow = {name: linear.principal(z, after[split.train]) for name, z in encoded.items()}
-        scored, constant = _variable_scores(encoded, narrow, after, names, state, split)
-        note = no_reward(agent)
+        scored = _variable_scores(encoded, narrow, after, names, state, split)
+        known = {each.name for each in scored}
         return ProbeResult(
             agent=describe(agent),
             settings=settings or {},
             steps=len(play),
-            episodes=len(np.unique(play.episode)),
             split=how,
             spaces={name: z.shape[1] for name, z in encoded.items()},
             variables=scored,
-            constant=constant,
+            constant=[variable.name for variable in names if variable.name not in known],
             task_reward=_task_reward(narrow, before, after, play.reward, split),
-            reward=None
-            if note
-            else _reward_score(agent, play, encoded[features.Z], before, after, names, chosen, seed),
-            reward_note=note,
-        )
-
-
-def require_enough(steps: int) -> None:
-    """Refuse play on which nothing can be held out."""
-    if steps < LEAST_PROBE_STEPS:
-        raise ConfigError(
-            f"{steps} steps are too few for a probe: expected {LEAST_PROBE_STEPS} or more, and thousands for "
-            f"numbers to rely on"
         )
 
 
@@ -120,54 +148,29 @@ def describe(agent: Agent) -> dict[str, Any]:
     }
 
 
-def no_reward(agent: Agent) -> str:
-    """Why an agent has no intrinsic reward to measure; empty if it has one."""
-    if not (agent.uses_method or agent.effective.may_adapt):
-        return "it was trained from scratch on the task's reward"
-    if not agent.method.learns:
-        return f"method {agent.config.method.name!r} has none"
-    return ""
-
-
 def _chosen(known: Sequence[Variable], wanted: Sequence[str] | None) -> list[int]:
     names = [variable.name for variable in known]
-    if wanted is None:
-        return list(range(len(names)))
-    for name in wanted:
+    for name in wanted or ():
         if name not in names:
-            if not names:
-                raise ConfigError(
-                    f"variable {name!r} cannot be probed: this environment reports no true state"
-                )
-            raise UnknownNameError("variable", name, names)
-    return [names.index(name) for name in dict.fromkeys(wanted)]
+            raise UnknownNameError("variable", name, names, "" if names else "No true state is reported.")
+    return [names.index(name) for name in dict.fromkeys(names if wanted is None else wanted)]
 
 
 def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
-    """Training, validation and held-out steps, in equal shares of each policy; and how they were chosen.
-
-    Otherwise chance would decide whether the few episodes that reached some part of the world are held out.
-    """
+    """Training, validation and held-out steps, and how they were chosen."""
+    split = linear.split_rows(play.episode, seed=seed)
     every = -(-len(play) // MAX_PROBED_STEPS)
-    parts, notes = [], []
-    for policy in np.unique(play.policy):
-        rows = np.flatnonzero(play.policy == policy)
-        own = dataclasses.replace(play, **{name: getattr(play, name)[rows] for name in ("slots", *LABELS)})
-        train, test, note = own.split(HELD_OUT, seed)
-        # Steps of all environments alternate in the play: in its order, every second or eighth step would
-        # leave out whole environments.
-        train, test = (part[np.argsort(own.episode[part], kind="stable")][::every] for part in (train, test))
-        chosen = linear.with_validation(train, test, own.episode, seed=seed)
-        parts.append([rows[part] for part in (chosen.fit, chosen.validation, chosen.test)])
-        notes.append(note)
-    fit, validation, held_out = (np.concatenate(part) for part in zip(*parts, strict=True))
-    how = f"{len(np.unique(play.episode[held_out]))} of {len(np.unique(play.episode))} episodes held out"
-    if blocks := [note for note in notes if "block" in note]:
-        how = f"held out in {blocks[0]} of one policy"
-    return linear.Split(fit, validation, held_out), how
 
+    def thin(rows: np.ndarray) -> np.ndarray:
+        # Steps of all environments alternate in the play: every second step would leave out environments.
+        kept: np.ndarray = rows[np.argsort(play.episode[rows], kind="stable")][::every]
+        return kept
 
-# The representation
+    held_out, whole = (len(np.unique(episodes)) for episodes in (play.episode[split.test], play.episode))
+    how = f"{held_out} of {whole} episodes held out"
+    if split.by == "blocks":
+        how = f"blocks of steps held out, since there are fewer than {linear.MIN_EPISODES} episodes"
+    return linear.Split(thin(split.fit), thin(split.validation), thin(split.test)), how
 
 
 def _variable_scores(
@@ -177,29 +180,24 @@ def _variable_scores(
     variables: Sequence[Variable],
     state: np.ndarray,
     split: linear.Split,
-) -> tuple[list[VariableScore], list[str]]:
-    """The scores of each variable of the states reached, and the names of those that are constant."""
+) -> list[VariableScore]:
+    """The scores of each variable of the states reached, without those that are constant."""
     kinds = [_kind(variable, state[:, i], split) for i, variable in enumerate(variables)]
     continuous = [i for i, kind in enumerate(kinds) if kind == "R²"]
-    discrete = [i for i, kind in enumerate(kinds) if kind == "F1"]
     found: dict[int, dict[str, float]] = {i: {} for i, kind in enumerate(kinds) if kind}
-    chance = dict.fromkeys(found, 0.0)
     for space, z in encoded.items():
         if continuous:
             values = linear.ridge_r2(z[after], state[:, continuous], split)
             for i, value in zip(continuous, values, strict=True):
                 found[i][space] = float(value)
-        for i in discrete:
+        for i in (i for i, kind in enumerate(kinds) if kind == "F1"):
             scores = linear.logistic_f1(narrow[space][after], state[:, i].astype(np.int64), split)
             found[i][space] = math.nan if scores is None else scores.mean
-            chance[i] = chance[i] if scores is None else scores.mean_chance
-    useful = {i for i, scores in found.items() if any(map(math.isfinite, scores.values()))}
-    scored = [
-        VariableScore(v.name, v.controllable, "R²" if kinds[i] == "R²" else "F1", found[i], chance[i])
+    return [
+        VariableScore(v.name, v.controllable, "R²" if kinds[i] == "R²" else "F1", found[i])
         for i, v in enumerate(variables)
-        if i in useful
+        if any(map(math.isfinite, found.get(i, {}).values()))
     ]
-    return scored, [v.name for i, v in enumerate(variables) if i not in useful]
 
 
 def _kind(variable: Variable, values: np.ndarray, split: linear.Split) -> str:
@@ -216,181 +214,9 @@ def _task_reward(
     if np.ptp(np.sign(task)) == 0:
         return None
     found = {space: linear.reward_f1(z[before], z[after], task, split) for space, z in encoded.items()}
-    known = {space: scores for space, scores in found.items() if scores is not None}
+    known = [scores for scores in found.values() if scores is not None]
     if not known:
         return None
     counts = np.unique(np.sign(task), return_counts=True)[1]
-    chance = float(np.mean(list(next(iter(known.values())).chance.values())))
-    return TaskRewardScore(
-        {space: known[space].mean if space in known else math.nan for space in found},
-        chance,
-        float(1 - counts.max() / len(task)),
-    )
-
-
-# The intrinsic reward
-
-
-def _reward_score(
-    agent: Agent,
-    play: Play,
-    z: Tensor,
-    before: np.ndarray,
-    after: np.ndarray,
-    variables: Sequence[Variable],
-    columns: Sequence[int],
-    seed: int,
-) -> RewardScore:
-    scores = intrinsic_rewards(agent, play, z, before, after)  # (R, n)
-    first = scores[0]
-    scores_next = getattr(agent.config.method, "particle", "next") == "next"
-    state = (play.state if scores_next else play.state_before)[:, columns]  # the rewarded states
-    varying = [i for i in range(len(variables)) if np.ptp(state[:, i]) > 0]
-    names = [variables[i].name for i in varying]
-    own = reward.rarity_columns(names, [variables[i].controllable for i in varying])
-
-    def rarity(which: Sequence[int]) -> RarityScore | None:
-        if not which:
-            return None
-        where = reward.cells(state[:, [varying[i] for i in which]])
-        found = reward.dependence(first, where, episode=play.episode, seed=seed)
-        return RarityScore(tuple(names[i] for i in which), where.count, where.additive, **vars(found))
-
-    discount, batch_size = agent.config.learner.discount, agent.config.learner.batch_size
-    # Batches that share most of the play differ less than batches of a replay.
-    noise = reward.noise_ratio(scores) if 2 * batch_size <= len(play) else math.nan
-    return RewardScore(
-        mean=float(first.mean()),
-        deviation=float(first.std()),
-        controllable=rarity(own),
-        everything=rarity(range(len(varying))),
-        survival_share=reward.survival_share(
-            _as_learned(agent, first), play.terminated, play.episode, discount
-        ),
-        discount=discount,
-        noise=noise,
-        batch_size=batch_size,
-    )
-
-
-def _as_learned(agent: Agent, rewards: np.ndarray) -> np.ndarray:
-    """Rewards as the learner gets them: a constant that is taken away rewards no survival."""
-    found: Tensor = agent.normalizer(torch.from_numpy(rewards).float().to(agent.device))
-    as_learned: np.ndarray = found.cpu().numpy()
-    return as_learned
-
-
-@torch.no_grad()
-def intrinsic_rewards(
-    agent: Agent, play: Play, z: Tensor, before: np.ndarray, after: np.ndarray, *, repeats: int = BATCHES
-) -> np.ndarray:
-    """(repeats, n): the method's reward of every step, each time in batches of other steps.
-
-    Batches are as large as in training and drawn from the whole play, as they are from the replay; so are
-    pools of particles. Skills are drawn for each episode, whichever policy acted.
-
-    Args:
-        agent: The agent, whose method is copied: running means must not move.
-        play: n steps.
-        z: (S, dim) latents of all states of the play.
-        before: (n,) index of s in z.
-        after: (n,) index of s' in z.
-        repeats: How often every step is scored.
-    """
-    representation, device, n = agent.representation, agent.device, len(play)
-    method = copy.deepcopy(agent.method).eval()
-    z = z.to(device)
-    size = min(agent.config.learner.batch_size, n)
-    skills = _skills(method, play, device)
-    notes = _notes(method, representation, play, skills)
-    begin, end = _episode_ends(play)
-    over = torch.from_numpy(end == np.arange(n)).float()
-    discount = agent.config.learner.discount
-    action = torch.from_numpy(play.action)
-    ends = torch.from_numpy(play.terminated)
-    found = np.zeros((repeats, n))
-    for scores in found:
-        order = torch.randperm(n)
-        for rows in torch.cat([order, order[: -n % size]]).split(size):  # the last batch is filled up
-            index = rows.numpy()
-            now, then = (torch.from_numpy(states[index]).to(device) for states in (before, after))
-            batch = Batch(
-                obs=play.observations(index, before=True).to(device),
-                action=action[rows].to(device),
-                reward=torch.zeros(len(rows), device=device),
-                discount=((~ends[rows]).float() * discount).to(device),
-                next_obs=play.observations(index).to(device),
-                skill=skills[rows.to(device)],
-                weight=torch.ones(len(rows), device=device),
-                ended=over[rows].to(device),
-                note=notes[rows.to(device)],
-            )
-            option = _option(z, before[begin[index]], after[end[index]], play.episode_step[end[index]] + 1)
-            with agent.precision():
-                pool = _pool(z, after)
-                latents = Latents(_reader(z, now), _reader(z, then), pool, option, representation)
-                rewards: Tensor = method.scalar_reward(method.reward(batch, latents), batch.skill)
-            scores[index] = rewards.float().cpu().numpy()
-    return found
-
-
-def _reader(z: Tensor, index: Tensor) -> Callable[[], Tensor]:
-    return lambda: z[index]
-
-
-def _pool(z: Tensor, states: np.ndarray) -> Callable[[int], Tensor]:
-    """States drawn from the play, once for all uses in a batch."""
-    drawn: dict[int, Tensor] = {}
-
-    def pool(count: int) -> Tensor:
-        if count not in drawn:
-            rows = torch.randint(len(states), (count,))
-            drawn[count] = z[torch.from_numpy(states)[rows].to(z.device)]
-        return drawn[count]
-
-    return pool
-
-
-def _option(z: Tensor, first: np.ndarray, last: np.ndarray, steps: np.ndarray) -> Callable[[int], Option]:
-    """Whole episodes as options, of any length: a skill is kept for one."""
-    begin, end = (z[torch.from_numpy(index).to(z.device)] for index in (first, last))
-    found = Option(begin, end, torch.from_numpy(steps).to(z.device), z.new_ones(len(steps)))
-    return lambda longest: found
-
-
-def _episode_ends(play: Play) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) each: the first and the last step of the episode that each step belongs to."""
-    number = np.unique(play.episode, return_inverse=True)[1]
-    order = np.lexsort((play.episode_step, number))
-    edges = np.flatnonzero(np.diff(number[order], prepend=-1))
-    first, last = order[edges], order[np.append(edges[1:], len(order)) - 1]
-    return first[number], last[number]
-
-
-def _notes(method: Method, representation: Representation, play: Play, skills: Tensor) -> Tensor:
-    """(n, note_dim): the method's notes if each episode is played in a separate environment."""
-    device = skills.device
-    notes = torch.zeros(len(play), method.note_dim, device=device)
-    if not method.note_dim:
-        return notes
-    number = np.unique(play.episode, return_inverse=True)[1]
-    starts = np.unique(_episode_ends(play)[0])
-    starts = starts[np.argsort(number[starts])]
-    envs = torch.arange(len(starts), device=device)
-    method.begin(play.observations(starts, before=True).to(device), envs, representation)
-    for t in np.unique(play.episode_step):
-        rows = np.flatnonzero(play.episode_step == t)
-        at = torch.from_numpy(rows).to(device)
-        env = torch.from_numpy(number[rows]).to(device)
-        note = method.observe(play.observations(rows).to(device), skills[at], env, representation)
-        assert note is not None
-        notes[at] = note
-    return notes
-
-
-def _skills(method: Any, play: Play, device: torch.device) -> Tensor:
-    """(n, skill_dim): one skill for each episode."""
-    number = np.unique(play.episode, return_inverse=True)[1]
-    starts = torch.zeros(int(number.max()) + 1, dtype=torch.int64, device=device)
-    drawn: Tensor = method.sample_skill(starts)
-    return drawn[torch.from_numpy(number).to(device)]
+    means = {space: math.nan if scores is None else scores.mean for space, scores in found.items()}
+    return TaskRewardScore(means, known[0].chance, float(1 - counts.max() / len(task)))

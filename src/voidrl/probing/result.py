@@ -1,17 +1,25 @@
-"""Results of a probe as data: for Python, as JSON, as rows of metrics."""
+"""The result of a probe as data: for Python, as JSON, as a row of metrics, as a table. Imports no torch."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from voidrl.errors import RunFolderError
+from voidrl.runs.checkpoint import read_json
+from voidrl.runs.evaluations import start_date
+
+FILE_NAME = "probe.json"
 Scores = dict[str, float]
 """A number for each feature space; NaN where it cannot be computed."""
+UNTRAINED = {"pixels": "pixels", "observation": "observation", "random": "random f"}
+MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,6 @@ class VariableScore:
     measure: Literal["R²", "F1"]
     """R² of ridge regression, or for discrete variables macro-F1 of logistic regression."""
     scores: Scores
-    chance: float
-    """Score of uninformative features: 0 for R², the mean class frequency for F1."""
 
 
 @dataclass(frozen=True)
@@ -40,43 +46,6 @@ class TaskRewardScore:
 
 
 @dataclass(frozen=True)
-class RarityScore:
-    """Dependence of the intrinsic reward on the rarity of a state, in some of its variables."""
-
-    variables: tuple[str, ...]
-    cells: int
-    """Distinct cells that were visited."""
-    additive: bool
-    """Whether each variable is binned separately, since tuples would be too many."""
-    correlation: float
-    """Rank correlation of the reward with rarity."""
-    mean_correlation: float
-    """Rank correlation of E[reward | cell] with rarity."""
-    effect: float
-    """Mean reward in the rarest minus in the commonest tenth of steps, in deviations of the reward."""
-    share: float
-    """Share of the reward's variance that the cell explains, above chance."""
-
-
-@dataclass(frozen=True)
-class RewardScore:
-    """Behavior that the intrinsic reward pays for."""
-
-    mean: float
-    deviation: float
-    controllable: RarityScore | None
-    """None where no variable that varies is known to be controllable."""
-    everything: RarityScore | None
-    survival_share: float
-    """Share of the variance of discounted returns that the number of steps left explains."""
-    discount: float
-    noise: float
-    """Deviation of a state's reward between batches over the deviation between states; NaN where the play
-    has fewer steps than two batches."""
-    batch_size: int
-
-
-@dataclass(frozen=True)
 class ProbeResult:
     """Everything that `voidrl probe` measures."""
 
@@ -86,7 +55,6 @@ class ProbeResult:
     """Settings of the probe."""
     steps: int
     """Number of played steps."""
-    episodes: int
     split: str
     """Method of holding out steps, as a phrase."""
     spaces: dict[str, int]
@@ -96,48 +64,35 @@ class ProbeResult:
     """Variables that never changed, or too seldom to be probed."""
     task_reward: TaskRewardScore | None
     """None where the sign of the task's reward is constant, or too rarely another to be scored."""
-    reward: RewardScore | None
-    reward_note: str = ""
-    """Why there is no intrinsic reward to measure."""
 
     def mean_score(self, space: str, *, controllable: bool = False) -> float:
         """Mean over all or only controllable variables; a score below 0 counts as 0."""
-        chosen = [v for v in self.variables if v.controllable or not controllable]
-        return mean(max(0.0, v.scores[space]) for v in chosen if _known(v.scores.get(space)))
+        chosen = [v.scores.get(space) for v in self.variables if v.controllable or not controllable]
+        return mean(max(0.0, score) for score in chosen if score is not None and math.isfinite(score))
 
     def metrics(self, space: str = "z") -> dict[str, float]:
         """One row for the log, without undefined values."""
-        own = None if self.reward is None else self.reward.controllable
         row = {
             "probe/controllable": self.mean_score(space, controllable=True),
             "probe/variables": self.mean_score(space),
             "probe/task_reward_f1": math.nan if self.task_reward is None else self.task_reward.scores[space],
-            "probe/rarity_correlation": math.nan if own is None else own.correlation,
-            "probe/controllable_share": math.nan if own is None else own.share,
-            "probe/survival_share": math.nan if self.reward is None else self.reward.survival_share,
-            "probe/reward_noise": math.nan if self.reward is None else self.reward.noise,
         }
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; numbers that are not finite become None."""
-        found = _plain(dataclasses.asdict(self))
-        assert isinstance(found, dict)
         means = {
             name: {space: self.mean_score(space, controllable=own) for space in self.spaces}
             for name, own in (("controllable", True), ("all", False))
         }
-        return {**found, "means": _plain(means)}
+        found: dict[str, Any] = _plain({**dataclasses.asdict(self), "means": means})
+        return found
 
 
 def mean(values: Iterable[float]) -> float:
     """Mean; NaN if empty."""
     found = list(values)
     return float(np.mean(found)) if found else math.nan
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _plain(value: Any) -> Any:
@@ -148,3 +103,91 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value
+
+
+# Tables of a stored probe, for the terminal and for reports
+
+
+def final_probe(run: Path, steps: int) -> dict[str, Any] | None:
+    """Read the probe in a run folder; None where there is none.
+
+    One of an agent before `steps`, or of a run that was in the folder before, raises `RunFolderError`.
+    """
+    path = run / FILE_NAME
+    if not path.is_file():
+        return None
+    remedy = f"run `voidrl probe {run}` again"
+    try:
+        saved: dict[str, Any] = read_json(path, "a probe")
+        agent = saved["agent"]
+        is_old = agent["steps"] < steps or agent.get("started") not in (None, start_date(run))
+        rows(saved), notes(saved)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise RunFolderError(
+            f"{path} is no probe: expected what `voidrl probe RUN` writes; {remedy}"
+        ) from None
+    if is_old:
+        raise RunFolderError(f"{path} is of an earlier agent than the run's: {remedy}")
+    return saved
+
+
+def heading(saved: Mapping[str, Any]) -> str:
+    """The probed agent, its environment and the play."""
+    agent, settings = saved["agent"], saved["settings"]
+    who = agent["learner"] + " from scratch" if agent["phase"] == "train" else agent["method"]
+    where = f"{agent['env']}: {saved['steps']} steps of {settings.get('policy', 'given')} play"
+    return f"{who} on {agent['representation']} after {agent['steps']} steps in {where}, {saved['split']}"
+
+
+def columns(saved: Mapping[str, Any]) -> list[str]:
+    """The columns of `rows`."""
+    return ["variable", "measure", *(UNTRAINED.get(name, name) for name in saved["spaces"])]
+
+
+def rows(saved: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each variable, controllable ones first and marked by a star, the means, the task's reward."""
+    variables = sorted(saved["variables"], key=lambda each: not each["controllable"])
+    found: list[tuple[str, str, Mapping[str, Any]]] = [
+        (f"{each['name']}{' *' * each['controllable']}", each["measure"], each["scores"])
+        for each in variables
+    ]
+    own = sum(each["controllable"] for each in variables)
+    if 1 < own < len(variables):
+        found.append(("mean of *", "", saved["means"]["controllable"]))
+    if len(variables) > 1:
+        found.append(("mean of all", "", saved["means"]["all"]))
+    if (task := saved["task_reward"]) is not None:
+        found.append(("task reward", "F1", task["scores"]))
+    return [
+        [name, measure, *(_number(scores.get(space)) for space in saved["spaces"])]
+        for name, measure, scores in found
+    ]
+
+
+def notes(saved: Mapping[str, Any]) -> list[str]:
+    """What the table means."""
+    found = []
+    if saved["variables"]:
+        untrained = " and ".join(UNTRAINED[name] for name in saved["spaces"] if name in UNTRAINED)
+        found.append(
+            "How well a linear map of the features predicts each variable on held-out steps: 1 perfectly, 0 "
+            f"not at all. * the agent controls it. Never trained, for comparison: {untrained or 'none'}."
+        )
+    elif not saved["constant"]:
+        found.append(
+            "The environment does not report its true state: return numbers by name as info['variables']."
+        )
+    if saved["constant"]:
+        names, more = saved["constant"][:MOST_NAMES], len(saved["constant"]) - MOST_NAMES
+        rest = f" and {more} more" if more > 0 else ""
+        found.append(f"Left out, since they hardly change: {', '.join(names)}{rest}.")
+    if (task := saved["task_reward"]) is not None:
+        found.append(
+            f"Task reward: the sign of its rarer values, {task['rate']:.1%} of steps; without features "
+            f"{_number(task['chance'])}."
+        )
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value + 0.0:.2f}"

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voidrl.probing.sentences import lines, play, variable_columns, variable_notes, variable_rows
+from voidrl.probing.result import columns, heading, notes, rows
 from voidrl.report.formatting import Table
 from voidrl.report.read import Run
 
 
 def probe_tables(runs: Sequence[Run]) -> list[Table]:
-    """Two tables for each run with a probe.json: variables, and measures of the rewards."""
+    """A table for each run with a probe.json."""
     tables = []
     for run in runs:
-        saved = run.probe
-        if saved is None:
-            continue
-        columns, rows = variable_columns(saved), variable_rows(saved)
-        numeric = frozenset(range(2, len(columns)))
-        notes = [*variable_notes(saved), f"Measured on {play(saved)}."]
-        tables.append(Table(f"{run.name}: representation", columns, rows, notes, numeric))
-        rewards = [[*line] for line in lines(saved)]
-        columns = ["measure", "value", "meaning"]
-        tables.append(Table(f"{run.name}: reward", columns, rewards, [], frozenset({1})))
+        if (saved := run.probe) is not None:
+            names = columns(saved)
+            numeric = frozenset(range(2, len(names)))
+            tables.append(Table(run.name, names, rows(saved), [*notes(saved), heading(saved)], numeric))
     return tables

@@ -18,7 +18,7 @@ from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
 from voidrl.presets.presets import PRESETS
-from voidrl.probing.saved import final_probe
+from voidrl.probing.result import final_probe
 from voidrl.report.find import Skipped, find_runs, natural_key
 from voidrl.report.formatting import count
 from voidrl.runs import locks
