@@ -27,10 +27,8 @@ def objective(trial: optuna.Trial, folder: Path, steps: int) -> float:
         "log.log_every_steps": steps // 8,  # each row is reported, and may end the trial
     }
     pruning = OptunaPruning(trial, METRIC)
-    voidrl.pretrain(
-        MAZE, "apt", preset="maze-demo", steps=steps, seed=1, config=config, callbacks=[pruning],
-        out=folder / f"trial-{trial.number}",
-    )  # fmt: skip
+    how = {"preset": "maze-demo", "config": config, "callbacks": [pruning], "seed": 1}
+    voidrl.pretrain(MAZE, "apt", steps=steps, out=folder / f"trial-{trial.number}", **how)
     if pruning.pruned:  # the run has ended normally, with a checkpoint
         raise optuna.TrialPruned
     return pruning.value

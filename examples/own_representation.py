@@ -16,13 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import voidrl
-from voidrl.config import Positive, PositiveCount, RepresentationConfig
+from voidrl.config import Positive, RepresentationConfig
 from voidrl.nets import Encoder, mlp
 from voidrl.representations.base import Representation, Views
 from voidrl.runs.metrics import read_metrics
 from voidrl.types import EnvSpec, Metrics
-
-ENV = "Acrobot-v1"
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,6 @@ class TemporalConfig(RepresentationConfig):
 
     temperature: Positive = 0.1
     """Divides the similarities."""
-    projection_dim: PositiveCount = 64
-    """Width of the projection."""
 
 
 class Temporal(Representation):
@@ -43,12 +39,12 @@ class Temporal(Representation):
 
     def __init__(self, spec: EnvSpec, config: TemporalConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
-        self.projection = mlp([self.dim, 128, config.projection_dim])
+        self.projection = mlp([self.dim, 128, 64])
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         obs = views.transitions()  # (2B, *obs_shape): all s, then all s'
         z = self.encode(obs)  # (2B, dim)
-        now, later = F.normalize(self.projection(z), dim=-1).chunk(2)  # (B, projection_dim)
+        now, later = F.normalize(self.projection(z), dim=-1).chunk(2)  # (B, 64)
         logits = now @ later.T / self.config.temperature  # (B, B)
         label = torch.arange(len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
@@ -58,18 +54,14 @@ class Temporal(Representation):
         return loss, metrics
 
 
-def main(steps: int) -> None:
-    """Pre-train with it, and print the first and the last row."""
-    config = {"representation": Temporal, "representation.batch_size": 64, "env.num_envs": 8,
-              "representation.learning_rate": 1e-3, "updates_per_step": 0.25, "warmup_steps": 200,
-              "learner.batch_size": 32, "learner.hidden_dim": 64, "log.log_every_steps": 100}  # fmt: skip
+if __name__ == "__main__":
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1600
+    config = {"representation": Temporal, "representation.batch_size": 64, "env.num_envs": 8}
+    config |= {"representation.learning_rate": 1e-3, "updates_per_step": 0.25, "warmup_steps": 200}
+    config |= {"learner.batch_size": 32, "learner.hidden_dim": 64, "log.log_every_steps": 100}
     with tempfile.TemporaryDirectory() as run:
-        voidrl.pretrain(ENV, "apt", steps=steps, config=config, out=run)
+        voidrl.pretrain("Acrobot-v1", "apt", steps=steps, config=config, out=run)
         rows = [row for row in read_metrics(run) if "train/temporal_loss" in row]
     for row in (rows[0], rows[-1]):
         loss, share = row["train/temporal_loss"], row["train/recognized"]
         print(f"step {row['step']}: loss {loss:.2f}, {share:.0%} of successors recognized")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1600)

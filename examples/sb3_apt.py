@@ -15,7 +15,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from voidrl.playing.sb3 import APTReplayBuffer, APTReward
 
 LENGTH, WIDTH = 40, 9
-SEEDS = (1, 2)
 
 
 class Corridor(gym.Env):
@@ -43,30 +42,26 @@ class Corridor(gym.Env):
         return self.observe(), 0.0, False, self.steps_left == 0, {}
 
 
-def ppo(apt, steps, seed):
-    visited = set()
-    venv = make_vec_env(lambda: Corridor(visited), n_envs=4, seed=seed)
-    venv = APTReward(venv, intrinsic_scale=float(apt), extrinsic_scale=0.0)
-    # Short rollouts: the reward changes with every state seen, and PPO sees it change once per rollout.
-    PPO("MlpPolicy", venv, n_steps=32, n_epochs=5, gamma=0.95, learning_rate=1e-3, ent_coef=0.01, seed=seed,
-        device="cpu").learn(steps)  # fmt: skip
-    return len(visited)
-
-
-def dqn(apt, steps, seed):
-    visited = set()
-    venv = make_vec_env(lambda: Corridor(visited), n_envs=4, seed=seed)
-    rewards = {"intrinsic_scale": float(apt), "extrinsic_scale": 0.0, "gamma": 0.95}
-    DQN("MlpPolicy", venv, replay_buffer_class=APTReplayBuffer, replay_buffer_kwargs=rewards, batch_size=128,
-        buffer_size=10_000, learning_starts=200, train_freq=1, target_update_interval=4, tau=0.05, gamma=0.95,
-        learning_rate=1e-3, exploration_fraction=0.2, seed=seed, device="cpu").learn(steps)  # fmt: skip
-    return len(visited)
+def visited(algorithm, apt, steps, seed):
+    cells, rewards = set(), {"intrinsic_scale": float(apt), "extrinsic_scale": 0.0}
+    venv = make_vec_env(lambda: Corridor(cells), n_envs=4, seed=seed)
+    options = {"gamma": 0.95, "learning_rate": 1e-3, "seed": seed, "device": "cpu"}
+    if algorithm is PPO:  # short rollouts: PPO sees the reward change once per rollout
+        venv = APTReward(venv, **rewards)
+        options |= {"n_steps": 32, "n_epochs": 5, "ent_coef": 0.01}
+    else:
+        options |= {
+            "replay_buffer_class": APTReplayBuffer,
+            "replay_buffer_kwargs": {**rewards, "gamma": 0.95},
+        }
+        options |= {"batch_size": 128, "buffer_size": 10_000, "learning_starts": 200, "train_freq": 1}
+        options |= {"target_update_interval": 4, "tau": 0.05, "exploration_fraction": 0.2}
+    algorithm("MlpPolicy", venv, **options).learn(steps)
+    return len(cells)
 
 
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
-    for train in (ppo, dqn):
-        mine, none = ([train(apt, steps, seed) for seed in SEEDS] for apt in (True, False))
-        print(
-            f"{train.__name__}: cells of {LENGTH * WIDTH} visited, by seed: {mine} with APT, {none} without"
-        )
+    for algorithm in (PPO, DQN):
+        mine, none = ([visited(algorithm, apt, steps, seed) for seed in (1, 2)] for apt in (True, False))
+        print(f"{algorithm.__name__.lower()}: cells of 360 visited, by seed: {mine} with APT, {none} without")
