@@ -1,4 +1,4 @@
-"""What libraries say to developers goes into the log; what is said to the user stays on the screen."""
+"""What libraries say to developers is hidden; what is said to the user stays on the screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import voidrl
 from voidrl.envs import guarded
 from voidrl.errors import VoidrlWarning
-from voidrl.system.terminal.foreign import is_hidden, log_hidden_warnings, quiet_libraries
+from voidrl.system.terminal.foreign import is_hidden, quiet_libraries
 
 SITE = Path(sysconfig.get_path("purelib"))
 TORCH = str(SITE / "torch/backends/cuda/__init__.py")
@@ -59,27 +59,6 @@ def warn(text, category=UserWarning, file=TORCH):
 def test_whose_business_a_warning_is(category, file, hidden):
     with quiet_libraries():
         assert is_hidden(category, file) == hidden
-    assert not is_hidden(category, file)  # outside nothing is hidden
-
-
-def test_hidden_warnings_wait_for_a_log(shown):
-    lines: list[str] = []
-    with quiet_libraries():
-        warn("before there is a folder")
-        with quiet_libraries():
-            warn("inside")
-            log_hidden_warnings(lines.append)
-            warn("in two\n   lines")
-        warn("after the run")
-    assert shown == []
-    assert [line.partition("line 12: ")[2] for line in lines] == [
-        "before there is a folder",
-        "inside",
-        "in two lines",
-    ]
-    assert lines[0].startswith("UserWarning in ")
-    warn("outside")
-    assert shown == ["outside"]
 
 
 def test_the_users_own_hook_is_called_and_restored(shown):
@@ -91,7 +70,7 @@ def test_the_users_own_hook_is_called_and_restored(shown):
     assert warnings.showwarning is mine
 
 
-def test_a_run_logs_what_torch_says_and_shows_what_the_environment_says(tmp_path, shown):
+def test_a_run_shows_what_the_environment_says(tmp_path, shown):
     class Talking(gym.Wrapper):
         def step(self, action):
             warn("of torch")
@@ -101,7 +80,3 @@ def test_a_run_logs_what_torch_says_and_shows_what_the_environment_says(tmp_path
     voidrl.pretrain(lambda: Talking(gym.make("CartPole-v1")), steps=24, out=tmp_path / "run", config=TINY)
     assert "of the user" in shown
     assert "of torch" not in shown
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert "UserWarning in " in log
-    assert "of torch" in log
-    assert "of the user" not in log

@@ -100,7 +100,7 @@ def test_a_method_of_ones_own_is_listed_with_or_without_a_description(file, tmp_
     }[row["name"]]
     assert tuple(row[name] for name in listing.ABOUT) == expected
     assert row["page"] is None
-    monkeypatch.setattr(listing, "is_log", lambda stream: False)
+    monkeypatch.setattr(listing, "is_terminal", lambda stream: True)
     assert row["name"] in said(capsys, "methods")
 
 
@@ -116,7 +116,7 @@ def listed_on(monkeypatch, columns, *words):
         return terminal.text(), terminal.lines()
 
 
-@pytest.mark.parametrize("columns", [40, 120])
+@pytest.mark.parametrize("columns", [80, 120])
 def test_on_a_terminal_methods_stand_under_their_family(columns, monkeypatch):
     _, lines = listed_on(monkeypatch, columns, "methods")
     assert widest(lines) <= columns

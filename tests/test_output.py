@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from pseudo_terminals import PseudoTerminal
 from tiny_runs import Walk, newest
 
 from voidrl.cli import main as cli
@@ -72,20 +71,6 @@ def test_what_was_held_back_by_a_full_disk_is_not_written_later(monkeypatch):
         with pytest.raises(OSError, match="No space"):  # after the run, the stream is as it was
             print("a result of the user's script", file=stream, flush=True)
         discard_pending(stream)
-
-
-def test_a_guarded_stream_is_otherwise_the_stream_itself(monkeypatch):
-    with PseudoTerminal(80) as terminal:
-        monkeypatch.setattr(sys, "stdout", terminal.stream)
-        with durable_output(), durable_output():
-            assert sys.stdout.isatty()
-            assert sys.stdout.fileno() == terminal.stream.fileno()
-            assert sys.stdout.encoding == "utf-8"
-            assert sys.stdout.buffer is terminal.stream.buffer
-            sys.stdout.writelines(["one\n", "two\n"])
-        assert sys.stdout is terminal.stream
-        monkeypatch.undo()
-        assert terminal.lines() == ["one", "two"]
 
 
 def test_an_error_of_the_text_is_not_hidden(monkeypatch):

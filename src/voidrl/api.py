@@ -26,7 +26,7 @@ from voidrl.sharing import pretrained as share
 from voidrl.sharing.loading import load, open_run
 from voidrl.system.files import user_path
 from voidrl.system.machine import claim_cores
-from voidrl.system.terminal.foreign import log_hidden_warnings, quiet_libraries
+from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
 from voidrl.training import build, resuming, starting
@@ -200,7 +200,6 @@ def resume(
         resuming.explained_stop(folder, written),
         ExitStack() as stack,
     ):
-        log_hidden_warnings(folder.log)
         saved = resuming.latest_of_all(folder, say)
         resumed, notes = resuming.resumed_config(folder, saved, written, changes)
         parts = stack.enter_context(build.assemble(resumed, factory, say, saved))
@@ -407,7 +406,6 @@ def _start(
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
-            log_hidden_warnings(folder.log)
             engine.say = starting.speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 engine.say(note)

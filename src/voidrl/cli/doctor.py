@@ -22,8 +22,8 @@ from voidrl.cli.probes import COMPONENTS, GROUPS, MARK, Finding, problem
 from voidrl.system import machine
 from voidrl.system.files import user_path
 from voidrl.system.machine import GB
-from voidrl.system.terminal.screen import has_unicode, is_log
-from voidrl.system.terminal.tables import wrap_text, writable
+from voidrl.system.terminal.screen import is_terminal
+from voidrl.system.terminal.tables import wrap_text
 
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
 TIMEOUT_S = 60.0  # for all processes; they take seconds if nothing hangs
@@ -57,12 +57,12 @@ def doctor(argv: list[str]) -> int:
 
 def _print(finding: Finding) -> None:
     """One finding: on a terminal with its remedy below it, in a pipe on one line."""
-    found, remedy = (writable(text, sys.stdout) for text in (finding.found, finding.fix))
-    if is_log(sys.stdout):
+    found, remedy = finding.found, finding.fix
+    if not is_terminal(sys.stdout):
         fix = f"; fix: {remedy}" if remedy else ""
         print(f"{finding.state:<4}  {finding.name:<{NAME_WIDTH}}  {found}{fix}", flush=True)
         return
-    sign = SIGNS[finding.state] if has_unicode(sys.stdout) else f"{finding.state:<4}"
+    sign = SIGNS[finding.state]
     indent = len(sign) + NAME_WIDTH + 3
     print(wrap_text(f"{sign} {finding.name:<{NAME_WIDTH}}  {found}", indent=indent), flush=True)
     if remedy:  # not broken, so that it can be copied

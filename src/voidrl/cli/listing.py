@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from voidrl.cli.options import make_parser
 from voidrl.config import registry
 from voidrl.errors import UnknownNameError
-from voidrl.system.terminal.screen import is_log
+from voidrl.system.terminal.screen import is_terminal
 from voidrl.system.terminal.tables import print_table
 
 GB = 10**9
@@ -72,10 +72,10 @@ def list_(argv: list[str]) -> None:
         keys = ("name", *(column.replace(" ", "_") for column in columns[1:]))
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
-    if show is not None and not is_log(sys.stdout):
+    if show is not None and is_terminal(sys.stdout):
         show()
         return
-    print_table(columns, rows, title=None if is_log(sys.stdout) else title)
+    print_table(columns, rows, title=title if is_terminal(sys.stdout) else None)
 
 
 def _overview(*, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def _overview(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    whole = is_log(sys.stdout)
+    whole = not is_terminal(sys.stdout)
     rows = []
     for kind, names in found.items():
         shown = names if whole or len(names) <= SHOWN_NAMES else [*names[:SHOWN_NAMES], "…"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from voidrl.cli.options import make_parser
 from voidrl.config import require
 from voidrl.errors import StoppedBySignal
-from voidrl.system.terminal.screen import is_log, is_terminal, width_of
-from voidrl.system.terminal.tables import make_console, print_table, wrap_text, writable
+from voidrl.system.terminal.screen import is_terminal, width_of
+from voidrl.system.terminal.tables import make_console, print_table, wrap_text
 from voidrl.system.units import human_count, human_seconds
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def status(argv: list[str]) -> None:
         print(json.dumps(snapshot.to_json(), indent=2))
     elif watch.is_of_one_run and (options.once or snapshot.is_over or not is_terminal(sys.stdout)):
         for name, value in _details(snapshot.runs[0]).items():
-            print(wrap_text(f"{name:<10}  {writable(value, sys.stdout)}", indent=12))
+            print(wrap_text(f"{name:<10}  {value}", indent=12))
     elif options.once or snapshot.is_over or not is_terminal(sys.stdout):
         print_status(snapshot)
     else:
@@ -76,13 +76,13 @@ def _follow(watch: Any, snapshot: LiveTable, interval: float) -> None:
 
 def print_status(snapshot: LiveTable) -> None:
     """Print the whole table, and why runs failed."""
-    if not is_log(sys.stdout):
+    if is_terminal(sys.stdout):
         make_console(sys.stdout).print(drawn(snapshot, width_of(sys.stdout)))
         return
     print_table([*COLUMNS], [[*_cells(run).values()] for run in snapshot.runs])
     print()
     for line in [*_failures(snapshot), _sums(snapshot)]:
-        print(writable(line, sys.stdout))
+        print(line)
 
 
 def drawn(snapshot: LiveTable, width: int, *, active_first: bool = False) -> Group:

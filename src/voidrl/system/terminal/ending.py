@@ -10,19 +10,15 @@ _skips_destructors = False
 
 
 def skip_destructors() -> None:
-    """Have the command's process end without the destructors of a library that cannot close itself.
-
-    A process that is not the command's ends as ever.
-    """
+    """Have the command's process end without the destructors of a library that cannot close itself."""
     global _skips_destructors
     _skips_destructors = True
 
 
 def end_process(code: int) -> None:
     """End the command's process with this exit status, if that may not be left to Python."""
-    if not _skips_destructors:
-        return
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    if _skips_destructors:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from voidrl.errors import OutputError, PipeClosedError
 
-Failure = OSError | ValueError
+Failure = OSError | ValueError  # the latter of a closed stream
 
 
 def say(text: str) -> None:
     """Print a message to stderr, or nowhere if that is broken. Not wrapped: commands in it can be copied."""
-    stream = sys.stderr
-    if stream is None:  # closed before Python started
-        return
-    try:
-        print(text, file=stream, flush=True)
-    except (OSError, ValueError) as error:
-        _require_broken(stream, error)
-        discard_pending(stream)
+    if sys.stderr is not None:  # closed before Python started
+        print(text, file=cast(TextIO, _Guard(sys.stderr, lambda error: None)), flush=True)
 
 
 @contextmanager
@@ -69,38 +63,30 @@ def _reason(error: Failure) -> str:
 
 
 class _Guard:
-    """A stream whose failures are handled; otherwise it delegates to the stream.
+    """A stream whose failures are handled; otherwise it delegates to the stream."""
 
-    The handler that was added last decides. Runs in several threads share a guard, which is removed with the
-    last of their handlers.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.handlers: list[Callable[[Failure], None]] = []
+    def __init__(self, stream: Any, on_failure: Callable[[Failure], None]) -> None:
+        self._stream: Any = stream._stream if isinstance(stream, _Guard) else stream
+        self._on_failure = on_failure
 
     def write(self, text: str) -> int:
-        self._attempt(self._stream.write, text)
+        self._attempt("write", text)
         return len(text)
 
-    def writelines(self, lines: Iterable[str]) -> None:
-        self._attempt(self._stream.writelines, lines)
-
     def flush(self) -> None:
-        if hasattr(self._stream, "flush"):  # a user's own object may have only `write`
-            self._attempt(self._stream.flush)
+        self._attempt("flush")
 
     def isatty(self) -> bool:
         return not getattr(self._stream, "closed", False) and self._stream.isatty()
 
-    def _attempt(self, call: Callable[..., Any], *args: Any) -> None:
+    def _attempt(self, method: str, *args: Any) -> None:
         try:
-            call(*args)
+            getattr(self._stream, method, lambda: None)(*args)  # a user's own object may have no flush
         except (OSError, ValueError) as error:
-            _require_broken(self._stream, error)
+            if not isinstance(error, OSError) and not getattr(self._stream, "closed", False):
+                raise  # an error in the text, such as a character without an encoding
             discard_pending(self._stream)
-            if self.handlers:
-                self.handlers[-1](error)
+            self._on_failure(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -110,30 +96,18 @@ class _Guard:
 def _guarded(name: str, on_failure: Callable[[Failure], None]) -> Iterator[None]:
     """Guard `sys.stdout` or `sys.stderr`; within another guard, this one decides."""
     with ExitStack() as stack:
-        guard = before = getattr(sys, name)
-        if not isinstance(before, _Guard):
-            if before is None:  # closed before Python started
-                before = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123
-            guard = _Guard(before)
-            setattr(sys, name, cast(TextIO, guard))
-        guard.handlers.append(on_failure)
+        before = getattr(sys, name)
+        if before is None:  # closed before Python started
+            before = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123
+        guard = _Guard(before, on_failure)
+        setattr(sys, name, guard)
         try:
             yield
         finally:
-            try:
+            with suppress(OutputError):  # a command has flushed its output, or has another error to report
                 guard.flush()
-            except OutputError:  # a command has flushed its output, or has another error to report
-                pass
-            finally:
-                guard.handlers.remove(on_failure)
-                if not guard.handlers and getattr(sys, name) is guard:
-                    setattr(sys, name, guard._stream)
-
-
-def _require_broken(stream: TextIO, error: Failure) -> None:
-    """Raise an error in the printed text, such as a character without an encoding, rather than hide it."""
-    if not isinstance(error, OSError) and not getattr(stream, "closed", False):
-        raise error
+            if getattr(sys, name) is guard:
+                setattr(sys, name, before)
 
 
 def discard_pending(stream: TextIO) -> None:
@@ -141,14 +115,14 @@ def discard_pending(stream: TextIO) -> None:
 
     Otherwise the next write, and Python when it exits, would try it again: the exit status would be 120.
     """
-    with suppress(OSError, ValueError), ExitStack() as stack:  # closed, or not a file
+    with suppress(OSError, ValueError):  # closed, or not a file
         descriptor = stream.fileno()
         null, own = os.open(os.devnull, os.O_WRONLY), os.dup(descriptor)
-        stack.callback(os.close, null)
-        stack.callback(os.close, own)
-        stack.callback(os.dup2, own, descriptor)
         os.dup2(null, descriptor)
         stream.flush()
+        os.dup2(own, descriptor)
+        os.close(null)
+        os.close(own)
 
 
 def open_missing_streams() -> None:

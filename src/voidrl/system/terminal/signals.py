@@ -10,9 +10,8 @@
 | any other command | raises | 128 + its number |
 
 A second one ends the process at once with status 128 + its number. Its workers and the runs of an experiment
-are killed, and the state of the run reads as `interrupted`. That does not depend on the main thread, which
-may be blocked or may swallow exceptions; only C code that never releases the GIL prevents it, and then there
-is SIGKILL. A Python or IPython session is not ended: there the second one raises KeyboardInterrupt.
+are killed, and the state of the run reads as `interrupted`. While C code blocks the main thread, only SIGKILL
+helps. A Python or IPython session is not ended: there the second one raises KeyboardInterrupt.
 
 One event often sends a signal twice: `timeout` signals its child and then the process group, and when a
 terminal is closed both the kernel and the shell send SIGHUP. Signals within a tenth of a second therefore
@@ -37,9 +36,7 @@ from weakref import WeakKeyDictionary
 from voidrl.errors import StoppedBySignal
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-INSISTENT = (signal.SIGINT, signal.SIGTERM)  # of which the second one ends the process
 SAME_SIGNAL_SECONDS = 0.1
-CLOSE = b"\0"  # no signal has this number
 
 _entered: list[StopSignals] = []  # from the outermost to the innermost
 _children: WeakKeyDictionary[subprocess.Popen, bool] = WeakKeyDictionary()
@@ -64,15 +61,12 @@ class StopSignals:
         self._ends_at_once = ends_at_once
         self._first_seconds: float | None = None
         self._previous: dict[int, Any] = {}
-        self._watcher: _Watcher | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self
         if _entered:
             self.requested = _entered[-1].requested  # one that user code has swallowed
-        elif self._ends_at_once and not is_interactive():
-            self._watcher = _Watcher()
         _entered.append(self)
         for number in STOP_SIGNALS:
             before = signal.getsignal(number)
@@ -87,8 +81,6 @@ class StopSignals:
             return
         self._restore_handlers()
         del _entered[_entered.index(self) :]  # with one that a signal kept from being left
-        if self._watcher is not None:
-            self._watcher.close()
         if self.requested and kind is None:  # it came too late to be seen, or was swallowed
             raise StoppedBySignal(signal.Signals[self.requested])
 
@@ -96,60 +88,20 @@ class StopSignals:
         repeated = bool(self.requested)
         for each in _entered:
             each.requested = each.requested or signal.Signals(number).name
+        outermost, now = _entered[0], time.monotonic()
+        first = outermost._first_seconds
+        if number != signal.SIGHUP:
+            outermost._first_seconds = now if first is None else first
+            if first is not None and now - first >= SAME_SIGNAL_SECONDS and outermost._ends_at_once:
+                if is_interactive():
+                    raise KeyboardInterrupt
+                end_at_once(number)
         if not repeated and self._raises:
             raise StoppedBySignal(number)
-        if is_interactive() and self._is_second(number):
-            raise KeyboardInterrupt
-
-    def _is_second(self, number: int) -> bool:
-        is_second, self._first_seconds = _is_second(number, self._first_seconds)
-        return is_second
 
     def _restore_handlers(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: one that C code set
-
-
-class _Watcher:
-    """A thread that counts signals as the kernel delivers them, whatever the main thread is doing."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._watch, name="voidrl-signals", daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        first_seconds: float | None = None
-        while CLOSE not in (numbers := os.read(self._reader, 64)):
-            if self._previous >= 0:  # an event loop waits for them as well
-                with suppress(OSError):
-                    os.write(self._previous, numbers)
-            for number in numbers:
-                is_second, first_seconds = _is_second(number, first_seconds)
-                if is_second:
-                    end_at_once(number)
-
-    def close(self) -> None:
-        signal.set_wakeup_fd(self._previous)
-        os.write(self._writer, CLOSE)  # a fork may hold the pipe, so that a close wakes no reader
-        self._thread.join()
-        self.close_pipe()
-
-    def close_pipe(self) -> None:
-        os.close(self._reader)
-        os.close(self._writer)
-
-
-def _is_second(number: int, first_seconds: float | None) -> tuple[bool, float | None]:
-    """Whether this signal is the second one, and when the first one came."""
-    if number not in INSISTENT:
-        return False, first_seconds
-    now = time.monotonic()
-    if first_seconds is None:
-        return False, now
-    return now - first_seconds >= SAME_SIGNAL_SECONDS, first_seconds
 
 
 def is_interactive() -> bool:
@@ -164,7 +116,7 @@ def end_with_process(child: subprocess.Popen, *, group: bool = False) -> None:
 
 
 def end_at_once(number: int) -> None:
-    """End this process and its workers without any cleanup, from any thread."""
+    """End this process and its workers without any cleanup."""
     try:
         for process in active_children():
             process.kill()
@@ -172,29 +124,21 @@ def end_at_once(number: int) -> None:
             if child.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL) if group else child.kill()
-        _write_last_sentence(signal.Signals(number).name)
+        name = signal.Signals(number).name
+        with suppress(OSError):  # past all buffers and locks, unless that would block or fail
+            show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""  # a progress bar may have hidden it
+            text = f"voidrl: stopped at once by a second signal ({name}); older checkpoints are untouched\n"
+            if select.select([], [2], [], 0)[1]:
+                os.write(2, show_cursor + text.encode())
     finally:
         os._exit(128 + number)
 
 
-def _write_last_sentence(name: str) -> None:
-    """Write to stderr past all buffers and locks, unless that would block or fail."""
-    with suppress(OSError):
-        show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""  # a progress bar may have hidden it
-        text = f"voidrl: stopped at once by a second signal ({name}); older checkpoints are untouched\n"
-        if select.select([], [2], [], 0)[1]:
-            os.write(2, show_cursor + text.encode())
-
-
 def _forget_in_fork() -> None:
-    """A forked worker has the handlers that were there before, and does not wake its parent's watcher."""
-    if _entered:
-        if (watcher := _entered[0]._watcher) is not None:
-            signal.set_wakeup_fd(-1)
-            watcher.close_pipe()
-        for each in reversed(_entered):
-            each._restore_handlers()
-        _entered.clear()
+    """A forked worker has the handlers that were there before."""
+    for each in reversed(_entered):
+        each._restore_handlers()
+    _entered.clear()
     _children.clear()
 
 
