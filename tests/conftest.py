@@ -39,7 +39,6 @@ def known_machine():
 def known_emulators():
     """Starts an emulator or a simulation for its spaces once, not in each test that plans a run."""
     from voidrl.envs.make import probe_env
-    from voidrl.experiments import probe
     from voidrl.training import build
 
     known = {}
@@ -54,7 +53,6 @@ def known_emulators():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "probe_env", probe_once)
-        patch.setattr(probe, "probe_env", probe_once)
         yield
 
 

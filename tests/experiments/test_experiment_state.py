@@ -209,7 +209,7 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     assert (tmp_path / "experiment.json").read_text() == text
     written = json.loads(text)
     assert written["format"] == 1
-    assert (written["name"], written["published"], written["steps_scale"]) == ("demo", None, 1.0)
+    assert (written["name"], written["published"], written["departure"]) == ("demo", None, "")
     assert written["command"] == "voidrl experiment demo --seeds 3"
     assert written["cells"][2] == {
         "folder": "goal/finetuned/seed3", "label": "fine-tuned from APT",
@@ -252,7 +252,8 @@ def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
     plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels", methods=("apt",))
     described = make_record(plan, ["voidrl"])
     assert (plan.experiment.published, described.published) == ("urlb", None)
-    assert (described.preset, described.default_preset) == ("urlb-pixels", "urlb-states")
+    assert described.default_preset == "urlb-states"
+    assert described.departure == "preset urlb-pixels instead of the experiment's urlb-states"
     # A step holds its action for two frames: half as many steps are the whole protocol.
     steps = {cell.phase: (cell.steps, cell.protocol_steps) for cell in described.cells}
     assert steps["pretrain"] == (1_000_000, 1_000_000)
@@ -262,7 +263,7 @@ def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
 def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     assert cli.main(["experiment", "demo", "--out", str(tmp_path / "file/out")]) == 2
-    assert "cannot make" in capsys.readouterr().err
+    assert "cannot write to" in capsys.readouterr().err
     plan = plan_of(tmp_path / "full")
     for cell in plan.cells:
         make_done(plan, cell)

@@ -165,7 +165,6 @@ def test_a_range_of_a_field_of_whole_numbers_is_rounded(plan_of):
         ("[grid]\nsteps = [10, 20]", {}, "set pretrain.steps, finetune.steps or train.steps"),
         ('[grid]\n"train.steps" = [100, 200]', {}, "train.steps changes none of the runs"),
         ('[grid]\n"evaluation.episodes" = [1, 2]', {}, "a grid cannot vary evaluation.episodes"),
-        ('[grid]\n"finetune.steps" = [100, 200]', {}, "finetune.steps is in grid and has another value"),
         ('[grid]\n"method.k" = [3, 4]', {"changes": {"method.k": 5}}, "leave out --set method.k=5"),
         ('[grid]\n"method.k" = { from = 1, to = 3, count = 9 }', {}, "this field takes no others"),
         ('[grid]\n"method.k" = [3, 4]\n[tune]\nsampler = "grid"', {}, "tune.sampler = 'grid' cannot be used"),

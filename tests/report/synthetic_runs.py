@@ -95,7 +95,7 @@ def write_experiment(root, cells, **about):
     usual = {"task": MAZE, "label": "apt", "method": "apt", "seed": 1, "phase": "pretrain", "source": None}
     usual |= {"steps": 100, "protocol_steps": 100}
     whole = {"format": 1, "name": "own", "title": "An own experiment", "about": "", "published": None}
-    whole |= {"command": "voidrl experiment own", "steps_scale": 1.0}
+    whole |= {"command": "voidrl experiment own"}
     write_json(root / "experiment.json", {**whole, **about, "cells": [usual | cell for cell in cells]})
 
 

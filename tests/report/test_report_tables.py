@@ -250,8 +250,8 @@ def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
         run = {"env": "atari/alien", "phase": "train", "rows": [{"step": 100}], "evaluation": [score]}
         write_run(tmp_path / name / "run", **run)
         cells = [{"folder": "run", "phase": "train", "label": "APT"}]
-        changed = {"preset": "mine", "default_preset": "atari-paper", "changes": {}}
-        write_experiment(tmp_path / name, cells, name=name, published=published, **changed)
+        departure = "preset mine instead of the experiment's atari-paper"
+        write_experiment(tmp_path / name, cells, name=name, published=published, departure=departure)
     tables = published_tables(*arms_of(tmp_path))
     assert [row[2] for row in tables[0].rows if row[:2] == ["APT", "ours"]] == ["300"]
     assert "Ours: preset mine instead of the experiment's atari-paper." in tables[0].notes
@@ -261,8 +261,7 @@ def test_pixels_are_not_compared_with_the_steps_of_a_state_protocol(tmp_path):
     run = {"env": "dmc/walker_run", "phase": "train", "rows": [{"step": 100}], "evaluation": [9.0]}
     write_run(tmp_path / "run", **run, env__dmc__observation="pixels")
     cells = [{"folder": "run", "phase": "train", "label": "APT", "protocol_steps": 10_000}]
-    changed = {"preset": "urlb-pixels", "default_preset": "urlb-states", "changes": {}}
-    write_experiment(tmp_path, cells, published="urlb", **changed)
+    write_experiment(tmp_path, cells, published="urlb", default_preset="urlb-states")
     collection, arms = arms_of(tmp_path)
     assert published_tables(collection, arms)[0].rows[0][4] == "another protocol: pixels in place of states"
     assert not any("protocol" in caveat.title for caveat in caveats(collection, arms))

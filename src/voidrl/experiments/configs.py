@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
 from voidrl.envs.dmc import resolve
-from voidrl.envs.ids import DMC
+from voidrl.envs.ids import ATARI, DMC
+from voidrl.envs.make import probe_env
 from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec
 from voidrl.experiments.plan import Cell, named_protocol
-from voidrl.experiments.probe import probe
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scratch import adaptations, scratch_config
 from voidrl.experiments.seeds import RunSeeds
@@ -25,6 +26,7 @@ from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.training.layers import implied_by_column, layers_for, task_config
 from voidrl.types import EnvSpec
 
+ATARI_SIZE = 84
 PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
 
 
@@ -146,8 +148,8 @@ class Planner:
         assert arm.like is not None
         tuned_arm = self.experiment.arms[arm.like]
         tuned = self.config(tuned_arm, "finetune", task)
-        for text in adaptations(tuned):
-            self.notes[f"{tuned_arm.label} and {arm.label} differ in more than the weights: {text}"] = None
+        if adapted := ", ".join(adaptations(tuned)):
+            self.notes[f"{arm.label} has no counterpart of what {tuned_arm.label} has: {adapted}"] = None
         own = [arm.config, _of_phase(arm, "train").config]
         changes = [self._file_config("train", task), self.phase_changes["train"], *own]
         return _layered(to_json(scratch_config(tuned)), *changes)
@@ -340,3 +342,20 @@ def _pop_prefix(changes: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Remove the changes whose names begin with a prefix, and return them without it."""
     names = [name for name in changes if name.startswith(f"{prefix}.")]
     return {name.removeprefix(f"{prefix}."): changes.pop(name) for name in names}
+
+
+@cache
+def probe(config: EnvConfig) -> tuple[EnvSpec, EnvConfig]:
+    """The spec of an environment, and its config with the environment's defaults filled in.
+
+    Atari and DMControl are known by their ids, but for the width of states, as a plan may be made where no
+    simulator is installed. Any other environment is made once and closed.
+    """
+    stack = config.frame_stack
+    if config.id.startswith(ATARI):
+        return EnvSpec((1, ATARI_SIZE, ATARI_SIZE), pixels=True, frame_stack=stack, num_actions=18), config
+    if not config.id.startswith(DMC):
+        return probe_env(config)
+    resolved, pixels = resolve(config), config.dmc.observation == "pixels"
+    frame = (3, config.dmc.image_size, config.dmc.image_size) if pixels else (1,)
+    return EnvSpec(frame, pixels, stack, 0, (-1.0,), (1.0,)), resolved

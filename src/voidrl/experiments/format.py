@@ -14,7 +14,16 @@ from voidrl.config import field_types, flat, merge, require, require_type
 from voidrl.envs.suites import published
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments.grid import Axis, read_axes
-from voidrl.experiments.tasks import GROUPS, NamedEnv, PhaseSpec, Task, folder_name, make_task, task_name
+from voidrl.experiments.tasks import (
+    GROUPS,
+    NamedEnv,
+    PhaseSpec,
+    PhaseSpecs,
+    Task,
+    folder_name,
+    make_task,
+    task_name,
+)
 from voidrl.system.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
 from voidrl.system.units import parse_count
 
@@ -46,7 +55,7 @@ class ArmSpec:
     measures: tuple[str, ...]
     """Measures in the table of results."""
     evaluation: EvaluationSpec | None
-    by_phase: Mapping[str, PhaseSpec]
+    by_phase: PhaseSpecs
     method: str | None = None
     """The method in pre-training; None for the preset's."""
     source: str | None = None
@@ -80,14 +89,6 @@ class TuneSpec:
 
 
 @dataclass(frozen=True)
-class ScaleSpec:
-    """A size of the experiment, which `--scale` chooses."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ExperimentSpec:
     """The content of an experiment's file."""
 
@@ -96,7 +97,7 @@ class ExperimentSpec:
     title: str
     tasks: tuple[Task, ...]
     arms: Mapping[str, ArmSpec]
-    by_phase: Mapping[str, PhaseSpec]
+    by_phase: PhaseSpecs
     about: str = ""
     published: str | None = None
     """The table in `voidrl.envs.suites.published` that results are compared with."""
@@ -107,8 +108,8 @@ class ExperimentSpec:
     """CPU threads of each run; None divides the machine's."""
     pretrain_seeds: tuple[int, ...] = ()
     """Seeds of pre-trainings, each of which is fine-tuned with all `seeds`; () pre-trains for every seed."""
-    scales: Mapping[str, ScaleSpec] = field(default_factory=dict)
-    """Sizes of the experiment; the first one is the default."""
+    scales: Mapping[str, PhaseSpecs] = field(default_factory=dict)
+    """Phases at each size of the experiment; the first one is the default."""
     scale: str | None = None
     """The size whose values it has; None before `at_scale`, and where there are no sizes."""
     scaled: tuple[Scaled, ...] = SCALED
@@ -124,25 +125,23 @@ class ExperimentSpec:
 
     def at_scale(self, name: str | None) -> ExperimentSpec:
         """The experiment with the values of a scale, by default of its first one."""
-        if name is None:
-            if not self.scales:
-                return self
-            name = next(iter(self.scales))
-        if not self.scales:
-            raise ConfigError(f"--scale {name}: experiment {self.name!r} has one size; use --steps-scale")
+        if name is None and not self.scales:
+            return self
+        name = next(iter(self.scales)) if name is None else name
         if name not in self.scales:
-            raise UnknownNameError("scale", name, self.scales)
-        chosen, by_phase = self.scales[name], dict(self.by_phase)
-        for phase, new in chosen.by_phase.items():
+            remedy = "See also --steps-scale."
+            raise UnknownNameError(f"scale of experiment {self.name!r}:", name, self.scales, remedy)
+        by_phase = dict(self.by_phase)
+        for phase, new in self.scales[name].items():
             old = by_phase.get(phase, PhaseSpec())
             by_phase[phase] = PhaseSpec(new.steps or old.steps, merge(old.config, new.config))
-        return replace(self, scale=name, config=merge(self.config, chosen.config), by_phase=by_phase)
+        return replace(self, scale=name, by_phase=by_phase)
 
 
 # The keys of each table of the file, and their types. A list has at least one entry, and each once.
 
-_SETTINGS: dict[str, Any] = {"config": dict, **dict.fromkeys(PHASES, dict)}
-_RAW: dict[str, Any] = {**_SETTINGS, "about": str, "evaluation": dict | bool, "grid": dict}
+_PHASES: dict[str, Any] = dict.fromkeys(PHASES, dict)
+_RAW: dict[str, Any] = {**_PHASES, "config": dict, "about": str, "evaluation": dict | bool, "grid": dict}
 _MORE = {"tasks": list | str, "methods": dict, "scales": dict, "tune": dict, "measures": tuple[str, ...]}
 _DERIVED = {"name", "path", "arms", "by_phase", "scale"}  # not in the file
 
@@ -154,8 +153,8 @@ def _fields(cls: type) -> dict[str, Any]:
 KEYS: dict[str, dict[str, Any]] = {
     "experiment": {**_fields(ExperimentSpec), **_RAW, **_MORE},
     "method": {**_fields(ArmSpec), **_RAW},
-    "task": {**_SETTINGS, "name": str, "env": str, "pretrain": dict | str},
-    "scale": _SETTINGS,
+    "task": {**_PHASES, "config": dict, "name": str, "env": str, "pretrain": dict | str},
+    "scale": _PHASES,
     "tune": _fields(TuneSpec),
     "phase": _fields(PhaseSpec),
     "evaluation": _fields(EvaluationSpec),
@@ -229,29 +228,29 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         for key in ("pretrain_seeds", "seeds"):
             seeds = given.get(key, (1,))
             require(min(seeds) > 0, f"{where} {key}", [*seeds], "whole numbers from 1 on")
-    scales = {}
-    for scale, table in given.get("scales", {}).items():
-        _require_folder_name(f"{where} scales", scale)
-        read = _read("scale", f"{where} scales.{scale}", table)
-        scales[scale] = ScaleSpec(read.get("config", {}), _by_phase(f"{where} scales.{scale}", read))
     made = {
         "title": name,
         **own,
         "about": " ".join(given.get("about", "").split()),
         "tasks": _tasks(f"{where} tasks", given.get("tasks")),
         "by_phase": _by_phase(where, given),
-        "scales": scales,
-        "grid": _grid(where, "", given),
+        "scales": {name: _scale(where, name, table) for name, table in given.get("scales", {}).items()},
+        "grid": read_axes(f"{where} grid", given["grid"]) if "grid" in given else {},
         "tune": TuneSpec(**_read("tune", f"{where} tune", given.get("tune", {}))),
     }
     return ExperimentSpec(name=name, path=file, arms=_arms(where, given), **made)
+
+
+def _scale(where: str, name: str, values: Any) -> PhaseSpecs:
+    _require_folder_name(f"{where} scales", name)
+    return _by_phase(f"{where} scales.{name}", _read("scale", f"{where} scales.{name}", values))
 
 
 def _require_folder_name(where: str, name: str) -> None:
     require(folder_name(name) == name, where, name, f"the name of a folder, such as {folder_name(name)!r}")
 
 
-def _by_phase(where: str, given: Mapping[str, Any]) -> dict[str, PhaseSpec]:
+def _by_phase(where: str, given: Mapping[str, Any]) -> PhaseSpecs:
     phases = [phase for phase in PHASES if phase in given]
     return {phase: PhaseSpec(**_read("phase", _join(where, phase), given[phase])) for phase in phases}
 
@@ -265,21 +264,6 @@ def _evaluation(
     read = _read("evaluation", where, values)
     require(("episodes" in read) != ("steps" in read), where, values, "one of episodes and steps")
     return EvaluationSpec(**{"zero_shot": default is None or default.zero_shot, **read})
-
-
-def _grid(where: str, table: str, given: Mapping[str, Any]) -> dict[str, Axis]:
-    """The fields of `[grid]`; no other value of them may be in that part of the file."""
-    if "grid" not in given:
-        return {}
-    axes = read_axes(f"{where} {table}grid", given["grid"])
-    fixed = {*flat(merge(given.get("config", {})))}
-    for phase in PHASES:
-        values = given.get(phase, {})
-        fixed |= {f"{phase}.{each}" for each in flat(merge(values.get("config", {})))}
-        fixed |= {f"{phase}.steps"} if "steps" in values else set()
-    for each in axes.keys() & fixed:
-        raise ConfigError(f"{where} {each} is in {table}grid and has another value beside it: leave one out")
-    return axes
 
 
 # Methods
@@ -319,23 +303,17 @@ def _arm(
         **{key: value for key, value in given.items() if key in field_types(ArmSpec)},
         "by_phase": _by_phase(table, given),
         "evaluation": _evaluation(f"{table}.evaluation", given, evaluation),
-        "grid": _grid(where, f"methods.{name}.", given),
+        "grid": read_axes(f"{table}.grid", given["grid"]) if "grid" in given else {},
     }
     arm = ArmSpec(name=name, **made)
     tunes, scratch = arm.phases == ("finetune",), arm.phases == ("train",)
     rules = {
         "phases": (arm.phases in ALLOWED_PHASES, "pretrain, pretrain and finetune, finetune, or train"),
-        "source": ((arm.source is not None) == tunes, "a source with phases = ['finetune'], and only there"),
-        "method": (not arm.method or "pretrain" in arm.phases, "a method only with the phase 'pretrain'"),
-        "preset": (not (arm.preset and (arm.presets or arm.source)), "no preset beside presets or source"),
-        "like": (
-            not arm.like or (scratch and not arm.preset),
-            "like only with phases = ['train'], no preset",
-        ),
-        "bonus": (
-            not arm.bonus or (scratch and not arm.like),
-            "a bonus only with phases = ['train'], no like",
-        ),
+        "source": ((arm.source is not None) == tunes, "a source if phases = ['finetune'], and only then"),
+        "method": (not arm.method or "pretrain" in arm.phases, "none without the phase 'pretrain'"),
+        "preset": (not (arm.preset and (arm.presets or arm.source)), "none beside presets or source"),
+        "like": (not arm.like or (scratch and not arm.preset), "none unless phases = ['train']"),
+        "bonus": (not arm.bonus or (scratch and not arm.like), "none unless phases = ['train']"),
     }
     for key, (fits, expected) in rules.items():
         require(bool(fits), f"{table}.{key}", getattr(arm, key), expected)
@@ -383,7 +361,7 @@ def _task(where: str, values: Any) -> Task:
     here, pretrain = _named_env(where, given), given.get("pretrain", {})
     pretrain = {"env": pretrain} if isinstance(pretrain, str) else pretrain
     place = make_task(here.env).pretrain
-    if "env" in pretrain or "name" in pretrain:
+    if {"env", "name"} & {*pretrain}:
         place = _named_env(f"{where}.pretrain", pretrain)
     elif place.env == here.env:
         place = here

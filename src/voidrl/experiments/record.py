@@ -29,29 +29,39 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         about=experiment.about,
         published=plan.published,
         command=shlex.join(command),
-        steps_scale=float(plan.request.steps_scale),
         cells=[_cell_record(cell) for cell in plan.cells],
-        preset=plan.request.preset or experiment.preset,
         default_preset=experiment.preset,
-        changes=flat(merge(plan.request.changes)),
+        departure=_departure(plan),
         scale=experiment.scale,
-        default_scale=next(iter(experiment.scales), None),
         grid=_grid_record(plan),
     )
+
+
+def _departure(plan: Plan) -> str:
+    """Differences from the experiment's file, in words."""
+    experiment, preset, parts = plan.experiment, plan.request.preset, []
+    default = next(iter(experiment.scales), None)
+    if experiment.scale != default:
+        parts.append(f"scale {experiment.scale} instead of {default}")
+    if preset not in (None, experiment.preset):
+        parts.append(f"preset {preset} instead of the experiment's {experiment.preset or 'own'}")
+    if changes := flat(merge(plan.request.changes)):
+        parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in changes.items())}")
+    return "; ".join(parts)
 
 
 def _grid_record(plan: Plan) -> GridRecord | None:
     """The fields that vary, how points were chosen, and their ranking; None without a grid."""
     if not plan.has_grid:
         return None
-    request, tune = plan.request, plan.experiment.tune
+    tune, log = plan.experiment.tune, {axis.name: axis.log for axes in plan.axes.values() for axis in axes}
     return GridRecord(
-        log={axis.name: axis.log for axes in plan.axes.values() for axis in axes},
-        chosen="product" if request.tune is None else "tune",
+        log=log,
+        chosen="product" if plan.request.tune is None else "tune",
         metric=tune.metric,
         direction=tune.direction,
         measures={arm.name: arm.measures[0] for arm in plan.experiment.arms.values()},
-        short=short_names([*dict.fromkeys(axis.name for axes in plan.axes.values() for axis in axes)]),
+        short=short_names([*log]),
         labels={arm.name: arm.label for arm in plan.experiment.arms.values()},
     )
 
@@ -87,12 +97,6 @@ def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
 
     Without a command, the record keeps its description and gets the cells that have started since.
     """
-    try:
-        plan.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot make {plan.out} ({error.strerror or error}); choose another --out"
-        ) from error
     with _locked(plan):
         old = read_experiment_record(plan.out)
         if old is not None and old.name != plan.experiment.name:

@@ -1,29 +1,21 @@
-"""Training from scratch as fine-tuning does it: the config of a fine-tuning, without the pre-trained weights.
-
-Every field of the config keeps its value, in the place where training from scratch reads it. Settings that
-concern only pre-trained weights have no counterpart; `adaptations` describes them in words.
-"""
+"""Training from scratch as fine-tuning does it: its config without the pre-trained weights."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from voidrl.config import Config
 
-# Fields of `finetune` that hold from scratch, too, and the fields in which training from scratch reads them.
-EQUIVALENT = {
-    "steps": "steps",
-    "updates_per_step": "updates_per_step",
-    "warmup_steps": "warmup_steps",
-    "learning_rate": "learner.learning_rate",
-    "noise": "learner: start and end of its noise",
+# Fields of `finetune` that are about pre-trained weights, and their values where these make no difference.
+# From scratch, all others hold as well.
+ADAPTATION = {
+    "heads": "auto",
+    "frozen_column": "none",
+    "encoder_learning_rate": None,
+    "first_layer_learning_rate": None,
+    "warmup_actions": "random",
+    "adapt": False,
 }
-# Those that are about pre-trained weights. `adaptations` names each that matters.
-ADAPTATION = (
-    *("heads", "frozen_column", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions"),
-    "adapt",
-)
 NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…_end`
 
 
@@ -43,30 +35,7 @@ def scratch_config(tuned: Config) -> Config:
     )
 
 
-def adaptations(tuned: Config) -> Iterator[str]:
-    """Sentences on how fine-tuning uses pre-trained weights, and what training from scratch does instead."""
-    tuning, rate = tuned.finetune, tuned.effective.learning_rate
-    if tuning.warmup_actions == "policy" and tuning.warmup_steps:
-        yield (
-            f"the pre-trained policy acts in the warm-up of {tuning.warmup_steps} steps; from scratch, "
-            f"actions are uniformly random there"
-        )
-    if tuning.adapt:
-        yield (
-            f"the warm-up of fine-tuning lasts until rewards differ; from scratch it ends after "
-            f"{tuning.warmup_steps} steps"
-        )
-        yield "fine-tuning scales rewards by the returns of its warm-up; from scratch, they are not scaled"
-        yield "fine-tuning explores by detours, too; from scratch there are none"
-    if tuning.frozen_column != "none":
-        whose = "the learner's pre-trained encoder" if tuning.frozen_column == "learner" else "f"
-        yield f"heads also read the features of {whose}, which is frozen; from scratch there is one encoder"
-    known = "pre-trained " if tuning.frozen_column == "none" else ""
-    parts = {
-        f"{known}encoder": tuning.encoder_learning_rate,
-        f"{known}first layer of the heads": tuning.first_layer_learning_rate,
-    }
-    for part, special in parts.items():
-        if special is not None and special != rate:
-            how = "is frozen" if special == 0 else f"has learning rate {special:g}"
-            yield f"the {part} {how}; from scratch it has {rate:g}, as all weights"
+def adaptations(tuned: Config) -> list[str]:
+    """Settings of a fine-tuning that have no counterpart from scratch: `finetune.adapt = True`."""
+    values = {name: getattr(tuned.finetune, name) for name in ADAPTATION}
+    return [f"finetune.{name} = {v!r}" for name, v in values.items() if v != ADAPTATION[name]]

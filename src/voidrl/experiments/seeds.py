@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from voidrl.config import require
-from voidrl.errors import ConfigError
 from voidrl.experiments.format import ArmSpec, ExperimentSpec
 from voidrl.experiments.request import ExperimentRequest
 
@@ -36,40 +35,29 @@ def require_seeds(experiment: ExperimentSpec, request: ExperimentRequest) -> Non
     """Refuse seeds on the command line that the experiment cannot have."""
     for name, seeds in (("seeds", request.seeds), ("pretrain_seeds", request.pretrain_seeds)):
         require(len({*seeds}) == len(seeds), name, [*seeds], "each of them once")
-    if request.pretrain_seeds and not experiment.pretrain_seeds:
-        raise ConfigError(
-            f"--pretrain-seeds cannot be used with experiment {experiment.name!r}, in which every "
-            f"fine-tuning has a pre-training of its own: use --seeds, or a file with pretrain_seeds"
-        )
-    for seed in request.pretrain_seeds:
-        require(seed > 0, "pretrain_seeds", seed, "whole numbers from 1 on")
+    pretrained = [*request.pretrain_seeds]
+    expected = f"none, as every fine-tuning of experiment {experiment.name!r} has its own pre-training"
+    require(not pretrained or bool(experiment.pretrain_seeds), "--pretrain-seeds", pretrained, expected)
+    require(min(pretrained, default=1) > 0, "pretrain_seeds", pretrained, "whole numbers from 1 on")
 
 
 def run_seeds(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> list[RunSeeds]:
     """The requested runs of an arm in each task, in the order in which they start."""
     if arm.like is not None and not arm.seeds:
-        tuned = run_seeds(experiment, request, experiment.arms[arm.like])
-        return [RunSeeds(each.seed) for each in tuned]
-    if not experiment.pretrain_seeds:
-        seeds = _requested(arm, request.seeds, experiment.seeds)
-        finetuned = arm.phases[-1] == "finetune"
-        return [RunSeeds(seed, seed if finetuned else None) for seed in seeds]
-    if arm.phases == ("pretrain",):
-        seeds = _requested(arm, request.pretrain_seeds, experiment.pretrain_seeds)
-        return [RunSeeds(seed) for seed in seeds]
+        return [RunSeeds(each.seed) for each in run_seeds(experiment, request, experiment.arms[arm.like])]
     seeds = _requested(arm, request.seeds, experiment.seeds)
-    if arm.phases == ("train",):
+    if arm.phases == ("pretrain",) and experiment.pretrain_seeds:
+        seeds = _requested(arm, request.pretrain_seeds, experiment.pretrain_seeds)
+    if arm.phases[-1] != "finetune":
         return [RunSeeds(seed) for seed in seeds]
+    if not experiment.pretrain_seeds:
+        return [RunSeeds(seed, seed) for seed in seeds]
     source = arm if arm.source is None else experiment.arms[arm.source]
-    has_own = source.phases == ("pretrain",) and source.seeds  # of another arm: those that are evaluated
-    pretrained = source.seeds if has_own else experiment.pretrain_seeds
-    pretrained = tuple(request.pretrain_seeds) or pretrained
+    own = source.seeds if source.phases == ("pretrain",) else ()  # of another arm: those that are evaluated
+    pretrained = request.pretrain_seeds or own or experiment.pretrain_seeds
     count = max(*arm.seeds, *experiment.seeds, 1)
     for seed in seeds:
-        expected = (
-            f"1 to {count}, as in the file: the seeds above are those of the next pre-training, which "
-            f"--pretrain-seeds adds"
-        )
+        expected = f"1 to {count}, as in the file; --pretrain-seeds adds more"
         require(1 <= seed <= count, "seeds", seed, expected)
     # One fine-tuning of every pre-trained agent is done first.
     return [RunSeeds((p - 1) * count + seed, p, paired=True) for seed in seeds for p in pretrained]

@@ -19,8 +19,9 @@ class PhaseSpec:
 
     steps: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    label: str | None = None
-    """Label of an arm's runs in this phase; None for the arm's own."""
+
+
+PhaseSpecs = Mapping[str, PhaseSpec]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Task(NamedEnv):
     """The environment of pre-training; tasks with a common one share their pre-trained agents."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of its runs, including the pre-training, on which tasks that share one agree."""
-    by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
+    by_phase: PhaseSpecs = field(default_factory=dict)
 
 
 def _dmc(tasks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

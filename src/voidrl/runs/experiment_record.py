@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.runs.checkpoint import read_json, remove_leftovers, write_json_atomic
@@ -14,6 +15,7 @@ from voidrl.runs.locks import CELLS
 
 FILE_NAME = "experiment.json"
 FORMAT = 1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,18 +79,14 @@ class ExperimentRecord:
     about: str
     published: str | None
     command: str
-    steps_scale: float
     cells: list[CellRecord] = field(repr=False)
-    preset: str | None = None
     default_preset: str | None = None
     """The preset in the experiment's file."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Changes to the settings of its file, by dotted names."""
+    departure: str = ""
+    """Differences from the experiment's file, in words; empty without any."""
     earlier_commands: list[str] = field(default_factory=list)
     scale: str | None = None
     """The size that was chosen, of an experiment with several."""
-    default_scale: str | None = None
-    """The first size in the experiment's file."""
     grid: GridRecord | None = None
     """The grid; None without one."""
 
@@ -96,18 +94,6 @@ class ExperimentRecord:
     def cells_by_path(self) -> dict[Path, CellRecord]:
         """Cells by their resolved run folders."""
         return {(self.root / cell.folder).resolve(): cell for cell in self.cells}
-
-    @property
-    def departure(self) -> str:
-        """Differences from the experiment's file, in words; empty without any."""
-        parts = []
-        if self.scale != self.default_scale:
-            parts.append(f"scale {self.scale} instead of {self.default_scale}")
-        if self.preset != self.default_preset:
-            parts.append(f"preset {self.preset} instead of the experiment's {self.default_preset or 'own'}")
-        if self.changes:
-            parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in self.changes.items())}")
-        return "; ".join(parts)
 
     def failure(self, cell: CellRecord) -> str:
         """Why the last attempt at a cell failed; empty where it did not."""
@@ -133,20 +119,16 @@ def read_experiment_record(root: Path) -> ExperimentRecord | None:
             raise RunFolderError(f"{path} has format {data['format']}, newer than {FORMAT}: upgrade voidrl")
         cells = [_known(CellRecord, cell) for cell in data["cells"]]
         grid = _known(GridRecord, data["grid"]) if data.get("grid") else None
-        made: ExperimentRecord = _known(
-            ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid}
-        )
-        return made
+        return _known(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
     except (CheckpointError, AttributeError, KeyError, TypeError):
         raise RunFolderError(
             f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"
         ) from None
 
 
-def _known(cls: Any, data: dict[str, Any]) -> Any:
+def _known(cls: Callable[..., T], data: dict[str, Any]) -> T:
     """A record of the fields that it has."""
-    names = {field.name for field in dataclasses.fields(cls)}
-    return cls(**{name: value for name, value in data.items() if name in names})
+    return cls(**{name: value for name, value in data.items() if name in cls.__annotations__})
 
 
 def write_failure(root: Path, folder: str, error: str) -> None:
