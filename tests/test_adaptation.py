@@ -17,12 +17,10 @@ from voidrl.agent.adaptation import (
     adapt,
     discounted_returns,
     fit,
-    rescale,
     rewards_differ,
 )
-from voidrl.agent.adapter import COMPARED_EPISODES, Adapter
+from voidrl.agent.adapter import Adapter
 from voidrl.agent.detours import MEAN_STEPS, Detours
-from voidrl.agent.explorer import Explorer
 from voidrl.nets.bounds import ValueBounds
 from voidrl.runs import checkpoint
 from voidrl.training.saved_run import LoopState
@@ -135,26 +133,6 @@ def test_opposed_values_give_way_to_a_new_critic_and_the_actor_is_kept(case):
     assert values(agent, replay).mean().item() == pytest.approx(mean.item(), abs=0.1)  # of a range of 1
 
 
-@pytest.mark.parametrize("case", ["dqn", "sac"])
-def test_rewards_and_values_are_scaled_again_when_returns_outgrow_them(case):
-    """The first rewards that differ are a cost of actions; then the goal pays much more."""
-    agent, replay = agent_and_replay(case)
-    slots = replay.newest(len(replay))
-    replay.ending[slots], replay.reward[slots] = 1, torch.linspace(-0.01, 0, len(slots))
-    first = adapt(agent, replay).return_range
-    assert first == pytest.approx(0.01)
-    q, chosen = values(agent, replay), best_actions(agent, replay)
-    assert rescale(agent, replay, first) == first
-    assert torch.equal(values(agent, replay), q)
-    replay.reward[slots[0]] = 100.0
-    assert rescale(agent, replay, first) == pytest.approx(100.01)
-    assert float(agent.task_scale) == pytest.approx(1 / 100.01, rel=1e-4)
-    assert torch.allclose(values(agent, replay), q * 0.01 / 100.01, atol=1e-6)
-    assert torch.equal(best_actions(agent, replay), chosen)
-    steps = (1 - 0.99**agent.config.learner.n_step) / (1 - 0.99)
-    assert float(agent.learner.bounds.high) == pytest.approx(steps * 100 / 100.01, rel=1e-3)
-
-
 def test_opposed_values_of_a_learner_without_an_actor_become_its_explorer():
     agent, replay = agent_and_replay("dqn", learner__discount=0.9, learner__n_step=1)
     pay_values(agent, replay, -1)
@@ -253,21 +231,6 @@ def test_detours_end_halfway_and_grow_longer_while_an_actor_waits():
     assert adapter.detour_steps == MEAN_STEPS
 
 
-def test_a_replaced_policy_explores_until_the_new_one_returns_more():
-    adapter, state = adapter_of()
-    explorer = Explorer(adapter.agent.learner, adapter.agent.config)
-    state.steps = state.learning_from = state.adapted_from = 10
-    state.kept, state.reference = "policy", 0.0
-    assert adapter.explores(explorer)
-    assert float(explorer.start_probability) > 0.015
-    state.returns = [0.0] * COMPARED_EPISODES
-    assert adapter.explores(explorer)  # nobody has earned anything
-    adapter.finished(1.0)
-    assert not adapter.explores(explorer)
-    state.kept = "values"
-    assert not adapter.explores(explorer)
-
-
 # In runs
 
 
@@ -292,11 +255,6 @@ def never(walk, reward):
 
 def late(walk, reward):
     return reward if walk.count > 25 else 0.0
-
-
-def at_goals(walk, reward):
-    """Costs a little, and pays 100 for the last step of every episode after the fourth."""
-    return 100.0 if walk.count >= 24 and walk.count % 6 == 0 else 1e-3 * reward
 
 
 def rarely(border, walk, reward):
@@ -335,23 +293,6 @@ def test_an_actor_does_not_learn_without_a_reward_so_nothing_is_lost(tmp_path, s
     weights = [name for name, _ in agent.learner.named_parameters(prefix="learner")]
     assert {name.split(".")[1] for name in weights} >= {"actor", "critic"}
     assert [name for name in weights if not torch.equal(before[name], after[name])] == []
-
-
-def test_a_run_whose_returns_outgrow_its_scale_is_scaled_again_and_resumes_exactly(tmp_path, sources, capfd):
-    factory, straight = partial(Paid, at_goals, continuous=True), tmp_path / "straight"
-    config = {"log.checkpoint_every_steps": 6, "log.keep_last": 99, "log.eval_episodes": 0, "env.num_envs": 1}
-    agent = voidrl.finetune(sources / "sac", factory, steps=48, out=straight, config=config)
-    assert "are scaled again" in capfd.readouterr().err
-    adaptation = newest(straight)[1]["adaptation"]
-    assert adaptation["return_range"] > 90
-    assert float(agent.task_scale) * adaptation["return_range"] < 100  # not 1e5
-
-    def counting_from_18():
-        env = factory()
-        env.count = 18
-        return env
-
-    resume_from_each(straight, counting_from_18, (18,), 48)
 
 
 @pytest.mark.parametrize(("learner", "changes"), [("dqn", {}), ("sac", {"bonus.coefficient": 0.1})])

@@ -39,8 +39,6 @@ SUPPORT_SHARE = 0.25
 """Share of a support, such as C51's, up to which returns reach: a better policy needs the rest."""
 MAX_SIZE = 100.0
 """Largest return relative to the range of returns: where all are alike, their range is no measure."""
-OUTGROWN = 10.0
-"""Factor by which the range of returns must grow before everything is scaled again."""
 NEW_VALUE_SCALE = 0.1
 """Factor for the outputs of a new critic: its random values must not be mistaken for learned ones."""
 MAX_STEPS = 100_000  # of the warm-up, the newest, whose returns are computed
@@ -208,23 +206,6 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     _rescale(agent, NEW_VALUE_SCALE, mean * factor)
     _observe_rewards(agent, replay)  # new heads have new limits
     return Outcome(kept, alignment, span, explorer)
-
-
-@torch.no_grad()
-def rescale(agent: Agent, replay: Replay, return_range: float) -> float:
-    """Divide rewards, values and their limits by the growth of the range of returns; returns the range.
-
-    The first rewards that differ may be the smallest ones, such as a cost of actions before the goal is
-    found. Nothing is done before the range is `OUTGROWN` times what it was, or where values have a support.
-    """
-    config = agent.config
-    returns = discounted_returns(replay, config.learner.discount, config.reward_scale).values
-    span = float(returns.max() - returns.min())
-    if span <= OUTGROWN * return_range or not _rescale(agent, return_range / span, 0.0):
-        return return_range
-    agent.task_scale.mul_(return_range / span)
-    _observe_rewards(agent, replay)
-    return span
 
 
 def support_width(config: LearnerConfig) -> float:

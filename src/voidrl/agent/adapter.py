@@ -7,8 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from voidrl import dist
-from voidrl.agent.adaptation import OUTGROWN, Outcome, adapt, rescale, rewards_differ
+from voidrl.agent.adaptation import Outcome, adapt, rewards_differ
 from voidrl.agent.agent import Agent
 from voidrl.agent.detours import MEAN_STEPS
 from voidrl.agent.explorer import Explorer
@@ -17,7 +16,6 @@ from voidrl.replay import Replay
 if TYPE_CHECKING:
     from voidrl.training.saved_run import LoopState
 
-COMPARED_EPISODES = 10  # whose mean return must reach that of the warm-up before the explorer retires
 CRITIC_SHARE = Fraction(1, 10)  # of the updates, in which a new critic learns to judge the kept actor
 DETOURS = 0.05  # probability per step of a detour, until the agent is adapted
 DETOURS_END = 0.5  # of the steps after the warm-up, from which on there are no detours
@@ -39,7 +37,6 @@ class Adapter:
         # A skill is chosen once, by rewards that differ.
         learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self.waits_unlearned = self.waits_for_reward and learns_last
-        self.rescales = self.adapts and self.tuning.adapt and self.tuning.heads != "pretrained"
         self._has_said_so, self._looked_at, self._differ = False, -1, False
         agent.learner.trains_actor = not self._actor_waits
 
@@ -79,48 +76,24 @@ class Adapter:
             new = state.steps - self._looked_at + 2 * self.replay.num_envs
             self._differ = rewards_differ(self.replay, len(self.replay) if self._looked_at < 0 else new)
             self._looked_at = state.steps
-            if self.waits_for_reward and not self._differ:
-                self._say_that_it_waits()
+            if self.waits_for_reward and not self._differ and not self._has_said_so:
+                self._has_said_so = True
+                self.say(
+                    f"the task's rewards were all equal in {state.steps} steps, so there is nothing to adapt "
+                    f"to yet: the agent keeps exploring until one differs"
+                )
         return self._differ
-
-    def _say_that_it_waits(self) -> None:
-        if not self._has_said_so:
-            self._has_said_so = True
-            self.say(
-                f"the task's rewards were all equal in {self.state.steps} steps, so there is nothing to "
-                f"adapt to yet: the agent keeps exploring until one differs"
-            )
 
     def adapt(self) -> Outcome:
         """Adapt the agent to the task."""
         state = self.state
         outcome = adapt(self.agent, self.replay, has_learned=state.updates > 0)
         state.kept, state.return_range = outcome.kept, outcome.return_range
-        state.look_above = OUTGROWN * outcome.return_range
         state.adapted_from = state.steps if state.updates else state.learning_from or 0
         if outcome.kept == "actor" and not state.updates:
             self._begin_with_critic(state.adapted_from)
-        state.reference = math.fsum(state.returns) / len(state.returns) if state.returns else None
-        state.returns = []
         self.agent.learner.trains_actor = not self._actor_waits
         return outcome
-
-    @property
-    def may_rescale(self) -> bool:
-        """Whether an episode's return exceeds the scale that was set at adaptation."""
-        state = self.state
-        is_large = state.adapted_from is not None and state.largest_return > state.look_above > 0
-        return self.rescales and is_large and not dist.current().is_distributed
-
-    def rescale(self) -> None:
-        """Look at the range of returns again, and scale by it if it has outgrown the old one."""
-        state = self.state
-        state.look_above = 2 * state.largest_return
-        found = rescale(self.agent, self.replay, state.return_range)
-        if found > state.return_range:
-            state.return_range = found
-            self.restart_exploration()
-            self.say(f"returns now differ by up to {found:.3g}: rewards and values are scaled again")
 
     def restart_exploration(self) -> None:
         """Set SAC's temperature in proportion to the task, after anything that has moved it elsewhere."""
@@ -184,28 +157,9 @@ class Adapter:
         waited = self.state.steps / max(self.warmup_steps, 1) if self.in_warmup else 1.0
         return MEAN_STEPS * max(1.0, waited)
 
-    def finished(self, score: float) -> None:
-        """Count the return of an episode that has ended."""
-        state = self.state
-        if not self.adapts:
-            return
-        state.largest_return = max(state.largest_return, abs(score))
-        if state.kept in ("", "policy"):
-            state.returns = [*state.returns, score][-COMPARED_EPISODES:]
-
     def explores(self, explorer: Explorer) -> bool:
         """Whether the pre-trained policy may act in this step; moves its schedule to where it is."""
-        state = self.state
-        may_act = explorer.set_progress(
-            self.agent.config, state.steps, in_warmup=self.in_warmup, is_asked=state.kept == "policy"
+        state, is_asked = self.state, self.state.kept == "policy"
+        return explorer.set_progress(
+            self.agent.config, state.steps, in_warmup=self.in_warmup, is_asked=is_asked
         )
-        return may_act and not self._is_ahead
-
-    @property
-    def _is_ahead(self) -> bool:
-        """Whether episodes with new heads return more than those of the pre-trained policy in the warm-up."""
-        state = self.state
-        if state.kept != "policy" or state.reference is None or dist.current().is_distributed:
-            return False
-        recent = state.returns
-        return len(recent) == COMPARED_EPISODES and math.fsum(recent) / len(recent) > state.reference

@@ -16,7 +16,7 @@ from voidrl.agent.bonus import Bonus
 from voidrl.agent.combinations import check_combination, check_vector_rewards
 from voidrl.agent.encoder_training import Pieces, assign_gradients, decide
 from voidrl.agent.horizon import Horizon
-from voidrl.agent.joint_loss import Aside, InOrder, JointLoss
+from voidrl.agent.joint_loss import Aside, JointLoss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers
 from voidrl.agent.player import Player
@@ -109,7 +109,7 @@ class Agent(nn.Module):
             )
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
-        check_vector_rewards(config, method, pieces, critic)
+        check_vector_rewards(config, method, pieces)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.learner.warmup_steps = phase.epsilon_hold_steps
@@ -145,7 +145,7 @@ class Agent(nn.Module):
 
         A representation's loss that is added to the learner's may be computed `aside`.
         """
-        joint, metrics = JointLoss(aside or InOrder()), Metrics()
+        joint, metrics = JointLoss(aside), Metrics()
         with self.precision():
             own_batch = dist.current().share_of(self.config.representation.batch_size)
             if self.trains_representation and own_batch:

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class Aside(Protocol):
-    """A context for a loss that changes no weights; the engine may run it concurrently."""
-
-    def __call__(self, *read: Any) -> AbstractContextManager[None]:
-        """Compute there what is inside, which reads these tensors."""
-
-    def join(self) -> None:
-        """Wait for it."""
-
-
-class InOrder:
-    """Computes everything in the order of the code."""
+class Aside:
+    """A context for a loss that changes no weights: here in the order of the code; the engine overlaps it."""
 
     @contextmanager
     def __call__(self, *read: Any) -> Iterator[None]:
-        """Change nothing."""
+        """Compute what is inside, which reads these tensors."""
         yield
 
     def join(self) -> None:
-        """Nothing to wait for."""
+        """Wait for it."""
 
 
 class JointLoss:
@@ -39,8 +29,8 @@ class JointLoss:
     No weight changes before that, so that one of them may be computed aside.
     """
 
-    def __init__(self, aside: Aside) -> None:
-        self.aside = aside
+    def __init__(self, aside: Aside | None = None) -> None:
+        self.aside = aside or Aside()
         self.optimizers: list[str] = []
         self.priority_terms: list[Tensor] = []
         """(B,) each: errors of the learner's transitions, whose sum becomes their priority in the replay."""

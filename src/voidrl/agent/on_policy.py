@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from voidrl.agent.agent import Agent
-from voidrl.agent.joint_loss import InOrder, JointLoss
+from voidrl.agent.joint_loss import JointLoss
 from voidrl.agent.optimizers import Optimizers
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.replay import Replay, Rollout
@@ -31,7 +31,7 @@ def representation_step(agent: Agent, replay: Replay, index: int) -> Metrics:
     size = agent.config.representation.batch_size or agent.config.learner.batch_size
     with agent.precision():
         segment = replay.segment(replay.sample(size), 1, 1.0)
-        metrics = agent.train_representation(replay, segment, JointLoss(InOrder()))
+        metrics = agent.train_representation(replay, segment, JointLoss())
         agent.representation.after_update()
     return metrics
 

@@ -94,18 +94,18 @@ class Player:
         """
         if not self._begun:
             self.reset()
-        agent, stack = self.agent, self.agent.spec.frame_stack
-        period = agent.skill_every_steps
+        agent, period = self.agent, self.agent.skill_every_steps
         if period and not agent.task_skill_chosen:
             self._change_skills((self._steps > 0) & (self._steps % period == 0))
-        if stack > 1:
-            self._remember(obs, stack)
-            obs = _stacked(self._frames, axis=1 if self.num_envs else 0)
-        masks = {} if action_mask is None else {"action_mask": action_mask}
+        if agent.spec.frame_stack > 1:
+            self._remember(obs)
+            obs = _each(lambda *frames: np.stack(frames, 1 if self.num_envs else 0), *self._frames)
         skill = self._skill.cpu().numpy() if self._skill.shape[1] else None
+        if skill is not None and not self.num_envs:
+            skill = skill[0]
 
         def act() -> Any:
-            return agent.act(obs, self.deterministic, skill if self.num_envs else _only(skill), **masks)
+            return agent.act(obs, self.deterministic, skill, action_mask)
 
         action = act() if self.deterministic else self._randomly(act)
         self._fresh[:] = False
@@ -114,15 +114,17 @@ class Player:
 
     act = __call__
 
-    def _remember(self, obs: Any, stack: int) -> None:
+    def _remember(self, obs: Any) -> None:
         """Add an observation to the stacks; an episode begins with its first one repeated."""
-        obs = _copied(obs)  # an environment may write the next one into the same memory
-        if self._fresh.all():
-            self._frames = [obs] * stack
-            return
-        self._frames = [*self._frames[1:], obs]
-        if self._fresh.any():
-            self._frames = [_where(self._fresh, obs, frame) for frame in self._frames]
+        obs = _each(np.array, obs)  # a copy: an environment may write the next one into the same memory
+        stack = self.agent.spec.frame_stack
+        self._frames = [obs] * stack if self._fresh.all() else [*self._frames[1:], obs]
+        if self._fresh.any() and not self._fresh.all():
+            self._frames = [_each(self._renewed, obs, frame) for frame in self._frames]
+
+    def _renewed(self, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+        """(N, …) observations, the new ones where an episode begins."""
+        return np.where(self._fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     # Skills
 
@@ -149,30 +151,10 @@ class Player:
         return drawn
 
 
-def _only(skill: np.ndarray | None) -> np.ndarray | None:
-    return None if skill is None else skill[0]
-
-
-def _copied(obs: Any) -> Any:
-    if isinstance(obs, Mapping):
-        return {key: _copied(value) for key, value in obs.items()}
-    return tuple(map(_copied, obs)) if isinstance(obs, tuple) else np.array(obs)
-
-
-def _stacked(frames: list[Any], axis: int) -> Any:
-    """Observations along a new axis, in each entry of a dictionary or tuple."""
-    if isinstance(frames[0], Mapping):
-        return {key: _stacked([frame[key] for frame in frames], axis) for key in frames[0]}
-    if isinstance(frames[0], tuple):
-        return tuple(_stacked([*parts], axis) for parts in zip(*frames, strict=True))
-    return np.stack(frames, axis)
-
-
-def _where(fresh: np.ndarray, new: Any, old: Any) -> Any:
-    """Observations (N, …) of which those are new where (N,) `fresh`."""
-    if isinstance(new, Mapping):
-        return {key: _where(fresh, new[key], old[key]) for key in new}
-    if isinstance(new, tuple):
-        return tuple(_where(fresh, *pair) for pair in zip(new, old, strict=True))
-    new = np.asarray(new)
-    return np.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+def _each(function: Callable[..., Any], *obs: Any) -> Any:
+    """Apply a function to the arrays of observations, in each entry of a dictionary or tuple."""
+    if isinstance(obs[0], Mapping):
+        return {key: _each(function, *(each[key] for each in obs)) for key in obs[0]}
+    if isinstance(obs[0], tuple):
+        return tuple(_each(function, *parts) for parts in zip(*obs, strict=True))
+    return function(*obs)

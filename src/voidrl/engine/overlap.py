@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.agent.agent import Agent, Scored
+from voidrl.agent.joint_loss import Aside
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.representations.base import Representation
@@ -26,8 +27,8 @@ Needs = Literal["nothing", "encoder", "everything"]
 MAX_SCORED = 2  # samples that are scored and not yet learned
 
 
-class SideStream:
-    """A second stream for one loss (`voidrl.agent.joint_loss.Aside`).
+class SideStream(Aside):
+    """A second stream for one loss.
 
     Its gradients are computed there too, since autograd returns to the stream of the forward pass.
     """

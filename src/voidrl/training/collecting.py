@@ -173,7 +173,6 @@ class Collector:
         self.ended = ended
         for i in np.flatnonzero(ended):
             run.unlogged.finished.append((float(self.score[i]), int(self.length[i])))
-            self.adapter.finished(float(self.score[i]))
             self.score[i], self.length[i] = 0.0, 0
         return stops > 0
 

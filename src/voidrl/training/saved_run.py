@@ -57,16 +57,8 @@ class LoopState:
     """The pre-trained heads that adaptation kept (`Outcome.kept`); "" before it, and in other phases."""
     return_range: float = 0.0
     """Range of the returns by which rewards are scaled, in units of the task; 0 before adaptation."""
-    largest_return: float = 0.0
-    """Largest absolute return of an episode in fine-tuning, in units of the task."""
-    look_above: float = 0.0
-    """`largest_return` beyond which the range of returns is looked at again."""
     critic_until: int = 0
     """Updates up to which a new critic learns without the actor."""
-    reference: float | None = None
-    """Mean return of episodes in the warm-up, which new heads have to reach before the explorer retires."""
-    returns: list[float] = field(default_factory=list)
-    """Returns of the last episodes since then."""
     rollouts: int = 0
     """Rollouts that an on-policy learner has learned from."""
     rollout_start: int = 0

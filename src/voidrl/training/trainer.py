@@ -55,8 +55,6 @@ class OffPolicyTrainer(Trainer):
             self._choose_task_skill()
         if adapter.is_due() and due:  # after the skill for the task is chosen
             self._adapt()
-        elif adapter.may_rescale:
-            adapter.rescale()
         every = run.config.reset.every_updates
         run.replay.set_progress(state.steps / run.config.steps)
         while state.updates < due:
