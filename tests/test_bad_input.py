@@ -262,14 +262,3 @@ def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypat
     assert "tiny_runs.py" in log[log.index("Traceback") :]
     last = [line for line in log.splitlines() if not line.startswith(" ")][-1]
     assert last.partition(" ")[2].startswith("failed: environment 0")  # what a report tells of the run
-
-
-def test_unknown_arguments_are_answered_with_what_is_meant():
-    rate = r"voidrl.resume 'lr'; did you mean .*config=\{'learner.learning_rate': 0.001\}"
-    for function, arguments, sentence in (
-        (voidrl.resume, {"lr": 1e-3}, rate),
-        (voidrl.evaluate, {"episode": 3}, "voidrl.evaluate 'episode'; did you mean 'episodes'"),
-        (voidrl.probe, {"step": 3}, "voidrl.probe 'step'; did you mean 'steps'"),
-    ):
-        with pytest.raises(errors.UnknownNameError, match=sentence):
-            function("nowhere", **arguments)

@@ -13,7 +13,6 @@ from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.config import Config, EnvConfig, merge, require, to_json
-from voidrl.config.arguments import known_arguments
 from voidrl.data.fill import fill_replay, open_fitting
 from voidrl.engine.engine import Engine
 from voidrl.envs.make import EnvFactory, make_envs
@@ -48,7 +47,6 @@ STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longe
 __all__ = ["evaluate", "finetune", "load", "open_run", "pretrain", "probe", "resume", "train"]
 
 
-@known_arguments
 def pretrain(
     env: Env,
     method: str | type[Method] | None = None,
@@ -89,7 +87,6 @@ def pretrain(
     return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
-@known_arguments
 def train(
     env: Env,
     *,
@@ -116,7 +113,6 @@ def train(
     return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
 
 
-@known_arguments
 def finetune(
     source: Agent | str | Path,
     env: Env | None = None,
@@ -159,7 +155,6 @@ def finetune(
     return _start(env, layers, out, overwrite, callbacks, pretrained=pretrained)
 
 
-@known_arguments
 @durable_output()
 @quiet_libraries()
 @dist.process_group()
@@ -226,7 +221,6 @@ def resume(
     return agent
 
 
-@known_arguments
 @quiet_libraries()
 def evaluate(
     source: Agent | str | Path,
@@ -292,7 +286,6 @@ def evaluate(
     return result
 
 
-@known_arguments
 @quiet_libraries()
 def probe(
     source: Agent | str | Path,

@@ -16,7 +16,7 @@ from voidrl.agent.bonus import Bonus
 from voidrl.agent.combinations import check_combination, check_vector_rewards
 from voidrl.agent.encoder_training import Pieces, assign_gradients, decide
 from voidrl.agent.horizon import Horizon
-from voidrl.agent.joint_loss import Aside, JointLoss
+from voidrl.agent.joint_loss import Aside, JointLoss, require_loss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers
 from voidrl.agent.player import Player
@@ -313,14 +313,7 @@ class Agent(nn.Module):
     @torch.no_grad()
     def encode(self, obs: Tensor) -> Tensor:
         """The representation of observations, (B, dim)."""
-        z = self.representation.encode(obs).float()
-        if z.shape != (len(obs), self.representation.dim):
-            raise ConfigError(
-                f"encode of representation {self.config.representation.name!r} maps {len(obs)} observations "
-                f"to {tuple(z.shape)}: expected ({len(obs)}, {self.representation.dim}), since its dim is "
-                f"{self.representation.dim}"
-            )
-        return z
+        return self.representation.encode(obs).float()
 
     def set_progress(self, run_steps: int) -> None:
         """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""
@@ -499,21 +492,3 @@ class Agent(nn.Module):
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Start fine-tuning from a pre-trained agent's weights."""
         transfer.load_pretrained(self, tensors)
-
-
-def require_loss(name: str, returned: Any, n: int) -> tuple[Tensor, Metrics]:
-    """What a representation's `loss` of n transitions returned, if that can be minimized."""
-    fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)
-    loss = returned[0] if fits else returned
-    if not fits or not isinstance(loss, Tensor) or loss.shape not in ((), (n,)):
-        given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ConfigError(
-            f"loss of representation {name!r} returned {given}: expected a scalar tensor, or one loss for "
-            f"each transition, and a dictionary of metrics"
-        )
-    if not loss.requires_grad:
-        raise ConfigError(
-            f"loss of representation {name!r} has no gradient: expected one that depends on trainable "
-            f"weights; look for .detach() or torch.no_grad()"
-        )
-    return loss, returned[1]

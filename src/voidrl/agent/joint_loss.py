@@ -1,4 +1,4 @@
-"""The sum of losses that train the same weights."""
+"""Losses of the representation, and the sum of losses that train the same weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from voidrl.errors import ConfigError
+from voidrl.types import Metrics
 
 
 class Aside:
@@ -50,3 +53,21 @@ class JointLoss:
         self.aside.join()
         terms, self._terms = self._terms, []
         return reduce(torch.add, terms)
+
+
+def require_loss(name: str, returned: Any, n: int) -> tuple[Tensor, Metrics]:
+    """What a representation's `loss` of n transitions returned, if that can be minimized."""
+    fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)
+    loss = returned[0] if fits else returned
+    if not fits or not isinstance(loss, Tensor) or loss.shape not in ((), (n,)):
+        given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(
+            f"loss of representation {name!r} returned {given}: expected a scalar tensor, or one loss for "
+            f"each transition, and a dictionary of metrics"
+        )
+    if not loss.requires_grad:
+        raise ConfigError(
+            f"loss of representation {name!r} has no gradient: expected one that depends on trainable "
+            f"weights; look for .detach() or torch.no_grad()"
+        )
+    return loss, returned[1]

@@ -47,7 +47,7 @@ from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
 from voidrl.training.layers import ConfigLayer, Env
 from voidrl.training.metrics.loggers import import_wandb
 from voidrl.training.saved_run import spec_of
-from voidrl.training.split import replay_part, require_ranks, require_same_config
+from voidrl.training.split import replay_part, require_ranks
 from voidrl.types import EnvSpec
 
 ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
@@ -201,7 +201,6 @@ def assemble(
     if config.log.wandb_project:
         import_wandb()
     require_ranks(config, factory, dist.current().size)
-    require_same_config(config)
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
     count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from voidrl.runs import checkpoint
 from voidrl.training import failures
 from voidrl.training.hooks import Hook
 from voidrl.training.run import Run
@@ -19,26 +18,12 @@ class Snapshots(Hook):
 
     def report(self, run: Run, before: int) -> bool:
         """Save the agent as it is, without running the updates that are due."""
-        number = _snapshots_by(run, run.state.steps)
-        if run.is_main and number > _snapshots_by(run, before):
-            self._save(run, number)
+        steps = run.state.steps
+        if run.is_main and any(before < due <= steps for due in run.config.log.snapshot_steps):
+            failures.require_finite_weights(run)
+            path = run.agent.save_checkpoint(run.folder.snapshots_path, keep_last=sys.maxsize)
+            run.folder.log(f"snapshot {path.name}")
         return False
-
-    def _save(self, run: Run, number: int) -> None:
-        failures.require_finite_weights(run)
-        agent, root = run.agent, run.folder.snapshots_path
-        path = agent.save_checkpoint(root, keep_last=sys.maxsize)
-        run.folder.log(f"snapshot {path.name}")
-        # Before it was resumed, the run may have saved this snapshot already, less than a vector step away.
-        for steps in checkpoint.list_steps(root):
-            near = 0 < abs(steps - agent.steps) < run.config.env.num_envs
-            if near and _snapshots_by(run, steps - run.initial_agent_steps) == number:
-                checkpoint.discard(root, steps)
-
-
-def _snapshots_by(run: Run, steps: int) -> int:
-    """The number of snapshots that are due within this many steps of the run."""
-    return sum(due <= steps for due in run.config.log.snapshot_steps)
 
 
 class Checkpoints(Hook):

@@ -31,10 +31,17 @@ def rehearse(agent: Agent) -> None:
                 representation_step(copied, replay, 0)
             else:
                 copied.update(replay)
+            z = copied.encode(replay.latest())
         except Exception as error:
             if not (failure := failed_piece(agent, error)):
                 raise
             raise ConfigError(f"{failure}, given made-up transitions") from error
+    if z.shape != (NUM_ENVS, copied.representation.dim):
+        raise ConfigError(
+            f"encode of representation {agent.config.representation.name!r} maps {NUM_ENVS} observations to "
+            f"{tuple(z.shape)}: expected ({NUM_ENVS}, {copied.representation.dim}), since its dim is "
+            f"{copied.representation.dim}"
+        )
 
 
 def _made_up_replay(agent: Agent) -> Replay:

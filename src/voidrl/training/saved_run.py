@@ -130,20 +130,16 @@ def _part_files(device: torch.device, replay: Replay | None, state: LoopState) -
 
 
 def require_same_agent(agent: Agent) -> str:
-    """Compare the agents of all ranks, tensor by tensor; returns a checksum."""
+    """A checksum of the agent and its optimizers; refuses ranks whose agents differ."""
     tensors = {**agent.tensors(), **{f"optimizer {k}": v for k, v in agent.optimizers.tensors().items()}}
     # Sorted, since optimizers are in the order of their first use.
-    sums = {name: checksum([tensor.detach()]) for name, tensor in sorted(tensors.items())}
-    first, *others = dist.all_gather_object(sums)
-    for rank, other in enumerate(others, 1):
-        name = next((name for name in first if other.get(name) != first[name]), None)
-        if name is not None:
-            raise PieceFailedError(
-                f"{name} of the agent differs between rank 0 and rank {rank}: expected the same in all; a "
-                f"piece that keeps what its own process has seen must exchange it, with voidrl.dist.average_ "
-                f"or all_gather, or run on one rank"
-            )
-    return f"{checksum([torch.tensor([*sums.values()])]):08x}"
+    mine = f"{checksum(tensor.detach() for _, tensor in sorted(tensors.items())):08x}"
+    if len({*dist.all_gather_object(mine)}) > 1:
+        raise PieceFailedError(
+            "the agents of the ranks differ: expected the same in all; a piece that keeps what its own "
+            "process has seen must exchange it, with voidrl.dist.average_ or all_gather, or run on one rank"
+        )
+    return mine
 
 
 def rank_root(folder: RunFolder, rank: int) -> Path:

@@ -7,7 +7,6 @@ number of ranks.
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy as np
 
 from voidrl import dist
 from voidrl.agent.encoder_training import Pieces, decide
-from voidrl.config import Config, ReplayConfig, SkillConfig, flat, to_json
+from voidrl.config import Config, ReplayConfig, SkillConfig
 from voidrl.envs.tensor import is_tensor_env
-from voidrl.errors import ConfigError, shown
+from voidrl.errors import ConfigError
 
 
 def require_ranks(config: Config, factory: Any, size: int) -> None:
@@ -44,19 +43,6 @@ def require_ranks(config: Config, factory: Any, size: int) -> None:
     for is_refused, what, remedy in rows:
         if is_refused and size > 1:
             raise ConfigError(f"{what} cannot be divided among {size} ranks: {remedy}")
-
-
-def require_same_config(config: Config) -> None:
-    """Refuse ranks that were started with different options."""
-    first, *others = (json.loads(text) for text in dist.all_gather_object(json.dumps(flat(to_json(config)))))
-    for rank, other in enumerate(others, 1):
-        for name in {**first, **other}:
-            mine, theirs = shown(first.get(name)), shown(other.get(name))
-            if mine != theirs:
-                raise ConfigError(
-                    f"{name} = {mine} in rank 0 and {theirs} in rank {rank}: expected the same config in all "
-                    f"ranks; start them with the same command, on the same files"
-                )
 
 
 def replay_part(config: Config) -> ReplayConfig:
