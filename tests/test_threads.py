@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,6 +162,34 @@ def test_a_run_uses_its_number_and_leaves_the_callers(tmp_path, monkeypatch, cap
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_shared_machine(monkeypatch, tmp_path):
+    pytest.importorskip("ale_py")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import shared_machine
+
+    words = [
+        "--runs",
+        "2",
+        "--steps",
+        "40",
+        "--episodes",
+        "1",
+        "--num-envs",
+        "2",
+        "--device",
+        "cpu",
+        "--engine",
+        "eager",
+        "--json",
+    ]
+    rows = shared_machine.main([*words, str(tmp_path / "rows.json")])
+    assert [row["runs"] for row in rows] == [2, 2]
+    assert rows[1]["cores each"] == max(1, rows[0]["cores each"] // 2)
+    assert all(row["steps/s in all"] > 0 and row["seconds per evaluation"] > 0 for row in rows)
+    assert json.loads((tmp_path / "rows.json").read_text()) == rows
 
 
 # Cost

@@ -12,9 +12,7 @@ import os
 import re
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +31,6 @@ from voidrl.experiments.executors.base import (
     wait_for_cell,
 )
 from voidrl.system.machine import CORES
-from voidrl.system.terminal.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
@@ -108,27 +105,12 @@ def connect(address: str | None) -> None:
         except (OSError, OverflowError) as error:
             raise ConfigError(f"no Ray cluster could be reached at --address {address}: {error}") from None
     try:
-        with _same_signals():
-            ray.init(address=address or "local", **options)
+        ray.init(address=address or "local", **options)
         with suppress(AttributeError):  # it prints pages when a node is lost
             ray._private.worker._worker_logs_enabled = False
     except (OSError, RuntimeError, ValueError) as error:
         where = "a Ray cluster could not be started here" if address is None else f"--address {address}"
         raise ConfigError(f"{where}: {' '.join(str(error).split())[:300]}") from None
-
-
-@contextmanager
-def _same_signals() -> Iterator[None]:
-    """Keep our handlers: Ray replaces the one for SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def resources_per_cell(options: Options, device: str, nodes: list[dict[str, float]]) -> dict[str, float]:
