@@ -63,8 +63,10 @@ class Mortal(Walk):
             self.is_victim = True
             if victim == "cell":
                 os.kill(os.getpid(), signal.SIGKILL)
-            worker = Path(f"/proc/{os.getppid()}/stat").read_text()
-            os.kill(int(worker.rpartition(")")[2].split()[1]), signal.SIGKILL)
+            worker = os.getppid()
+            raylet = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+            for process in (raylet, worker):
+                os.kill(process, signal.SIGKILL)
         time.sleep(0.5 * self.is_victim)  # until it learns that its node is gone
         return super().step(action)
 
