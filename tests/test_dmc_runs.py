@@ -7,7 +7,7 @@ import pytest
 
 import voidrl
 from voidrl.api import load
-from voidrl.envs.dmc import DMControlVector
+from voidrl.envs.parallel import ParallelVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
@@ -113,7 +113,7 @@ def test_pixels_have_presets_of_their_own(tmp_path):
 def test_a_worker_that_dies_leaves_the_runs_checkpoint(tmp_path, monkeypatch):
     changes = {**TINY, "env": {"num_envs": 2, "backend": "async"}}
     changes["log"] = {**TINY["log"], "checkpoint_every_steps": 40}
-    receive, calls = DMControlVector.recv, []
+    receive, calls = ParallelVector.recv, []
 
     def dies_in_its_30th_step(self):
         calls.append(self)
@@ -122,8 +122,8 @@ def test_a_worker_that_dies_leaves_the_runs_checkpoint(tmp_path, monkeypatch):
             self._workers[0].process.wait()
         return receive(self)
 
-    monkeypatch.setattr(DMControlVector, "recv", dies_in_its_30th_step)
-    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL.*\(number 0\).*step 40 is kept"):
+    monkeypatch.setattr(ParallelVector, "recv", dies_in_its_30th_step)
+    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL.*environment 0 .*step 40 is kept"):
         voidrl.pretrain("dmc/pendulum", steps=80, config=changes, out=tmp_path / "run")
     agent = voidrl.resume(tmp_path / "run")
     assert agent.steps == 80

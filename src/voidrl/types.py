@@ -15,7 +15,7 @@ Metrics = dict[str, "Tensor"]
 """Scalars left on the device; read by the host once per `log_every_steps`."""
 
 
-PartKind = Literal["image", "numbers", "one_hot", "fraction", "mask"]
+PartKind = Literal["image", "numbers", "one_hot", "mask"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,14 +25,14 @@ class ObsPart:
     path: tuple[str | int, ...]
     """Keys of nested Dicts and positions in Tuples that lead to it; () for the whole observation."""
     kind: PartKind
-    """`image` (channels of the frame), `numbers` (as they are, flattened), `one_hot` (one for each choice),
-    `fraction` (of the largest choice, where there are too many for one-hots) or `mask` (allowed actions)."""
+    """`image` (channels of the frame), `numbers` (as they are, flattened), `one_hot` (one for each choice)
+    or `mask` (allowed actions)."""
     shape: tuple[int, ...]
     """Shape as the environment gives it."""
     sizes: tuple[int, ...] = ()
-    """Number of choices of each component, for one-hots and fractions."""
+    """Number of choices of each component, for one-hots."""
     start: tuple[int, ...] = ()
-    """Lowest value of each component, for one-hots and fractions."""
+    """Lowest value of each component, for one-hots."""
     dtype: str = ""
     """Type of an image as the environment gives it."""
     low: float = 0.0
@@ -60,7 +60,7 @@ class ObsPart:
             return 0
         if self.kind == "one_hot":
             return sum(self.sizes)
-        return len(self.sizes) if self.kind == "fraction" else math.prod(self.shape)
+        return math.prod(self.shape)
 
     def __repr__(self) -> str:
         """One phrase, such as `'image': image (7, 7, 3)`."""
@@ -103,9 +103,7 @@ class EnvSpec:
     """The parts of observations that are not one array taken as it is (`raw_shape`)."""
     action_sizes: tuple[int, ...] = ()
     """Number of choices of each component of an action (MultiDiscrete, MultiBinary, a shifted Discrete),
-    flattened. The agent's discrete actions enumerate their combinations, the last component fastest. Where
-    these are too many, the agent acts in [−1, 1]: one coordinate per choice, of which the largest wins, or a
-    single one, whose sign counts, for two choices."""
+    flattened. The agent's discrete actions enumerate their combinations, the last component fastest."""
     action_start: tuple[int, ...] = ()
     """Lowest value of each of these components."""
     action_integer: bool = False

@@ -140,7 +140,7 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
 
 def test_no_opengl(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(gl, "_try", lambda variables: f"no lib{variables['MUJOCO_GL']}")
+    monkeypatch.setattr(gl, "_render", lambda name: ("", f"no lib{name}"))
     found = probes.examine("OpenGL")
     assert found.state == "warn"
     assert "(egl: no libegl; osmesa: no libosmesa)" in found.found

@@ -35,38 +35,10 @@ def test_a_multi_discrete_is_enumerated_the_last_component_fastest():
     assert env_action(np.arange(6), spec).tolist() == expected
 
 
-def test_a_multi_binary_is_enumerated():
-    spec = spec_for(spaces.MultiBinary((2, 2)))
-    assert spec.num_actions == 16
-    taken = env_action(np.array([0, 1, 10]), spec, np.int8)
-    assert taken.dtype == np.int8
-    assert taken.tolist() == [[[0, 0], [0, 0]], [[0, 0], [0, 1]], [[1, 0], [1, 0]]]
-
-
-def test_the_border_between_discrete_and_continuous():
-    assert spec_for(spaces.MultiBinary(12)).num_actions == 4096
-    spec = spec_for(spaces.MultiBinary(13))
-    assert (spec.num_actions, spec.action_dim) == (0, 13)
-    action = np.linspace(-1, 1, 13)[None].astype(np.float32)
-    assert env_action(action, spec).tolist() == [[0] * 7 + [1] * 6]  # by the sign; 0 is not above 0
-
-
-def test_too_many_choices_have_a_coordinate_each():
-    spec = spec_for(spaces.MultiDiscrete([[3, 2], [1, 1000]], start=[[0, 0], [7, 10]]))
-    assert spec.action_dim == 3 + 1 + 0 + 1000  # two choices need one, a single one none
-    action = np.full((2, 1004), -1.0, np.float32)
-    action[0, [1, 3, 4 + 999]] = [0.1, 0.2, 0.3]
-    action[1, [2, 4]] = 1.0
-    taken = env_action(action, spec)
-    assert taken.tolist() == [[[1, 1], [7, 1009]], [[2, 0], [7, 10]]]
-
-
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.MultiDiscrete([[3, 2], [1, 1000]], start=[[0, 0], [7, 10]]),
         spaces.MultiDiscrete([4, 5], dtype=np.int32),
-        spaces.MultiBinary(20),
         spaces.MultiBinary((2, 3)),
         spaces.Discrete(5, start=3),
         spaces.Box(-3, 9, (2, 2), np.int16),
@@ -99,8 +71,7 @@ def test_actions_lie_in_their_space(space):
         spaces.Discrete(5, start=-2),
         spaces.MultiDiscrete([2, 3], start=[1, 0]),
         spaces.MultiBinary((2, 2)),
-        spaces.MultiBinary(20),
-        spaces.MultiDiscrete([[3, 2], [1, 1000]], start=[[0, 0], [7, 10]]),
+        spaces.MultiDiscrete([[3, 2], [1, 100]], start=[[0, 0], [7, 10]]),
     ],
 )
 def test_choices_as_the_agent_makes_them(space):
@@ -108,8 +79,7 @@ def test_choices_as_the_agent_makes_them(space):
     taken, spec = np.stack([space.sample() for _ in range(50)]), spec_for(space)
     action = agent_action(taken, spec)
     assert np.array_equal(env_action(action, spec), taken)
-    assert action.dtype == (np.int64 if spec.discrete else np.float32)
-    assert np.abs(action).max() <= 1 or spec.discrete
+    assert action.dtype == np.int64
 
 
 def test_whole_numbers_are_rounded():
@@ -127,12 +97,12 @@ def test_whole_numbers_are_rounded():
 @pytest.mark.parametrize(
     ("space", "advice"),
     [
-        (spaces.Box(-np.inf, np.inf, (2,)), "expected finite bounds; give it some with"),
+        (spaces.Box(-np.inf, np.inf, (2,)), "expected finite bounds"),
         (spaces.Box(np.float32([0, 0]), np.float32([1, np.inf])), "expected finite bounds"),
         (spaces.Box(-(2**62), 2**62, (2,), np.int64), "expected finite bounds"),
         (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(3)}), "expected Discrete, Box"),
         (spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))), "expected Discrete, Box"),
-        (spaces.MultiDiscrete([10_000] * 9), "expected 1 to 65536 choices in all"),
+        (spaces.MultiBinary(13), "expected 1 to 4096 combinations of choices"),
     ],
 )
 def test_refused_actions_name_the_wrapper_that_helps(space, advice):

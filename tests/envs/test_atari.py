@@ -344,7 +344,7 @@ def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):
         "AtariVectorEnv",
         lambda *args, **options: made.append((args[1], options["num_threads"])) or create(*args, **options),
     )
-    monkeypatch.setattr("voidrl.envs.atari.whole_cores", lambda: 7)
+    monkeypatch.setattr("voidrl.envs.workers.whole_cores", lambda: 7)
     config = EnvConfig("atari/pong")
     make_envs(config, None, 8).close()
     make_envs(config, None, 2).close()

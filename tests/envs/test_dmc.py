@@ -5,14 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from voidrl.config import DMControlConfig, EnvConfig
-from voidrl.envs import dmc, gl
+from voidrl.envs import dmc, gl, workers
 from voidrl.envs.make import make_envs, probe_env
 from voidrl.envs.suites.dmcontrol import NEED_GL, SUITE
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
@@ -49,7 +47,7 @@ def closing_envs():
 @pytest.fixture
 def cores(monkeypatch):
     """Set the number of cores, which is that of simulation processes."""
-    return lambda number: monkeypatch.setattr(dmc, "whole_cores", lambda: number)
+    return lambda number: monkeypatch.setattr(workers, "whole_cores", lambda: number)
 
 
 def flat(observation):
@@ -126,21 +124,13 @@ def test_a_whole_episode_with_action_repeat_is_dm_controls_own(closing_envs):
         assert not result.terminated[0]
 
 
-def test_an_action_is_held_no_longer_than_the_episode(closing_envs):
-    envs = closing_envs("dmc/cartpole_balance", action_repeat=300)
-    envs.reset(0)
-    lengths = [envs.step(action) for action in actions_of(envs, 4)]
-    assert [bool(result.truncated[0]) for result in lengths] == [False, False, False, True]
-    assert lengths[-1].reward[0] <= 100 < lengths[0].reward[0] + 300
-
-
 def test_reaching_the_goal_of_a_sparse_task_terminates(closing_envs):
     envs = closing_envs("dmc/walker_reach_sparse")
     envs.reset(0)
     result = envs.step(actions_of(envs, 1)[0])
     assert "success" in result.info
     assert not result.info["success"][0]
-    physics = envs.vector._own.envs[0].physics
+    physics = envs.vector.envs[0].unwrapped._env.physics
     with physics.reset_context():
         physics.named.data.qpos["rootx"] = 1000.0
     result = envs.step(actions_of(envs, 1)[0])
@@ -154,7 +144,7 @@ def test_a_goal_reached_in_the_last_step_of_all_terminates_too(closing_envs):
     envs = closing_envs("dmc/walker_reach_sparse", action_repeat=999)
     envs.reset(0)
     assert not envs.step(actions_of(envs, 1)[0]).ended[0]
-    physics = envs.vector._own.envs[0].physics
+    physics = envs.vector.envs[0].unwrapped._env.physics
     with physics.reset_context():
         physics.named.data.qpos["rootx"] = 1000.0
     result = envs.step(actions_of(envs, 1)[0])
@@ -181,13 +171,6 @@ def test_an_agent_of_a_domain_fits_its_tasks(domain, closing_envs):
         )
 
 
-def test_a_regulator_comes_to_an_end(closing_envs):
-    envs = closing_envs("dmc/lqr_lqr_2_1", action_repeat=1000)
-    envs.reset(0)
-    result = envs.step(np.ones((1, 1), np.float32))
-    assert result.truncated[0]
-
-
 # Pixels
 
 
@@ -209,7 +192,7 @@ np.save(sys.argv[1], images)
 @needs_gl
 def test_images_are_dm_controls_own(closing_envs, tmp_path):
     # dm_control renders them in a process of its own: an OpenGL that fails would end this one.
-    variables = {**os.environ, **gl.find_gl("a test", "skip it").variables}
+    variables = {**os.environ, "MUJOCO_GL": gl.find_gl("a test", "skip it").name}
     code = [sys.executable, "-c", REFERENCE, str(tmp_path / "images.npy")]
     subprocess.run(code, check=True, capture_output=True, env=variables)
     expected = np.load(tmp_path / "images.npy").reshape(2, 2, 84, 84, 3)
@@ -246,12 +229,15 @@ def test_images_are_not_rendered_in_this_process(closing_envs):
 
 def test_without_opengl_all_that_was_tried_is_told(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(gl, "_try", lambda variables: f"no {variables['MUJOCO_GL']} here")
+    monkeypatch.setattr(gl, "_render", lambda name: ("", f"no {name} here"))
     with pytest.raises(ConfigError) as error:
         make("dmc/walker", backend="async", observation="pixels")
     text = str(error.value)
     for word in ("'dmc/walker'", "egl: no egl here", "osmesa: no osmesa here", "apt-get install", "'states'"):
         assert word in text
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")  # the only one tried
+    with pytest.raises(ConfigError, match=r"works here \(nonsense: no nonsense here\): unset MUJOCO_GL"):
+        make("dmc/walker", backend="async", observation="pixels")
 
 
 def test_states_need_no_opengl(tmp_path):
@@ -265,13 +251,6 @@ def test_states_need_no_opengl(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=False
     )
     assert (done.stdout, done.stderr) == ("(3,)\n", "")
-
-
-def test_the_users_own_opengl_is_the_only_one_tried(monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "nonsense")
-    with pytest.raises(ConfigError, match=r"nonsense: .*unset MUJOCO_GL") as error:
-        make("dmc/walker", backend="async", observation="pixels")
-    assert "egl:" not in str(error.value)
 
 
 # Processes
@@ -291,40 +270,14 @@ def test_processes_step_as_one_does(closing_envs, cores):
     assert len({frame.tobytes() for frame in ours.frames}) == 5  # each with a seed of its own
 
 
-def test_what_was_received_stays_as_it_was(closing_envs, cores):
-    cores(1)
-    envs = closing_envs("dmc/pendulum_swingup", 2, backend="async")
-    frames, _ = envs.reset(0)
-    before = frames.copy()
-    result = envs.step(actions_of(envs, 1)[0])
-    np.testing.assert_array_equal(frames, before)
-    before = result.frames.copy()
-    envs.step(actions_of(envs, 1, seed=1)[0])
-    np.testing.assert_array_equal(result.frames, before)
-
-
 def test_a_process_that_dies_is_named(closing_envs, cores):
     cores(2)
     envs = closing_envs("dmc/pendulum_swingup", 4, backend="async")
     envs.reset(0)
     os.kill(envs.vector._workers[1].process.pid, signal.SIGKILL)
-    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL.*'dmc/pendulum_swingup' \(numbers 2 to 3\)"):
+    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL, .* environments 2 to 3 \('dmc/pendulum"):
         envs.step(actions_of(envs, 1)[0])
     assert all(worker.process.poll() is not None for worker in envs.vector._workers)
-
-
-def test_a_process_that_hangs_is_named_and_ended(closing_envs):
-    envs = closing_envs("dmc/pendulum_swingup", 1, backend="async")
-    envs.reset(0)
-    envs.vector._timeout_s = 2.0
-    hung = envs.vector._workers[0].process
-    os.kill(hung.pid, signal.SIGSTOP)
-    began = time.monotonic()
-    sentence = rf"{hung.pid} .* 2 s.*env\.timeout_s.*\(number 0\).* step 1"
-    with pytest.raises(EnvironmentFailedError, match=sentence):
-        envs.step(actions_of(envs, 1)[0])
-    assert time.monotonic() - began < 20
-    assert hung.poll() is not None
 
 
 def test_what_goes_wrong_in_a_process_is_told(closing_envs, cores):
@@ -349,10 +302,6 @@ def test_what_is_left_to_the_domain_is_written_down():
     assert repeat("dmc/cheetah", observation="pixels") == 4
     assert repeat("dmc/hopper", observation="pixels") == 2
     assert repeat("dmc/walker", observation="pixels", action_repeat=3) == 3
-
-
-def test_a_name_is_written_down_as_it_is_spelled():
-    assert dmc.resolve(EnvConfig(id="dmc/Walker-Run")).id == "dmc/walker_run"
 
 
 def test_a_name_without_its_prefix_is_understood():
@@ -395,9 +344,3 @@ def test_without_the_extra_the_command_is_named(monkeypatch):
     monkeypatch.setattr(dmc.importlib.metadata, "version", not_installed)
     with pytest.raises(MissingExtraError, match=r"'dmc/walker' needs dm-control.*voidrl\[dmc\]"):
         make("dmc/walker")
-
-
-def test_the_pins_are_those_of_the_extra():
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert 'dmc = ["dm-control>=1.0.50,<2", "mujoco>=3.17,<4"]' in text
-    assert dmc.PACKAGES == {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}

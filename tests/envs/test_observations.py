@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs, probe_env
-from voidrl.envs.spaces import observed_frames, read_spaces, spec_of, to_frames, to_picture
+from voidrl.envs.spaces import observed_frames, spec_of, to_frames, to_picture
 from voidrl.errors import EnvironmentFailedError, SpaceError, UnknownNameError
 
 TWO = spaces.Discrete(2)
@@ -56,12 +56,9 @@ def frames_of(space, observations, backend="sync", **options):
     [
         (spaces.Discrete(4), 2, [0, 0, 1, 0]),
         (spaces.Discrete(3, start=-1), np.int64(-1), [1, 0, 0]),
-        (spaces.Discrete(10_001), 2500, [0.25]),  # too many for one-hots
-        (spaces.Discrete(5000, start=7), 7, [0]),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
         (spaces.MultiDiscrete([[2, 2], [2, 3]]), np.array([[0, 1], [1, 2]]), [1, 0, 0, 1, 0, 1, 0, 0, 1]),
         (spaces.MultiDiscrete([2, 2], start=[5, -5]), np.array([6, -5]), [0, 1, 1, 0]),
-        (spaces.MultiDiscrete([4001, 101]), np.array([1000, 50]), [0.25, 0.5]),
         (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
         (spaces.MultiBinary((2, 2)), np.array([[1, 0], [0, 1]]), [1, 0, 0, 1]),
         (box(-1, 1), np.float32(0.5), [0.5]),
@@ -180,7 +177,6 @@ def test_smaller_images_are_padded_at_the_bottom_and_the_right():
     assert not frame[0, 7:].any()
     assert (frame[1, :, :8] == 2).all()
     assert not frame[1, :, 8:].any()
-    assert "padded to 9×12" in envs.reading.notices[0]
     assert envs.render().shape == (7, 12, 3)
 
 
@@ -435,13 +431,13 @@ def test_observations_of_users():
     frames, single = observed_frames(batch | {"held": np.zeros((3, 2), int)}, spec)
     assert not single
     assert len(frames) == 3
-    with pytest.raises(SpaceError, match=r"observation\['held'\] of shape \(2,\) .* expected a batch of"):
+    with pytest.raises(SpaceError, match=r"observation\['held'\] of shape \(2,\) .* the same batch"):
         observed_frames(batch | {"held": np.zeros(2, int)}, spec)
-    with pytest.raises(SpaceError, match=r"observation dict without observation\['held'\] cannot be"):
+    with pytest.raises(SpaceError, match=r"cannot be acted on: expected observation\['held'\]"):
         observed_frames(batch, spec)
-    with pytest.raises(SpaceError, match=r"observation\['held'\] = 3 cannot be seen: expected 0 to 2"):
+    with pytest.raises(SpaceError, match=r"observation\['held'\] = .*3.* cannot be seen: expected"):
         observed_frames(stacked | {"held": [0, 3]}, spec)
-    with pytest.raises(SpaceError, match=r"observation\['image'\] of float64 .* expected a uint8 image"):
+    with pytest.raises(SpaceError, match=r"observation\['image'\] of float64 .* expected an image of uint8"):
         observed_frames(stacked | {"image": np.zeros((2, 8, 8, 3))}, spec)
 
 
@@ -468,6 +464,7 @@ FLATTEN = "gymnasium.wrappers:FlattenObservation"
         (spaces.Dict({"a": spaces.Text(3, charset="ab")}), FLATTEN),
         (spaces.Sequence(spaces.Discrete(9)), "TransformObservation"),
         (GRAPH, "TransformObservation"),
+        (spaces.Discrete(10_001), "TransformObservation"),
     ],
 )
 def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, advice):
@@ -478,8 +475,3 @@ def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, advice):
 def test_the_wrapper_helps():
     space = spaces.Text(3, charset="ab")
     assert frames_of(space, ["ab"], wrappers=(FLATTEN,))[0].shape == (1, 3)
-
-
-def test_many_numbers_of_a_stack_are_noticed():
-    (notice,) = read_spaces(box(0, 255, 4, 84, 84, 3, dtype=np.uint8), TWO, 1).notices
-    assert "enters the networks as 84672 numbers: stacks of frames belong to env.frame_stack" in notice

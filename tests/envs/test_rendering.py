@@ -224,6 +224,6 @@ def test_simulations_are_drawn_at_any_size_and_stay_what_they_are():
 
 def test_without_opengl_a_video_of_states_does_not_propose_states(monkeypatch):
     pytest.importorskip("dm_control")
-    monkeypatch.setattr(gl, "_try", lambda variables: "not here")
+    monkeypatch.setattr(gl, "_render", lambda name: ("", "not here"))
     with pytest.raises(ConfigError, match="libosmesa6\\), or record no video"):
         make_envs(EnvConfig(id="dmc/walker"), None, 1, evaluation=True, render_height=64)

@@ -13,10 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.envs.forked import ForkedVector
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
 from voidrl.envs.vector import Envs
 from voidrl.errors import (
@@ -122,7 +122,7 @@ def test_sync_and_async_agree(make, length):
     sync = make(f"{HERE}:Walk?length={length}", num_envs=3, backend="sync")
     workers = make(f"{HERE}:Walk?length={length}", num_envs=3, backend="async")
     assert isinstance(sync.vector, SyncVectorEnv)
-    assert isinstance(workers.vector, ForkedVector)
+    assert isinstance(workers.vector, ParallelVector)
     assert sync.spec == workers.spec
     for mine, theirs in zip(played(sync), played(workers), strict=True):
         assert np.array_equal(mine, theirs)

@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 
 from voidrl.config import EnvConfig
-from voidrl.envs import memory, workers
+from voidrl.envs import workers
 from voidrl.envs.make import make_envs, probe_env
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlWarning
 
@@ -215,34 +215,6 @@ def test_an_environment_in_the_middle_of_a_step_does_not_delay_the_end(make):
     assert not is_running(processes_of(envs)[0].pid)
 
 
-class EmptyPoll:
-    """Finds nothing in a pipe for the first `times` calls."""
-
-    def __init__(self, poll, times):
-        self.real, self.times = poll, times
-
-    def poll(self, milliseconds):
-        self.times -= 1
-        return [] if self.times >= 0 else self.real.poll(milliseconds)
-
-
-@pytest.mark.parametrize(("times", "answers"), [(4, True), (5, False)])
-def test_time_in_which_the_run_was_suspended_does_not_count(make, monkeypatch, times, answers):
-    envs = make(timeout_s=5.0)
-    play(envs)
-    envs.send(np.zeros(1, np.int64))
-    worker = envs.vector._workers[0]
-    monkeypatch.setattr(worker, "_readable", EmptyPoll(worker._readable, times))
-    clock = iter(range(0, 10**9, 1000))  # each look at it is much later than the one before
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    if answers:
-        assert envs.recv().frames[0, 0] == 4
-    else:
-        with pytest.raises(EnvironmentFailedError, match="no answer for 5 s"):
-            envs.recv()
-    monkeypatch.undo()
-
-
 def test_actions_that_do_not_fit_into_a_pipe(make):
     class Wide(Trouble):
         def __init__(self):
@@ -355,16 +327,6 @@ def test_nothing_is_left_open(factory):
 # --- shared memory ----------------------------------------------------------------------------------------
 
 
-def test_shared_memory_without_files_in_memory(make, monkeypatch, tmp_path):
-    def refused(*_):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "memfd_create", refused)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert play(make(num_envs=2)) == [3, 3]
-    assert not list(tmp_path.iterdir())  # it has no name
-
-
 def test_shared_memory_that_cannot_be_had_is_a_sentence(make, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -379,6 +341,6 @@ def test_shared_memory_that_cannot_be_had_is_a_sentence(make, monkeypatch):
 
 
 def test_all_of_shared_memory_is_there_from_the_start():
-    with memory.shared_file() as file:
-        memory.allocate(file, 10**6, "mine").close()
+    with workers.shared_file() as file:
+        workers.allocate(file, 10**6, "mine").close()
         assert os.fstat(file.fileno()).st_blocks * 512 >= 10**6

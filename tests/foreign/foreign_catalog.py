@@ -116,9 +116,6 @@ ROBOTS = [
     World("Meta-World/MT1?env_name=reach-v3", "metaworld", UNBOUNDED, venv="robotics", note=LEAVES_BOUNDS),
 ]
 OTHER_INTERFACES = [
-    World("envpool/CartPole-v1", "envpool", limit=0),
-    World("envpool/Pong-v5", "envpool", limit=0),
-    World("envpool/FrozenLake-v1", "envpool", limit=0),
     World(
         "mo_gymnasium:deep-sea-treasure-v0",
         "mo-gymnasium",

@@ -115,10 +115,6 @@ def assert_learned(run, steps):
 def raw_env(world, env):
     """The environment as its authors made it, for a loop that knows nothing of voidrl."""
     name, options = parse_id(env)
-    if name.startswith("envpool/"):
-        import envpool
-
-        return envpool.make_gymnasium(name.removeprefix("envpool/"), num_envs=1)
     if ":" in name and not GYM_ID.search(name):
         made = import_path("environment", name)(**options)
     else:
@@ -131,14 +127,14 @@ def raw_env(world, env):
 
 def play(env, tuned, loaded):
     """Play the start of an episode; the loaded agent acts as the one that was saved, within the mask."""
-    masked, batched = loaded.config.env.action_masks == "info", loaded.config.env.id.startswith("envpool/")
+    masked = loaded.config.env.action_masks == "info"
     obs, info = env.reset(seed=1)
     for _ in range(5):
         mask = info["action_mask"] if masked else None
         action = loaded.act(obs, action_mask=mask)
         assert np.array_equal(action, tuned.act(obs, action_mask=mask))
         assert mask is None or mask[action]
-        assert env.action_space.contains(action[0] if batched else action), (action, env.action_space)
+        assert env.action_space.contains(action), (action, env.action_space)
         obs, _, terminated, truncated, info = env.step(action)
         if np.any(terminated) or np.any(truncated):
             break

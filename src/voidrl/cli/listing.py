@@ -161,7 +161,6 @@ def _environments() -> Listing:
         ("voidrl/PointMass-v0", None, "a point in a box, with small tasks: ?task=pickup, ?discrete=true"),
         ("any Gymnasium id", None, "any space but Text, Sequence and Graph, such as Pendulum-v1"),
         ("ids of packages", None, others),
-        ("envpool/<id>", None, "EnvPool's vectorized version, such as envpool/Pong-v5 (pip install envpool)"),
         (
             "module:factory",
             None,

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from voidrl.envs.spaces.actions import num_coordinates
 from voidrl.types import EnvSpec, channels_last
 
 IMAGE, VALUES = "image", "values"  # entries of an observation that is an image with numbers
@@ -55,14 +54,9 @@ def action_space(spec: EnvSpec) -> gym.Space:
 
 
 def agent_action(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """Actions (N, …) of the environment → of the agent, (N,) or (N, action_dim): inverts `env_action`.
-
-    Choices that are coordinates to the agent become 1 where they are taken and −1 elsewhere.
-    """
+    """Actions (N, …) of the environment → of the agent, (N,) or (N, action_dim): inverts `env_action`."""
     if spec.action_sizes:
         taken = action.reshape(len(action), -1).astype(np.int64) - np.array(spec.action_start)
-        if not spec.discrete:
-            return _signs(taken, spec)
         joint: np.ndarray = np.ravel_multi_index(tuple(taken.T), spec.action_sizes)
         return joint
     if spec.discrete:
@@ -72,17 +66,6 @@ def agent_action(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
     middle, half = low / 2 + high / 2, high / 2 - low / 2
     scaled = np.clip((flat - middle) / np.where(half > 0, half, 1), -1, 1)
     return np.where(half > 0, scaled, 0).astype(np.float32)  # between equal bounds all actions are equal
-
-
-def _signs(taken: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """(N, components) choices → (N, coordinates) of ±1."""
-    columns = []
-    for i, size in enumerate(spec.action_sizes):
-        choices = np.arange(size) if size > 2 else np.arange(1, size)  # of two, only the second has one
-        columns.append(taken[:, i, None] == choices)
-    signs = np.concatenate(columns, axis=1) * 2.0 - 1
-    assert signs.shape[1] == num_coordinates(spec.action_sizes)
-    return signs.astype(np.float32)
 
 
 def actions_within(action: np.ndarray, spec: EnvSpec, margin: float) -> bool:

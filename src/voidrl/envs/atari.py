@@ -13,17 +13,14 @@ import numpy as np
 
 from voidrl.config import AtariConfig, EnvConfig, update
 from voidrl.envs.ids import atari_game
-from voidrl.envs.ram_worker import FRAME_SKIP
+from voidrl.envs.ram import FRAME_SKIP, Shadows, StateCounter
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
+from voidrl.envs.workers import count_workers
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
-from voidrl.system.machine import whole_cores
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
-
-    from voidrl.envs.ram import StateCounter
-    from voidrl.envs.ram_state import RamState
 
 FRAMES_PER_SECOND = 60  # of the console
 STICKY = 0.25  # probability of repeating the last action with `sticky=true`
@@ -50,8 +47,9 @@ class AtariEnvs(Envs):
     """
 
     vector: AtariVectorEnv
+    _shadows: Shadows | None = None
     _counter: StateCounter | None = None
-    _ram: RamState | None = None
+    _uncounted: np.ndarray | None = None  # (N,) which games' states of the last step are to be counted
     _picture: np.ndarray | None = None
 
     def __init__(
@@ -72,28 +70,23 @@ class AtariEnvs(Envs):
         )
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
-        self._rom, self._full_actions = rom, rules.full_actions
-        self._timeout_s = config.timeout_s
+        self._rom, self._rules, self._timeout_s = rom, rules, config.timeout_s
         self._life_loss, self._clips = life_loss, clips
         n = vector.num_envs
-        self._counts = config.count_states
         self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
         self._actions = np.zeros(n, np.int64)
+        if config.count_states:
+            self._counter = StateCounter(rom)
         if true_state:
-            from voidrl.envs.ram_state import RamState
+            from voidrl.envs.ram_variables import ram_variables
 
-            self._ram = RamState(rom, n, full_actions=self._full_actions, sticky=rules.sticky)
-            self._variables = self._ram.variables
+            variables = ram_variables(rom)
+            self._variables, self._addresses = tuple(variables), [*variables.values()]
 
     @property
     def counter(self) -> StateCounter | None:
-        """The counter of visited states, created on first use: a mere probe starts no processes."""
-        if self._counts and self._counter is None:
-            from voidrl.envs.ram import StateCounter
-
-            self._counter = StateCounter(
-                self._rom, self.num_envs, full_actions=self._full_actions, timeout_s=self._timeout_s
-            )
+        """The counter of visited states."""
+        self._count()
         return self._counter
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
@@ -102,11 +95,19 @@ class AtariEnvs(Envs):
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
             self._keep_picture(*self._color.reset(seed=seed), info)
-        if self._ram is not None:
-            self._ram.reset(seed, info["episode_frame_number"])
-            self._state = self._ram.read()
-        if self.counter is not None:
-            self.counter.reset(info["episode_frame_number"])
+        if self._counter is not None or self._tracks_state:
+            if self._shadows is None:  # not earlier: a mere probe starts no processes
+                rules = self._rules
+                self._shadows = Shadows(
+                    self._rom,
+                    self.num_envs,
+                    self._timeout_s,
+                    full_actions=rules.full_actions,
+                    sticky=rules.sticky,
+                )
+            self._count()
+            self._shadows.reset(seed, info["episode_frame_number"])
+            self._read_ram()
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
@@ -124,13 +125,11 @@ class AtariEnvs(Envs):
         if self._color is not None:
             picture, _, _, _, color_info = self._color.recv()
             self._keep_picture(picture, color_info, info)
-        if self.counter is not None:
-            counted = ~fresh if counted is None else counted & ~fresh
-            numbers = info["episode_frame_number"]
-            self.counter.step(self._actions, fresh, counted, numbers, info["lives"], score)
-        if self._ram is not None:
-            self._ram.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
-            self._state = self._ram.read()
+        if self._shadows is not None:
+            self._count()
+            self._shadows.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
+            self._uncounted = ~fresh if counted is None else counted & ~fresh
+            self._read_ram()
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
@@ -140,6 +139,16 @@ class AtariEnvs(Envs):
 
     def _read_state(self, info: dict[str, Any]) -> None:
         """Do nothing: `reset` and `recv` read the emulators."""
+
+    def _read_ram(self) -> None:
+        if self._tracks_state and self._shadows is not None:
+            self._state = self._shadows.ram()[:, self._addresses].astype(np.float64)
+
+    def _count(self) -> None:
+        """Count the states of the last step, for which the shadows had the time of one step."""
+        if self._counter is not None and self._shadows is not None and self._uncounted is not None:
+            self._counter.add(self._shadows.ram()[self._uncounted])
+        self._uncounted = None
 
     @property
     def steps_per_second(self) -> float:
@@ -165,8 +174,8 @@ class AtariEnvs(Envs):
         """End the games and their processes."""
         if self._color is not None:
             self._color.close()
-        if self._counter is not None:
-            self._counter.close()
+        if self._shadows is not None:
+            self._shadows.close()
         super().close()
 
 
@@ -223,7 +232,7 @@ def make_atari(
         color = make(1, img_height=height, img_width=width, grayscale=False, num_threads=1)
     life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
     return AtariEnvs(
-        make(num_envs, num_threads=min(num_envs, whole_cores())),  # ALE would take all cores of the machine
+        make(num_envs, num_threads=count_workers(num_envs)),  # ALE would take all cores of the machine
         config,
         rom,
         rules,

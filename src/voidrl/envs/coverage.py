@@ -146,12 +146,11 @@ class PhysicsCoverage:
 
     Args:
         domain: The domain's name.
-        width: S of `measure` in this domain.
     """
 
-    def __init__(self, domain: str, width: int) -> None:
-        self.domain, self.width = domain, width
-        self._sample = np.zeros((SAMPLE_STATES, width - POSE))
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        self._sample = np.zeros((0, 0))  # (SAMPLE_STATES, d) from the first states on
         self.clear()
 
     def clear(self) -> None:
@@ -164,6 +163,7 @@ class PhysicsCoverage:
         """Add (n, S) visited states, as `measure` returns them."""
         if not np.isfinite(states).all():
             raise EnvironmentFailedError(f"the physics state of {self.domain!r} has become NaN or infinite")
+        self._reserve(states.shape[1] - POSE)
         self._bins.update(_bin_numbers(states[:, :POSE]).tolist())
         # Algorithm R: the t-th state replaces one of the sample with probability SAMPLE_STATES / t.
         seen = self._seen + np.arange(len(states))
@@ -172,6 +172,10 @@ class PhysicsCoverage:
         taken = slots < SAMPLE_STATES
         self._sample[slots[taken]] = states[taken, POSE:]  # of two in one slot the later one stays
         self._seen += len(states)
+
+    def _reserve(self, width: int) -> None:
+        if not len(self._sample):
+            self._sample = np.zeros((SAMPLE_STATES, width))
 
     def recent(self) -> dict[str, float]:
         """No measure restricted to recent steps."""
@@ -202,47 +206,40 @@ class PhysicsCoverage:
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned, replacing everything visited so far."""
-        sample, seen = self._read(state)
+        sample = self._checked(state)
         self._bins = set(state["bins"].tolist())
         self._sample[: len(sample)] = sample
-        self._seen, self._random = seen, _random(seen)
+        self._seen = int(state["seen"][0])
+        self._random = _random(self._seen)
 
     def merge(self, state: dict[str, np.ndarray]) -> None:
         """Add the states of another measure of this domain, whose `state` this is.
 
         The sample is again uniform over all states. Its members differ from a single
-        measure's, and depends only on the two that are merged.
+        measure's, and depend only on the two that are merged.
         """
-        theirs, their_seen = self._read(state)
-        mine, seen = self._filled(), self._seen + their_seen
+        theirs, their_seen = self._checked(state), int(state["seen"][0])
+        mine = self._filled()
         random = np.random.default_rng((self._seen, their_seen))
-        size = min(seen, SAMPLE_STATES)
-        # As if `size` of all states were drawn without replacement: how many of them are its own?
-        left, count = self._seen, 0
-        for drawn, chance in enumerate(random.random(size)):
-            if chance * (seen - drawn) < left:
-                left, count = left - 1, count + 1
-        kept = mine[random.permutation(len(mine))[:count]]
-        self._sample[:size] = np.concatenate([kept, theirs[random.permutation(len(theirs))[: size - count]]])
+        size = min(self._seen + their_seen, SAMPLE_STATES)
+        own = int(random.hypergeometric(self._seen, their_seen, size)) if size else 0  # without replacement
+        kept = mine[random.permutation(len(mine))[:own]]
+        self._sample[:size] = np.concatenate([kept, theirs[random.permutation(len(theirs))[: size - own]]])
         self._bins |= set(state["bins"].tolist())
-        self._seen, self._random = seen, _random(seen)
+        self._seen += their_seen
+        self._random = _random(self._seen)
 
-    def _read(self, state: dict[str, np.ndarray]) -> tuple[np.ndarray, int]:
-        """The sample in a state, and of how many states it is."""
-        if state.keys() != self.state().keys():
+    def _checked(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """The sample in a state of this domain."""
+        domain = state["domain"].tobytes().decode() if "domain" in state else "another kind of environment"
+        if domain != self.domain:
             raise CheckpointError(
-                f"the visited states cannot be loaded: expected {sorted(self.state())} of domain "
-                f"{self.domain!r}, got {sorted(state)}; they were counted in another kind of environment"
+                f"the visited states cannot be loaded: expected those of {self.domain!r}, got those of "
+                f"{domain!r}"
             )
-        sample, seen = state["sample"], int(state["seen"][0])
-        domain, width = state["domain"].tobytes().decode(), sample.shape[1] + POSE
-        if (domain, width) != (self.domain, self.width) or len(sample) != min(seen, SAMPLE_STATES):
-            raise CheckpointError(
-                f"the visited states cannot be loaded: expected {min(seen, SAMPLE_STATES)} of {seen}, of "
-                f"{self.width} numbers in domain {self.domain!r}, got {len(sample)} of {width} numbers in "
-                f"{domain!r}; they come from another domain"
-            )
-        return sample, seen
+        if len(state["sample"]):
+            self._reserve(state["sample"].shape[1])
+        return state["sample"]
 
     def _filled(self) -> np.ndarray:
         return self._sample[: min(self._seen, SAMPLE_STATES)]

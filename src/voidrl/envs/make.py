@@ -18,18 +18,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from voidrl.config import EnvConfig
 from voidrl.config.registry import import_path
 from voidrl.envs.atari import make_atari
-from voidrl.envs.convert import Converted, EnvWrapper, wrap_all
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
-from voidrl.envs.envpool import PREFIX as ENVPOOL
-from voidrl.envs.envpool import make_envpool
 from voidrl.envs.failures import creation_failure
-from voidrl.envs.forked import ForkedVector
-from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
-from voidrl.envs.masks import info_mask, mask_method
 from voidrl.envs.packages import import_package
+from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
-from voidrl.envs.spaces import Reading, read_spaces
+from voidrl.envs.single import CheckedEnv, EnvWrapper, wrap_all
+from voidrl.envs.spaces import Reading, info_mask, mask_method, read_spaces
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import NAMES
 from voidrl.envs.vector import Envs
@@ -75,11 +71,11 @@ def make_envs(
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
         true_state: Whether `Envs.true_state` is available. On Atari this emulates each game twice.
-        device: Device of tensor environments, and of the networks for all others.
+        device: Device of tensor environments.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
-    if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC, ENVPOOL)):
+    if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC)):
         raise _no_tensors(config.id)
     if factory is None and name.startswith((ATARI, DMC)):
         _require_plain(config)
@@ -91,7 +87,6 @@ def make_envs(
             evaluation=evaluation,
             render_height=render_height,
             true_state=true_state,
-            device=device,
         )
     _require_defaults(config, "dmc", f"{DMC}<domain>_<task>, since only DMControl has these options")
     if factory is None and name.startswith(ATARI):
@@ -113,10 +108,7 @@ def make_envs(
     native: Callable[..., Any] | None = None  # creates all of them at once
     renders = render_height > 0
     wrappers = [EnvWrapper(text) for text in config.wrappers]
-    if factory is None and name.startswith(ENVPOOL):
-        native = partial(make_envpool, name, n, **options)
-        factory = _refuse_single
-    elif factory is None and ":" in name and not GYM_ID.search(name):
+    if factory is None and ":" in name and not GYM_ID.search(name):
         try:
             found = import_path("environment", name)
         except ConfigError as error:
@@ -210,7 +202,7 @@ def _no_tensors(name: str) -> ConfigError:
 
 def _reading_of(vector: VectorEnv) -> Reading:
     """The reading of the spaces of separate environments."""
-    env: Any = vector if isinstance(vector, ForkedVector) else vector.envs[0]  # type: ignore[attr-defined]
+    env: Any = vector if isinstance(vector, ParallelVector) else vector.envs[0]  # type: ignore[attr-defined]
     reading: Reading = env.reading
     return reading
 
@@ -299,10 +291,10 @@ def probe_env(
 def _vectorize(
     factory: EnvFactory, config: EnvConfig, n: int, wrappers: list[EnvWrapper], renders: bool
 ) -> VectorEnv:
-    makers = [partial(_make_guarded, factory, config, i, wrappers, renders) for i in range(n)]
+    make = partial(_make_checked, factory, config, wrappers, renders)
     if config.backend == "async":
-        return ForkedVector(makers, config.id, config.timeout_s)
-    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+        return ParallelVector(make, n, config.id, config.timeout_s)
+    return SyncVectorEnv([partial(make, i) for i in range(n)], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def _vector(made: Any, name: str, n: int) -> VectorEnv:
@@ -316,15 +308,8 @@ def _vector(made: Any, name: str, n: int) -> VectorEnv:
     return made
 
 
-def _refuse_single(**options: Any) -> Any:
-    raise ConfigError(
-        "env.wrappers and env.backend = 'sync' or 'async' cannot be used with environments of EnvPool, which "
-        "steps all of them in its own threads: use 'auto' without wrappers"
-    )
-
-
-def _make_guarded(
-    factory: EnvFactory, config: EnvConfig, number: int, wrappers: list[EnvWrapper], renders: bool
+def _make_checked(
+    factory: EnvFactory, config: EnvConfig, wrappers: list[EnvWrapper], renders: bool, number: int
 ) -> gym.Env:
     name = config.id
     try:
@@ -339,8 +324,7 @@ def _make_guarded(
         masks = _known_masks(config.action_masks, env)
         spaces = (env.observation_space, env.action_space)
         reading = read_spaces(*spaces, config.frame_stack, keys=config.keys, masks=masks)
-        guarded = Guarded(env, name, number, reading, check_bounds=config.check_bounds)
-        return Converted(guarded) if reading.spec.parts else guarded
+        return CheckedEnv(env, name, number, reading, check_bounds=config.check_bounds)
     except SpaceError as error:
         raise SpaceError(f"environment {name!r}: {error}") from None
     except (VoidrlError, KeyboardInterrupt):

@@ -16,9 +16,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.failures import raised
-from voidrl.envs.forked import ForkedVector
-from voidrl.envs.masks import MaskReader
+from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
+    MaskReader,
     Mismatch,
     NestedCheck,
     ObservationCheck,
@@ -29,7 +29,6 @@ from voidrl.envs.spaces import (
     to_frames,
     to_picture,
 )
-from voidrl.envs.spaces.actions import chosen_action
 from voidrl.envs.variables import Variable, reported_state
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 
@@ -164,13 +163,13 @@ class Envs:
     def send(self, action: Any) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
         self._sent = self._env_action(action)
-        if isinstance(self.vector, ForkedVector):
+        if isinstance(self.vector, ParallelVector):
             self._guarded(partial(self.vector.send, self._sent))
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step; `counted` (N,) says which states the `counter` counts."""
         step: Callable[[], Any] = partial(self.vector.step, self._sent)
-        if isinstance(self.vector, ForkedVector):
+        if isinstance(self.vector, ParallelVector):
             step = self.vector.recv
         return self._result(self._guarded(step))
 
@@ -225,15 +224,14 @@ class Envs:
     def _first_actions(
         self, actions: np.ndarray, begins: np.ndarray, obs: Any, info: dict[str, Any]
     ) -> np.ndarray:
-        """Allowed actions where episodes begin; an allowed choice is kept."""
+        """Allowed actions where episodes begin: the first one. Those that were chosen may not be."""
         assert self._given_masks is not None
         given = self._given_masks(obs, info)
         masks = masks_of(given, self.spec, self.num_envs, ended=~begins)  # others do not matter
         if isinstance(masks, tuple):
             self._refuse(*masks)
-        chosen = chosen_action(actions, self.spec) if self.spec.action_sizes else actions  # (N,)
-        allowed = masks[np.arange(self.num_envs), chosen] > 0
-        return self._env_action(np.where(begins & ~allowed, masks.argmax(1), chosen))
+        first = self._env_action(masks.argmax(1))
+        return np.where(begins.reshape(-1, *[1] * (first.ndim - 1)), first, actions)
 
     def _valid_obs(self, obs: Any) -> np.ndarray:
         """The observations of all environments (N, *raw_shape), after a check against their space."""

@@ -13,16 +13,14 @@ from gymnasium.vector import SyncVectorEnv
 
 from voidrl.config import Config, EnvConfig, merge, require, update
 from voidrl.envs.atari import AtariEnvs
-from voidrl.envs.convert import Converted
-from voidrl.envs.envpool import PREFIX as ENVPOOL
-from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import EnvFactory, make_envs
+from voidrl.envs.single import CheckedEnv
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.presets.presets import default_preset, protocol_for
 
-NATIVE = (ATARI, DMC, ENVPOOL)  # ids whose environments exist only as vectors
+NATIVE = (ATARI, DMC)  # ids whose environments exist only as vectors
 PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
 
 
@@ -62,11 +60,11 @@ def make_env(
         evaluation=name.startswith(ATARI),  # DMControl's domains without a task have no evaluation
         render_height=PICTURE_HEIGHT if render_mode == "rgb_array" else 0,
     )
-    if not isinstance(envs.vector, SyncVectorEnv):
+    if native or not isinstance(envs.vector, SyncVectorEnv):
         return NativeEnv(envs, render_mode)
     envs.vector.closed = True  # or it would close the environment that is handed out
     single: gym.Env = envs.vector.envs[0]
-    while isinstance(single, Guarded | Converted):
+    while isinstance(single, CheckedEnv):
         single = single.env  # as the environment gives observations: agents convert them as well
     return single
 

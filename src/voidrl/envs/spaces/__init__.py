@@ -1,20 +1,21 @@
 """Supported spaces, and the conversion of observations and actions. Does not import torch."""
 
 from voidrl.envs.spaces.actions import env_action
-from voidrl.envs.spaces.check import Mismatch, NestedCheck, ObservationCheck
+from voidrl.envs.spaces.check import NestedCheck, ObservationCheck
 from voidrl.envs.spaces.frames import observed_frames, to_frames, to_picture
-from voidrl.envs.spaces.masks import joint_masks, mask_length, masks_of
+from voidrl.envs.spaces.masks import MaskReader, Mismatch, info_mask, mask_method, masks_of
 from voidrl.envs.spaces.reading import Reading, read_spaces, spec_of
 from voidrl.envs.spaces.saved import spec_from_json
 
 __all__ = [
+    "MaskReader",
     "Mismatch",
     "NestedCheck",
     "ObservationCheck",
     "Reading",
     "env_action",
-    "joint_masks",
-    "mask_length",
+    "info_mask",
+    "mask_method",
     "masks_of",
     "observed_frames",
     "read_spaces",

@@ -9,14 +9,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from voidrl.envs.spaces.observations import label
+from voidrl.envs.spaces.masks import Mismatch
+from voidrl.envs.spaces.reading import label
 from voidrl.errors import shown
 from voidrl.types import ObsPart
 
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
 MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
-Mismatch = tuple[str, str]
-"""Phrases for the found and the expected."""
 
 
 class ObservationCheck:
@@ -32,29 +31,25 @@ class ObservationCheck:
     """
 
     def __init__(self, space: spaces.Box, *, check_bounds: bool = True, name: str = "observation") -> None:
-        self.name = name
-        self.dtype, self.shape = space.dtype, space.shape
+        self.name, self.dtype, self.shape = name, space.dtype, space.shape
         self._space = space
+        low, high = space.low, space.high
         self._is_float = self.dtype.kind == "f"
+        self._bounded = False
         if self._is_float:
-            bounded = bool(space.bounded_below.any() or space.bounded_above.any())
-            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            self._bounded = check_bounds and bool(space.bounded_below.any() or space.bounded_above.any())
+            low, high = low.astype(np.float64), high.astype(np.float64)
             low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -MAX_FLOAT32)
             high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), MAX_FLOAT32)
             if not check_bounds:
                 low, high = np.full_like(low, -MAX_FLOAT32), np.full_like(high, MAX_FLOAT32)
             wide = np.promote_types(self.dtype, np.float32)  # float16 has no room for the largest value
-            self._low, self._high = low.astype(wide), high.astype(wide)
-        else:
-            limits = (False, True) if self.dtype.kind == "b" else _whole_numbers(self.dtype)
-            bounded = bool((space.low > limits[0]).any() or (space.high < limits[1]).any())
-            self._low, self._high = space.low, space.high
-        self._bounded = bounded and check_bounds
-
-    @property
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+            low, high = low.astype(wide), high.astype(wide)
+        elif self.dtype.kind != "b":
+            limits = np.iinfo(self.dtype)  # type: ignore[type-var]
+            self._bounded = check_bounds and bool((low > limits.min).any() or (high < limits.max).any())
+        self.bounds = low, high
         """Lowest and highest values, with room for rounding errors."""
-        return self._low, self._high
 
     def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
         """The mismatch in shape or type of observations (*batch, *shape); None if they fit."""
@@ -68,26 +63,23 @@ class ObservationCheck:
     def contains(self, obs: np.ndarray) -> bool:
         """Whether all values are finite and within the bounds."""
         if self._bounded:
-            return bool(((obs >= self._low) & (obs <= self._high)).all())
+            low, high = self.bounds
+            return bool(((obs >= low) & (obs <= high)).all())
         return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
 
     def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
         """The environment with the first value of (N, *shape) that is not contained, and the problem."""
-        env, *index = np.argwhere(~((obs >= self._low) & (obs <= self._high)))[0].tolist()
+        low, high = self.bounds
+        env, *index = np.argwhere(~((obs >= low) & (obs <= high)))[0].tolist()
         value, at = obs[(env, *index)], tuple(index)
         found = f"{self.name}{index or ''} = {value}"
         if not np.isfinite(value):
             return env, (found, "expected finite numbers")
         if self._is_float and abs(value) > MAX_FLOAT32:
             return env, (found, "expected numbers within the range of float32")
-        low, high = self._space.low[at], self._space.high[at]
-        expected = f"expected a value in [{low:g}, {high:g}], as in its observation_space"
-        return env, (found, f"{expected} (fix the value, widen the space, or set env.check_bounds = False)")
-
-
-def _whole_numbers(dtype: Any) -> tuple[int, int]:
-    """The smallest and the largest number of an integer type."""
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        expected = f"expected a value in [{self._space.low[at]:g}, {self._space.high[at]:g}], as in its "
+        remedy = "observation_space (fix the value, widen the space, or set env.check_bounds = False)"
+        return env, (found, expected + remedy)
 
 
 class Problem(NamedTuple):

@@ -7,7 +7,6 @@ without knowing of it.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.envs.spaces.masks import joint_masks, mask_length, masks_of
-from voidrl.envs.spaces.observations import label
+from voidrl.envs.spaces.reading import label
 from voidrl.errors import SpaceError, shown
 from voidrl.types import EnvSpec, ObsPart, channels_last
 
@@ -59,7 +58,7 @@ def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | No
         elif part.kind == "numbers":
             numbers.append(value.reshape(n, -1))
         else:
-            numbers.append(_choices(value.reshape(n, -1), part))
+            numbers.append(_one_hots(value.reshape(n, -1), part))
     if spec.masked:
         numbers.append(np.ones((n, spec.num_actions)) if mask is None else mask)
     if not images:
@@ -90,32 +89,18 @@ def _image(value: np.ndarray, part: ObsPart) -> np.ndarray:
     return value.reshape(len(value), *part.image_shape)
 
 
-def _choices(value: np.ndarray, part: ObsPart) -> np.ndarray:
-    """One-hots (N, Σ sizes), or fractions (N, components)."""
-    start, sizes, offsets = _tables(part)
+def _one_hots(value: np.ndarray, part: ObsPart) -> np.ndarray:
+    """(N, Σ sizes) of choices (N, components)."""
+    sizes, start = np.array(part.sizes), np.array(part.start)
     index = value.astype(np.int64) - start
-    inside = (index >= 0) & (index < sizes)
-    if not inside.all():
-        wrong = value[~inside][0]
-        raise SpaceError(f"{label(part.path)} = {wrong} cannot be seen: expected {_choices_of(part)}")
-    if part.kind == "fraction":
-        fraction: np.ndarray = index / np.maximum(sizes - 1, 1)
-        return fraction
+    if not ((index >= 0) & (index < sizes)).all():
+        last = (start + sizes - 1).tolist()
+        raise SpaceError(
+            f"{label(part.path)} = {value.tolist()} cannot be seen: expected {part.start} to {tuple(last)}"
+        )
     hot = np.zeros((len(value), sum(part.sizes)), np.float32)
-    hot[np.arange(len(value))[:, None], index + offsets] = 1
+    hot[np.arange(len(value))[:, None], index + np.cumsum(sizes) - sizes] = 1
     return hot
-
-
-@functools.lru_cache(maxsize=1024)
-def _tables(part: ObsPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lowest values and numbers of choices, and where the one-hots of each component begin."""
-    sizes = np.array(part.sizes)
-    return np.array(part.start), sizes, np.cumsum(sizes) - sizes
-
-
-def _choices_of(part: ObsPart) -> str:
-    pairs = {(low, low + size - 1) for low, size in zip(part.start, part.sizes, strict=True)}
-    return " or ".join(f"{low} to {high}" for low, high in sorted(pairs)[:3])
 
 
 def observed_frames(obs: Any, spec: EnvSpec, action_mask: Any = None) -> tuple[np.ndarray, bool]:
@@ -138,13 +123,13 @@ def observed_frames(obs: Any, spec: EnvSpec, action_mask: Any = None) -> tuple[n
 def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given: Any) -> np.ndarray | None:
     """(B · frame_stack, num_actions): the masks for the newest frames; older ones do not matter."""
     in_obs = [value for part, value in zip(spec.parts, values, strict=False) if part.kind == "mask"]
-    if not spec.masked or (in_obs and given is not None):
-        if given is None:
-            return None
+    if in_obs and given is None:
+        given = in_obs[0].reshape(batch, spec.frame_stack, -1)[:, -1]
+    elif in_obs or (given is not None and not spec.masked):
         why = "is a part of its observations" if in_obs else "does not exist in its environment"
         raise SpaceError(f"action_mask = {shown(given)} cannot be used by this agent: the mask {why}")
-    if in_obs:
-        given = in_obs[0].reshape(batch, spec.frame_stack, -1)[:, -1]
+    elif not spec.masked:
+        return None
     elif given is None:
         raise SpaceError(
             f"no action_mask was given: expected {mask_length(spec)} values 0 or 1, since the agent's "
@@ -172,35 +157,23 @@ def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
     values: list[np.ndarray] = []
     lead: tuple[int, ...] | None = None
     for part in spec.parts or (plain,):
+        name, shape = label(part.path), (*stack, *part.shape)
         try:
             value = value_at(obs, part)
         except (KeyError, IndexError, TypeError):
-            names = ", ".join(label(part.path) for part in spec.parts)
-            raise SpaceError(
-                f"observation {type(obs).__name__} without {label(part.path)} cannot be acted on: expected "
-                f"{names}"
-            ) from None
-        name, shape = label(part.path), (*stack, *part.shape)
+            raise SpaceError(f"observation {shown(obs)} cannot be acted on: expected {name}") from None
         axes = value.ndim - len(shape)
-        if axes not in (0, 1) or value.shape[axes:] != shape:
+        if axes not in (0, 1) or value.shape[axes:] != shape or lead not in (None, value.shape[:axes]):
             raise SpaceError(
-                f"{name} of shape {value.shape} cannot be acted on: expected {shape} or (batch, *{shape})"
+                f"{name} of shape {value.shape} cannot be acted on: expected {shape} or (batch, *{shape}), "
+                f"with the same batch everywhere"
             )
-        fits = value.dtype == part.dtype or (
-            part.dtype != "uint8" and np.can_cast(value.dtype, part.dtype or float, "same_kind")
-        )
-        if part.kind == "image" and not fits:
-            article = "an" if part.dtype.startswith("i") else "a"
-            raise SpaceError(
-                f"{name} of {value.dtype} cannot be acted on: expected {article} {part.dtype} image"
-            )
-        if value.dtype.kind not in "biuf":
-            raise SpaceError(f"{name} of {value.dtype} cannot be acted on: expected numbers")
-        if lead is not None and value.shape[:axes] != lead:
-            raise SpaceError(
-                f"{name} of shape {value.shape} cannot be acted on: expected a batch of {lead or 1}, as "
-                f"elsewhere in the observation"
-            )
+        image = part.dtype if part.kind == "image" else ""
+        casts = image != "uint8" and np.can_cast(value.dtype, image or float, "same_kind")
+        fits = casts or value.dtype == image
+        if value.dtype.kind not in "biuf" or (image and not fits):
+            kind = f"an image of {image}" if image else "numbers"
+            raise SpaceError(f"{name} of {value.dtype} cannot be acted on: expected {kind}")
         lead = value.shape[:axes]
         values.append(value.reshape(-1, *part.shape))
     return values, not lead

@@ -1,21 +1,37 @@
-"""Interpretation of an environment's spaces for an agent."""
+"""Supported spaces, and their interpretation for an agent.
+
+A Box is an image if all of this holds; any other Box is numbers:
+
+- it has 2 axes (uint8 or bool) or 3, one of which, the first or the last, is the channels;
+- both sides have at least 7 pixels;
+- it is uint8 or bool; or its values have bounds, and the channels are at most 4 or at most half as many as
+  the shorter side.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from voidrl.envs.spaces.actions import action_fields
 from voidrl.envs.spaces.masks import NAMES
-from voidrl.envs.spaces.observations import chosen_leaves, label, layout, notices, part_of, refusal
-from voidrl.errors import ConfigError, SpaceError
+from voidrl.errors import ConfigError, SpaceError, UnknownNameError, shown
 from voidrl.types import EnvSpec, ObsPart
 
+MIN_SIDE = 7  # of an image; smaller ones are numbers
+FEW_CHANNELS = 4
+MAX_BOUND = 1e6  # of images: beyond it, eight bits would be too coarse
+MAX_WHOLE = 2**16  # values of an image of integers
+MAX_ONE_HOT = 4096
+FLATTEN = "gymnasium.wrappers:FlattenObservation"
+TRANSFORM = "gymnasium.wrappers.TransformObservation(env, function, space)"
 NO_MASKS = "env.action_masks = 'none' turns masks off"
+Path = tuple[str | int, ...]
 
 
 class Reading(NamedTuple):
@@ -26,6 +42,18 @@ class Reading(NamedTuple):
     """Notices to the user about the conversion, as sentences."""
     masks: str = "none"
     """Source of action masks: `none`, `info`, `method` or `key`."""
+
+
+class Leaf(NamedTuple):
+    """A space that is no Dict or Tuple."""
+
+    path: Path
+    space: gym.Space
+
+
+def label(path: Sequence[str | int]) -> str:
+    """The expression that finds a part: `observation['agent'][0]`."""
+    return "observation" + "".join(f"[{key!r}]" for key in path)
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
@@ -61,12 +89,12 @@ def read_spaces(
             f"env.action_masks = {masks!r} cannot be used with action space {action}: expected discrete "
             f"actions; {NO_MASKS}"
         )
-    chosen = [leaf for leaf in chosen_leaves(observation, keys) if mask is None or leaf.path != mask.path]
-    found = [(leaf, part_of(leaf)) for leaf in chosen]
+    chosen = [leaf for leaf in _chosen_leaves(observation, keys) if mask is None or leaf.path != mask.path]
+    found = [(leaf, _part_of(leaf)) for leaf in chosen]
     parts = tuple(part for _, part in found if part is not None)
     unseen = [leaf for leaf, part in found if part is None]
     if not parts or (unseen and keys):
-        raise refusal(observation, unseen[0] if unseen else None)
+        raise _refusal(observation, unseen[0].space if unseen else None)
     if mask is not None:
         parts = (*parts, mask)
     masked = masks != "none"
@@ -83,7 +111,20 @@ def read_spaces(
         parts=() if plain else parts,
         **fields,
     )
-    return Reading(spec, tuple(notices(parts, unseen)), masks)
+    return Reading(spec, tuple(_notices(parts, unseen)), masks)
+
+
+def layout(parts: Sequence[ObsPart], num_masked: int) -> tuple[tuple[int, ...], bool, int]:
+    """Shape of the frame, whether it is an image, and the numbers that come with the image.
+
+    Images lie behind each other as channels; smaller ones are padded at the bottom and at the right.
+    """
+    numbers = sum(part.num_values for part in parts) + num_masked
+    images = [part.image_shape for part in parts if part.kind == "image"]
+    if not images:
+        return (numbers,), False, 0
+    channels, heights, widths = zip(*images, strict=True)
+    return (sum(channels), max(heights), max(widths)), True, numbers
 
 
 def _mask_entry(observation: gym.Space, length: int, masks: str) -> ObsPart | None:
@@ -106,3 +147,103 @@ def _mask_entry(observation: gym.Space, length: int, masks: str) -> ObsPart | No
             f"the agent sees them as numbers"
         )
     return ObsPart((name,), "mask", space.shape or ())
+
+
+def _leaves(space: gym.Space, path: Path = ()) -> Iterator[Leaf]:
+    """The spaces inside nested Dicts and Tuples, in their order."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from _leaves(inner, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for i, inner in enumerate(space.spaces):
+            yield from _leaves(inner, (*path, i))
+    else:
+        yield Leaf(path, space)
+
+
+def _chosen_leaves(space: gym.Space, keys: Sequence[str]) -> list[Leaf]:
+    """The leaves that `env.keys` names, in that order; all of them if it names none."""
+    found = list(_leaves(space))
+    if not keys:
+        return found
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        raise SpaceError(
+            f"env.keys = {shown(list(keys))} cannot be used with observation space {space}: expected a Dict, "
+            f"or env.keys = []"
+        )
+    chosen: list[Leaf] = []
+    for key in keys:
+        inside = [leaf for leaf in found if f"{_name(leaf.path)}/".startswith(f"{key}/")]
+        if not inside:
+            known = {_name(leaf.path[:depth]) for leaf in found for depth in range(1, len(leaf.path) + 1)}
+            raise UnknownNameError("key of observations (env.keys)", key, known)
+        chosen += [leaf for leaf in inside if leaf not in chosen]
+    return chosen
+
+
+def _name(path: Path) -> str:
+    return "/".join(map(str, path))
+
+
+def _part_of(leaf: Leaf) -> ObsPart | None:
+    """The part of a frame that a space becomes; None if it cannot be one."""
+    path, space = leaf
+    if isinstance(space, spaces.Discrete):
+        space = spaces.MultiDiscrete([space.n], start=[space.start])
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, start = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
+        shape = () if isinstance(leaf.space, spaces.Discrete) else space.shape
+        return ObsPart(path, "one_hot", shape, sizes, start) if 0 < sum(sizes) <= MAX_ONE_HOT else None
+    if isinstance(space, spaces.MultiBinary):
+        return ObsPart(path, "numbers", space.shape)
+    if not isinstance(space, spaces.Box) or not math.prod(space.shape) or space.dtype.kind not in "biuf":
+        return None
+    return _image(path, space) or ObsPart(path, "numbers", space.shape)
+
+
+def _image(path: Path, space: spaces.Box) -> ObsPart | None:
+    """The part of an image, by the rule above; None if it is none."""
+    kind = space.dtype.kind
+    pixels = space.dtype == np.uint8 or kind == "b"
+    if len(space.shape) not in ((2, 3) if pixels else (3,)):
+        return None
+    part = ObsPart(path, "image", space.shape, dtype=space.dtype.name)
+    channels, *sides = part.image_shape
+    if min(sides) < MIN_SIDE:
+        return None
+    if pixels:
+        return ObsPart(path, "image", space.shape, dtype=space.dtype.name, high=1.0) if kind == "b" else part
+    if channels > FEW_CHANNELS and 2 * channels > min(sides):
+        return None
+    low, high = float(space.low.min()), float(space.high.max())
+    if kind != "f" and low >= 0 and high <= 255:
+        return part
+    fine = high - low < MAX_WHOLE if kind != "f" else max(abs(low), abs(high)) <= MAX_BOUND
+    if not fine or low == high:  # unbounded ones have infinite bounds, or their type's
+        return None
+    return ObsPart(path, "image", space.shape, dtype=space.dtype.name, low=low, high=high)
+
+
+def _refusal(space: gym.Space, unseen: gym.Space | None) -> SpaceError:
+    """The error for observations without a usable part; `unseen` is an unsupported part."""
+    expected = (
+        f"expected Box, Discrete, MultiDiscrete (of at most {MAX_ONE_HOT} choices), MultiBinary, or a Dict "
+        f"or Tuple of these"
+    )
+    if isinstance(unseen, spaces.Text | spaces.OneOf):
+        remedy = f"env.wrappers = ['{FLATTEN}'] makes a vector of it"
+    elif unseen is None or isinstance(unseen, spaces.Box):
+        remedy = "at least one of them must not be empty"
+    else:
+        remedy = f"turn it into a Box with {TRANSFORM}, in a function named in env.wrappers"
+    return SpaceError(f"observation space {shown(space)} is not supported: {expected}; {remedy}")
+
+
+def _notices(parts: Sequence[ObsPart], unseen: Sequence[Leaf]) -> Iterator[str]:
+    if unseen:
+        names = ", ".join(f"{label(leaf.path)} ({type(leaf.space).__name__})" for leaf in unseen)
+        yield f"the agent does not see {names}: a wrapper could turn it into numbers (env.wrappers)"
+    for part in parts:
+        if part.kind == "image" and (part.low, part.high) != (0, 255) and part.dtype != "bool":
+            bounds = f"[{part.low:g}, {part.high:g}]"
+            yield f"{label(part.path)} is an image of {part.dtype} in {bounds}: stored with 8 bits per value"
