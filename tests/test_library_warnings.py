@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 import voidrl
-from voidrl.envs import guarded
+from voidrl.envs import single
 from voidrl.errors import VoidrlWarning
 from voidrl.system.terminal.foreign import is_hidden, quiet_libraries
 
@@ -50,8 +50,8 @@ def warn(text, category=UserWarning, file=TORCH):
         (DeprecationWarning, os.__file__, True),
         (RuntimeWarning, voidrl.__file__, True),
         (VoidrlWarning, voidrl.__file__, False),
-        (UserWarning, guarded.__file__, False),  # an environment's, with stacklevel=2
-        (DeprecationWarning, guarded.__file__, True),
+        (UserWarning, single.__file__, False),  # an environment's, with stacklevel=2
+        (DeprecationWarning, single.__file__, True),
         (DeprecationWarning, "/home/me/my_env.py", False),
         (UserWarning, "<stdin>", False),
     ],

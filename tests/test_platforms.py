@@ -6,15 +6,15 @@ import os
 import subprocess
 import sys
 
-from voidrl.envs import memory
+from voidrl.envs import workers
 
 
 def test_shared_memory_without_memfd_and_fallocate(monkeypatch):
     """As on macOS: an unnamed file in the temporary folder."""
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
-    with memory.shared_file() as file:
-        shared = memory.allocate(file, 5000, "mine")
+    with workers.shared_file() as file:
+        shared = workers.allocate(file, 5000, "mine")
         shared[4999] = 7
         assert len(shared) == 5000
         assert file.seek(0) == 0
