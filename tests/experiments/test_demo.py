@@ -1,7 +1,5 @@
 """The demo prints its table and draws its figure, and (slow) what it shows is real."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -55,15 +53,12 @@ def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monk
     assert str(tmp_path / "demo.png") in shown
     assert "report of demo" in shown
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    numbers = json.loads((tmp_path / "demo.json").read_text())
-    assert (numbers["steps"], numbers["task_steps"], [*numbers["seeds"]]) == (160, 80, ["2"])
     result = read_demo(plan, 2)
     assert (
         result.visits["random"].sum() == result.visits["apt"].sum() > 160
     )  # the start of each episode counts
     assert (result.visits["random"][result.maze.walls] == 0).all()
     assert result.curves["coverage_random"][-1][0] == 160
-    assert result.summary() == numbers["seeds"]["2"]
     evaluation = read_evaluation(tmp_path / "goal/finetuned/seed2" / FILE_NAME)  # what reports show
     assert result.summary()["success_finetuned"] == np.mean(evaluation["successes"])
     # What is there is kept; with another number of steps it would be another demo.

@@ -163,7 +163,7 @@ def test_names_of_tasks():
             "'a' and 'b' share the pre-training 'x-v0', but not its settings",
         ),
         ("tasks = ['dmc/walker_rum']\n[methods.apt]", "'rum'; did you mean 'run'"),
-        ("tasks = [\n=", "mine.toml cannot be read as TOML: .*line 2"),
+        ("tasks = [\n=", "mine.toml cannot be read: .*line 2"),
         ("a = " + "[" * 100_000, "nested more than"),
         ("tasks = ['x']\n[methods]\napt = 3", "methods.apt = 3 .* expected a table"),
         ("tasks = ['x']\nconfig = [1]\n[methods.apt]", r"config = \[1\] .* expected a table"),

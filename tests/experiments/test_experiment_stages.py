@@ -55,7 +55,7 @@ def test_what_is_evaluated_can_be_changed():
     on = plan_of("out", "table4", methods=("apt",), changes={"evaluation.zero_shot": True})
     assert [cell.evaluation is not None for cell in on.cells] == [True, True]
     assert on.cells[0].evaluation["steps"] == 18_750  # there, evaluations are scaled
-    with pytest.raises(ConfigError, match=r"evaluation.zero_shot = 'yes' cannot be used: expected true or"):
+    with pytest.raises(ConfigError, match=r"evaluation.zero_shot = 'yes' cannot be used: expected bool"):
         plan_of("out", changes={"evaluation.zero_shot": "yes"})
 
 

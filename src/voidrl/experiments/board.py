@@ -32,16 +32,15 @@ def read_progress(cell: Cell, folder: Path) -> tuple[str, str, str]:
     status = RunStatus("starting")
     with suppress(RunFolderError):  # damaged: the next heartbeat replaces it
         status = read_status(folder) or status
-    steps = f"{human_count(status.steps)}/{human_count(cell.config.steps)}"
+    left, rate = "starting", ""  # the status may be an earlier process's
     if status.steps >= cell.config.steps:
-        is_evaluated = status.state == "done" and cell.evaluation is not None
-        return steps, "evaluating" if is_evaluated else "saving", ""
-    if status.state != "running":  # the status may be an earlier process's
-        return steps, "starting", ""
-    if status.rate is None:  # before the first update
-        return steps, "running", ""
-    seconds = math.inf if status.seconds_left is None else status.seconds_left
-    return steps, f"eta {human_seconds(seconds)}", human_count(status.rate)
+        left = "evaluating" if status.state == "done" and cell.evaluation is not None else "saving"
+    elif status.state == "running" and status.rate is None:  # before the first update
+        left = "running"
+    elif status.state == "running" and status.rate is not None:
+        seconds = math.inf if status.seconds_left is None else status.seconds_left
+        left, rate = f"eta {human_seconds(seconds)}", human_count(status.rate)
+    return f"{human_count(status.steps)}/{human_count(cell.config.steps)}", left, rate
 
 
 class Board:
@@ -100,27 +99,29 @@ class Board:
         # On a cluster, most are queued: the ones that train come first.
         shown = sorted(running, key=lambda each: not (each[1] / "config.json").is_file())[:MAX_ROWS]
         rows = [(cell.folder, *read_progress(cell, folder)) for cell, folder in shown]
-        more = f"… and {len(running) - MAX_ROWS} more" if len(running) > MAX_ROWS else ""
-        if self._live is not None:
-            self._live.console.width = width_of(self._stream)  # the window may have changed
-            self._live.update(self._table(rows, elsewhere, more), refresh=True)
+        more = [f"… and {len(running) - MAX_ROWS} more"] if len(running) > MAX_ROWS else []
+        if self._live is None:
+            for name, steps, left, rate in rows:
+                self.say(f"{name}: {steps}, {f'{rate} steps/s, ' if rate else ''}{left}")
+            for text in more:
+                self.say(text)
             return
-        for name, steps, left, rate in rows:
-            self.say(f"{name}: {steps}, {f'{rate} steps/s, ' if rate else ''}{left}")
-        if more:
-            self.say(more)
+        counts = {"done": f"{self._done}/{self._total}", "failed": self._failed, "elsewhere": elsewhere}
+        head = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+        head = f"{head}, {human_seconds(now - self._started)}"
+        self._live.console.width = width_of(self._stream)  # the window may have changed
+        self._live.update(make_table(head, rows, more), refresh=True)
 
-    def _table(self, rows: Sequence[tuple[str, str, str, str]], elsewhere: int, more: str) -> Table:
-        counts = {"failed": self._failed, "elsewhere": elsewhere}
-        parts = [f"{self._done}/{self._total} done", *(f"{n} {name}" for name, n in counts.items() if n)]
-        table = Table.grid(padding=(0, 2))
-        table.title = ", ".join([*parts, human_seconds(time.monotonic() - self._started)])
-        table.title_justify = "left"
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        for style in ("", "cyan", "green"):
-            table.add_column(justify="right", style=style, no_wrap=True)
-        for name, steps, left, rate in rows:
-            table.add_row(name, steps, left, f"{rate}/s" if rate else "")
-        if more:
-            table.add_row(more)
-        return table
+
+def make_table(head: str, rows: Sequence[tuple[str, str, str, str]], more: Sequence[str]) -> Table:
+    """The live table of active cells: name, steps, time left, steps per second."""
+    table = Table.grid(padding=(0, 2))
+    table.title, table.title_justify = head, "left"
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for style in ("", "cyan", "green"):
+        table.add_column(justify="right", style=style, no_wrap=True)
+    for name, steps, left, rate in rows:
+        table.add_row(name, steps, left, f"{rate}/s" if rate else "")
+    for text in more:
+        table.add_row(text)
+    return table

@@ -14,12 +14,13 @@ from voidrl.envs.make import probe_env
 from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments import scale
-from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec
-from voidrl.experiments.plan import Cell, named_protocol
+from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, read_table
+from voidrl.experiments.plan import Cell
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scratch import adaptations, scratch_config
 from voidrl.experiments.seeds import RunSeeds
 from voidrl.experiments.tasks import NamedEnv, PhaseSpec, Task
+from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
 from voidrl.system.units import parse_count
 from voidrl.training import build
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
@@ -225,8 +226,10 @@ class Planner:
         if arm.like is not None and steps is None:
             return self._protocol_steps(self.experiment.arms[arm.like], "finetune", task, action_repeat)
         env = task.pretrain.env if phase == "pretrain" else task.env
-        preset = self._source_arm(arm).preset or self.experiment.preset or self.base.default_preset(task)
-        config = merge(named_protocol(env, preset), self.experiment.config, task.config)
+        preset = self._source_arm(arm).preset or self.experiment.preset
+        preset = preset or self.base.default_preset(task) or default_preset(env)
+        protocol = protocol_for(env, None if preset == NO_PRESET else preset)
+        config = merge(protocol, self.experiment.config, task.config)
         if steps is None and phase != "pretrain" and arm.preset is None:
             steps = config.get("finetune", {}).get("steps")
         steps = int(config.get("steps", Config().steps) if steps is None else steps)
@@ -325,17 +328,10 @@ def _as_finetuned(arm: ArmSpec, phase: str) -> bool:
 
 def _changed(evaluation: EvaluationSpec, changes: Mapping[str, Any]) -> EvaluationSpec:
     """Apply `--set evaluation.…`; episodes and steps replace each other."""
-    for name, value in changes.items():
-        known = [f"evaluation.{f.name}" for f in dataclasses.fields(EvaluationSpec)]
-        if f"evaluation.{name}" not in known:
-            raise UnknownNameError("option", f"evaluation.{name}", known)
-        changed: dict[str, Any] = {name: value}
-        if name in ("episodes", "steps"):
-            changed = {"episodes": None, "steps": None, name: parse_count(value, f"evaluation.{name}")}
-        else:
-            require(isinstance(value, bool), f"evaluation.{name}", value, "true or false")
-        evaluation = dataclasses.replace(evaluation, **changed)
-    return evaluation
+    read = read_table("evaluation", "evaluation", changes)
+    if "episodes" in read or "steps" in read:
+        evaluation = dataclasses.replace(evaluation, episodes=None, steps=None)
+    return dataclasses.replace(evaluation, **read)
 
 
 def _pop_prefix(changes: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -7,8 +7,7 @@ one learn to reach it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation
 from voidrl.runs.metrics import read_metrics
+from voidrl.system.terminal.tables import print_table
 
 LEARNERS = ("finetuned", "scratch")
 
@@ -45,27 +45,12 @@ def run_demo(
     request = ExperimentRequest(seeds=seeds, steps_scale=scale, device=device)
     plan = make_plan(read_experiment("demo"), request, out)
     with unattended(plan, command):
-        return _run_and_show(plan, seeds, jobs=jobs, report=report, command=command)
-
-
-def _run_and_show(
-    plan: Plan, seeds: Sequence[int], *, jobs: int, report: bool, command: Sequence[str]
-) -> int:
-    if not do_plan(plan, "local", Options(jobs=jobs), command=command).ok:
-        return FAILED
-    results = [read_demo(plan, seed) for seed in seeds]
-    steps = {cell.arm.name: cell.config.steps for cell in plan.cells}
-    numbers = {
-        "steps": steps["apt"],
-        "task_steps": steps["finetuned"],
-        "seeds": {str(result.seed): result.summary() for result in results},
-    }
-    text = json.dumps(numbers, indent=1) + "\n"
-    checkpoint.write_text_atomic(plan.out / "demo.json", text)
-    picture = draw(results, plan.out / "demo.png")
-    print(table(results, steps["apt"], steps["finetuned"]))
-    print(f"\npicture: {picture}")
-    return 0 if not report or make_report(plan) else FAILED
+        if not do_plan(plan, "local", Options(jobs=jobs), command=command).ok:
+            return FAILED
+        results = [read_demo(plan, seed) for seed in seeds]
+        print_numbers(results, {cell.arm.name: cell.config.steps for cell in plan.cells})
+        print(f"\npicture: {draw(results, plan.out / 'demo.png')}")
+        return 0 if not report or make_report(plan) else FAILED
 
 
 def read_demo(plan: Plan, seed: int) -> DemoResult:
@@ -91,21 +76,18 @@ def read_demo(plan: Plan, seed: int) -> DemoResult:
     return DemoResult(seed, maze, {run: visits(run) for run in EXPLORERS}, curves, final)
 
 
-def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:
-    """The four numbers: means over the seeds, with the range where there are several."""
-    columns = {name: [r.summary()[name] for r in results] for name in results[0].summary()}
+def print_numbers(results: Sequence[DemoResult], steps: Mapping[str, int]) -> None:
+    """Print the four numbers: means over the seeds, with the range where there are several."""
+    summaries = [result.summary() for result in results]
 
     def percent(name: str) -> str:
-        values = columns[name]
+        values = [summary[name] for summary in summaries]
         spread = f" ({min(values):.0%} to {max(values):.0%})" if len(values) > 1 else ""
         return f"{np.mean(values):.0%}{spread}"
 
-    ratio = np.mean(columns["coverage_apt"]) / np.mean(columns["coverage_random"])
-    seen = f"{percent('coverage_apt')}, {ratio:.1f}×"
-    rows = [
-        ("", "random", "APT"),
-        (f"maze seen in {steps} steps", percent("coverage_random"), seen),
-        ("", "from scratch", "fine-tuned from APT"),
-        (f"goal reached after {task_steps} steps", percent("success_scratch"), percent("success_finetuned")),
-    ]
-    return "\n" + "\n".join(f"{a:<32}{b:<22}{c}".rstrip() for a, b, c in rows)
+    seen, reached = f"maze seen in {steps['apt']} steps", f"goal reached after {steps['finetuned']} steps"
+    print()
+    print_table(("", "random", "APT"), [(seen, percent("coverage_random"), percent("coverage_apt"))])
+    print()
+    tuned = [(reached, percent("success_scratch"), percent("success_finetuned"))]
+    print_table(("", "from scratch", "fine-tuned from APT"), tuned)

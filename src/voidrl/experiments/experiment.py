@@ -7,7 +7,7 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, Scheduler, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
-from voidrl.runs.status import utc_now
 from voidrl.system.terminal.output import durable_output, say
 
 if TYPE_CHECKING:
@@ -81,15 +80,7 @@ def run_experiment(
 @contextmanager
 def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
     """Need no terminal: broken output is dropped, and repeating the command after a signal resumes."""
-
-    def note(text: str) -> None:
-        path = plan.out / "logs" / "experiment.log"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{utc_now()} {text}\n")
-        say(f"{text}; all results are in {plan.out}")
-
-    with durable_output(note):
+    with durable_output(lambda text: say(f"{text}; all results are in {plan.out}")):
         try:
             yield
         except StoppedBySignal as stop:
@@ -100,27 +91,19 @@ def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
 def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Outcome:
     """Run everything that is missing, and report failures."""
     require_same_settings(plan)
-    with _tuner_of(plan) as tuner:
+    if plan.request.tune is None:
+        return _do_plan(plan, on, options, command)
+    from voidrl.experiments.study import Tuner
+
+    with closing(Tuner(plan)) as tuner:
         return _do_plan(plan, on, options, command, tuner)
 
 
-@contextmanager
-def _tuner_of(plan: Plan) -> Iterator[Tuner | None]:
-    """The tuner of a plan with `--tune`; None for another."""
-    if plan.request.tune is None:
-        yield None
-        return
-    from voidrl.experiments.study import Tuner
-
-    tuner = Tuner(plan)
-    try:
-        yield tuner
-    finally:
-        tuner.close()
-
-
-def _do_plan(plan: Plan, on: str, options: Any, command: Sequence[str], tuner: Tuner | None) -> Outcome:
-    executor = None
+def _do_plan(
+    plan: Plan, on: str, options: Any, command: Sequence[str], tuner: Tuner | None = None
+) -> Outcome:
+    for note in plan.notes:
+        say(f"note: {note}")
     pruned = set() if tuner is None else tuner.pruned
     states = {cell.folder: state_of(cell, plan.path(cell)).kind for cell in plan.cells}
     is_done = all(kind == "done" or folder in pruned for folder, kind in states.items())
@@ -129,20 +112,18 @@ def _do_plan(plan: Plan, on: str, options: Any, command: Sequence[str], tuner: T
             write_record(plan, command)
         except VoidrlError as error:  # results in a read-only folder can still be shown
             say(str(error))
-    else:
-        executor = make_executor(on, plan, options)
-        first = [] if tuner is None else [cell for cells in tuner.first.values() for cell in cells]
-        _require_simulators(plan, first)
-        if tuner is not None:
-            tuner.start()
-        write_record(plan, command)
-    for note in plan.notes:
-        say(f"note: {note}")
-    board = Board()
-    if executor is None:
-        board.start(len(plan.cells), len(plan.cells))
+        Board().start(len(plan.cells), len(plan.cells))
         return Outcome({}, {})
-    outcome = run_plan(plan, executor, command=command, board=board, make=_make_scheduler(tuner))
+    executor = make_executor(on, plan, options)
+    _require_simulators(plan, [] if tuner is None else [c for cells in tuner.first.values() for c in cells])
+    make: Callable[..., Scheduler] = Scheduler
+    if tuner is not None:
+        from voidrl.experiments.tune import TuneScheduler
+
+        make = partial(TuneScheduler, tuner)
+        tuner.start()
+    write_record(plan, command)
+    outcome = run_plan(plan, executor, command=command, board=Board(), make=make)
     for folder, why in outcome.failed.items():
         say(f"failed: {folder}: {why}")
     for folder, source in outcome.waiting.items():
@@ -150,14 +131,6 @@ def _do_plan(plan: Plan, on: str, options: Any, command: Sequence[str], tuner: T
     if not outcome.ok:
         say(f"to try again what failed and keep the rest, run the same command: {shlex.join(command)}")
     return outcome
-
-
-def _make_scheduler(tuner: Tuner | None) -> Callable[..., Scheduler] | None:
-    if tuner is None:
-        return None
-    from voidrl.experiments.tune import TuneScheduler
-
-    return partial(TuneScheduler, tuner)
 
 
 def make_report(plan: Plan) -> bool:
@@ -182,9 +155,9 @@ def _require_agents(plan: Plan) -> None:
         dry_build(cell.spec, cell.config)
 
 
-def _require_simulators(plan: Plan, first: Sequence[Cell]) -> None:
+def _require_simulators(plan: Plan, more: Sequence[Cell]) -> None:
     """Refuse a missing package before the first of many runs fails."""
     for prefix, (module, package, extra) in SIMULATORS.items():
-        needed = any(cell.task.startswith(prefix) for cell in (*plan.cells, *first))
+        needed = any(cell.task.startswith(prefix) for cell in (*plan.cells, *more))
         if needed and importlib.util.find_spec(module) is None:
             raise MissingExtraError(package, extra, f"experiment {plan.experiment.name!r}")

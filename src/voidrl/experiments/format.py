@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.resources
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -73,8 +72,6 @@ class ArmSpec:
     """The arm whose fine-tuning settings it uses from scratch; None for the settings of the preset."""
     bonus: str | None = None
     """The method whose reward is added to the task's when training from scratch; None for no bonus."""
-    grid: Mapping[str, Axis] = field(default_factory=dict)
-    """Fields that vary for this arm, in addition to the experiment's grid."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,8 @@ class ExperimentSpec:
     scaled: tuple[Scaled, ...] = SCALED
     """Phases and evaluations that `--steps-scale` shortens."""
     grid: Mapping[str, Axis] = field(default_factory=dict)
-    """Fields that vary in all arms that have them."""
+    """Fields that vary in all arms in which they make a difference."""
     tune: TuneSpec = field(default_factory=TuneSpec)
-
-    @property
-    def has_grid(self) -> bool:
-        """Whether any field varies."""
-        return bool(self.grid) or any(arm.grid for arm in self.arms.values())
 
     def at_scale(self, name: str | None) -> ExperimentSpec:
         """The experiment with the values of a scale, by default of its first one."""
@@ -141,8 +133,9 @@ class ExperimentSpec:
 # The keys of each table of the file, and their types. A list has at least one entry, and each once.
 
 _PHASES: dict[str, Any] = dict.fromkeys(PHASES, dict)
-_RAW: dict[str, Any] = {**_PHASES, "config": dict, "about": str, "evaluation": dict | bool, "grid": dict}
-_MORE = {"tasks": list | str, "methods": dict, "scales": dict, "tune": dict, "measures": tuple[str, ...]}
+_RAW: dict[str, Any] = {**_PHASES, "config": dict, "about": str, "evaluation": dict | bool}
+_MORE: dict[str, Any] = {"tasks": list | str, "measures": tuple[str, ...]}
+_MORE |= dict.fromkeys(("methods", "scales", "grid", "tune"), dict)
 _DERIVED = {"name", "path", "arms", "by_phase", "scale"}  # not in the file
 
 
@@ -161,7 +154,7 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def _read(kind: str, where: str, values: Any) -> dict[str, Any]:
+def read_table(kind: str, where: str, values: Any) -> dict[str, Any]:
     """The checked values of a table, which errors call `where`."""
     require(isinstance(values, dict), where, values, "a table")
     read = {}
@@ -202,11 +195,8 @@ def read_experiment(name: str | Path) -> ExperimentSpec:
     try:
         values = parse_toml(read_text(path, MAX_TOML_BYTES))
     except FileNotFoundError:
-        expected = "expected an experiment's file, or a name such as demo"
-        raise ConfigError(f"there is no file {path}: {expected}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
-    except (OSError, ValueError) as error:  # also text that is not UTF-8
+        raise ConfigError(f"there is no file {path}: expected one, or a name such as demo") from None
+    except (OSError, ValueError) as error:  # no UTF-8, or no TOML
         raise ConfigError(f"{path} cannot be read: {error}") from None
     return _experiment(str(path), values)
 
@@ -218,7 +208,7 @@ def _shipped_names() -> list[str]:
 
 def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     where = f"{file}:"
-    given = _read("experiment", where, values)
+    given = read_table("experiment", where, values)
     own = {key: value for key, value in given.items() if key in field_types(ExperimentSpec)}
     name = folder_name(Path(file).stem)
     if "published" in given:
@@ -236,14 +226,14 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         "by_phase": _by_phase(where, given),
         "scales": {name: _scale(where, name, table) for name, table in given.get("scales", {}).items()},
         "grid": read_axes(f"{where} grid", given["grid"]) if "grid" in given else {},
-        "tune": TuneSpec(**_read("tune", f"{where} tune", given.get("tune", {}))),
+        "tune": TuneSpec(**read_table("tune", f"{where} tune", given.get("tune", {}))),
     }
     return ExperimentSpec(name=name, path=file, arms=_arms(where, given), **made)
 
 
 def _scale(where: str, name: str, values: Any) -> PhaseSpecs:
     _require_folder_name(f"{where} scales", name)
-    return _by_phase(f"{where} scales.{name}", _read("scale", f"{where} scales.{name}", values))
+    return _by_phase(f"{where} scales.{name}", read_table("scale", f"{where} scales.{name}", values))
 
 
 def _require_folder_name(where: str, name: str) -> None:
@@ -252,7 +242,7 @@ def _require_folder_name(where: str, name: str) -> None:
 
 def _by_phase(where: str, given: Mapping[str, Any]) -> PhaseSpecs:
     phases = [phase for phase in PHASES if phase in given]
-    return {phase: PhaseSpec(**_read("phase", _join(where, phase), given[phase])) for phase in phases}
+    return {phase: PhaseSpec(**read_table("phase", _join(where, phase), given[phase])) for phase in phases}
 
 
 def _evaluation(
@@ -261,7 +251,7 @@ def _evaluation(
     values = given.get("evaluation")
     if values is None or values is False:
         return default if values is None else None
-    read = _read("evaluation", where, values)
+    read = read_table("evaluation", where, values)
     require(("episodes" in read) != ("steps" in read), where, values, "one of episodes and steps")
     return EvaluationSpec(**{"zero_shot": default is None or default.zero_shot, **read})
 
@@ -292,7 +282,7 @@ def _arm(
 ) -> ArmSpec:
     _require_folder_name(f"{where} methods", name)
     table = f"{where} methods.{name}"
-    given = _read("method", table, values)
+    given = read_table("method", table, values)
     usual = ("finetune",) if "source" in given else ("pretrain", "finetune")
     if "preset" in given and evaluation is not None:  # the agent's own
         evaluation = replace(evaluation, episodes=None, steps=None)
@@ -303,7 +293,6 @@ def _arm(
         **{key: value for key, value in given.items() if key in field_types(ArmSpec)},
         "by_phase": _by_phase(table, given),
         "evaluation": _evaluation(f"{table}.evaluation", given, evaluation),
-        "grid": read_axes(f"{table}.grid", given["grid"]) if "grid" in given else {},
     }
     arm = ArmSpec(name=name, **made)
     tunes, scratch = arm.phases == ("finetune",), arm.phases == ("train",)
@@ -357,7 +346,7 @@ def _pretrain_settings(task: Task) -> tuple[dict[str, Any], PhaseSpec]:
 
 
 def _task(where: str, values: Any) -> Task:
-    given = _read("task", where, values)
+    given = read_table("task", where, values)
     here, pretrain = _named_env(where, given), given.get("pretrain", {})
     pretrain = {"env": pretrain} if isinstance(pretrain, str) else pretrain
     place = make_task(here.env).pretrain

@@ -71,7 +71,7 @@ class Axis:
             return 0.0
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
-    def as_whole(self, file: str) -> Axis:
+    def as_whole(self) -> Axis:
         """The axis for a field of whole numbers."""
         if self.choices:
             return self
@@ -79,7 +79,7 @@ class Axis:
         values = made.values
         ok = len({*values}) == len(values) and self.low == round(self.low) and self.high == round(self.high)
         given = f"{self.low:g} to {self.high:g}, count {self.count}"
-        require(ok, f"{file}: {self.name}", given, "distinct whole numbers, as this field takes no others")
+        require(ok, self.name, given, "distinct whole numbers, as this field takes no others")
         return made
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from voidrl.config import Config, flat
+from voidrl.config import Config
+from voidrl.envs.ids import DMC
 from voidrl.experiments.format import ArmSpec, ExperimentSpec
 from voidrl.experiments.grid import Axis, Point
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
 from voidrl.types import EnvSpec
 
 
@@ -78,22 +78,10 @@ class Plan:
 
     @property
     def published(self) -> str | None:
-        """The published table for comparison; None where agents have other observations than there."""
-        default = self.experiment.preset
-        same = self._observations(default) == self._observations(self.request.preset or default)
-        return self.experiment.published if same else None
-
-    def _observations(self, preset: str | None) -> list[Any]:
-        """Observations of DMControl's agents in each task; None elsewhere."""
-        protocols = [named_protocol(task.env, preset) for task in self.experiment.tasks]
-        return [flat(protocol).get("env.dmc.observation") for protocol in protocols]
+        """The published table for comparison; None for DMControl from pixels, as tables are from states."""
+        pixels = any(c.task.startswith(DMC) and c.config.env.dmc.observation == "pixels" for c in self.cells)
+        return None if pixels else self.experiment.published
 
     def path(self, cell: Cell | str) -> Path:
         """The run folder of a cell."""
         return self.out / (cell if isinstance(cell, str) else cell.folder)
-
-
-def named_protocol(env: str, preset: str | None) -> dict[str, Any]:
-    """The values of a preset in an environment, by default of its own preset."""
-    preset = preset or default_preset(env)
-    return protocol_for(env, None if preset == NO_PRESET else preset)

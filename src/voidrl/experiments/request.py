@@ -9,20 +9,13 @@ from typing import Any
 
 from voidrl.config import flat, merge, require
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
-from voidrl.experiments.format import ArmSpec, ExperimentSpec
+from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec
 
-# Fields that neither `--set` nor a grid can change, and what does.
-RESERVED = {
-    "method": "use --methods, or make a table [methods.NAME] for each",
-    "method.name": "use --methods, or make a table [methods.NAME] for each",
-    "seed": "use --seeds, or list seeds in the file",
-    "device": "use --device",
-    "engine": "use --engine",
-    "env": "use --tasks, or list tasks in the file",
-    "env.id": "use --tasks, or list tasks in the file",
-    "phase": "each run has its own",
-    "steps": "phases differ: set pretrain.steps, finetune.steps or train.steps, or use --steps-scale",
-}
+# Fields that neither `--set` nor a grid can change.
+RESERVED = ("method", "method.name", "seed", "device", "engine", "env", "env.id", "phase", "steps")
+RESERVED_REMEDY = (
+    "use --methods, --seeds, --tasks, --device, --engine, pretrain.steps, finetune.steps or train.steps"
+)
 
 
 @dataclass(frozen=True)
@@ -53,23 +46,22 @@ def check_request(experiment: ExperimentSpec, request: ExperimentRequest) -> Non
     """Refuse what no run of the experiment could have."""
     require(0 < request.steps_scale < float("inf"), "steps_scale", request.steps_scale, "a number above 0")
     for name, value in flat(merge(request.changes)).items():
-        if why := reserved(name):
-            raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {why}")
+        if is_reserved(name):
+            raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {RESERVED_REMEDY}")
     if request.tune is None:
         return
     require(request.tune > 0, "tune", request.tune, "a whole number above 0")
-    if not experiment.has_grid:
+    if not experiment.grid:
         raise ConfigError(f"--tune {request.tune} needs a file with [grid], which {experiment.path} has not")
     if importlib.util.find_spec("optuna") is None:
         raise MissingExtraError("optuna", "tune", f"--tune {request.tune}")
 
 
-def reserved(name: str) -> str | None:
-    """What to use instead of changing a field; None for a field that may be changed."""
+def is_reserved(name: str) -> bool:
+    """Whether a field cannot be changed for all runs, with or without the prefix of a phase."""
     phase, _, rest = name.partition(".")
-    if phase in ("pretrain", "finetune", "train") and rest != "steps":
-        name = rest
-    return RESERVED.get(name)
+    limited = phase in PHASES and rest in RESERVED and rest != "steps"
+    return limited or name in RESERVED
 
 
 def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[ArmSpec]:
