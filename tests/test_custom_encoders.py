@@ -36,11 +36,6 @@ class WrongShape(TinyMLP):
         return super().forward(x).sum(1)
 
 
-class WrongBatch(TinyMLP):
-    def forward(self, x):
-        return super().forward(x)[:1]
-
-
 class NeedsMore(TinyMLP):
     def __init__(self, obs_shape, width):
         super().__init__(obs_shape)
@@ -49,11 +44,6 @@ class NeedsMore(TinyMLP):
 class NoModule:
     def __init__(self, obs_shape):
         pass
-
-
-class Returns(TinyMLP):
-    def forward(self, x):
-        return [super().forward(x)]
 
 
 class Broken(TinyMLP):
@@ -92,11 +82,13 @@ def test_a_run_with_one_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "stack", "sentence"),
     [
-        (DISCRETE, "WrongShape", r"maps 2 observations of 4 to \(2,\): expected a tensor"),
-        (DISCRETE, "WrongBatch", r"maps 2 observations of 4 to \(1, 5\)"),
-        (DISCRETE, "Returns", "maps 2 observations of 4 to list: expected a tensor"),
-        (DISCRETE, "NeedsMore", r"cannot be built \(TypeError.*whose only required argument is obs_shape"),
-        (DISCRETE, "Broken", r"cannot read observations of 4 \(RuntimeError.*expected a network"),
+        (
+            DISCRETE,
+            "WrongShape",
+            r"cannot read observations of 4 \(.*2 observations become \(2,\)\): expected",
+        ),
+        (DISCRETE, "NeedsMore", r"cannot read .*TypeError.*whose only required argument is obs_shape"),
+        (DISCRETE, "Broken", r"cannot read observations of 4 \(RuntimeError.*expected a class"),
         (DISCRETE, "NoModule", r"expected a subclass of torch\.nn\.Module"),
         (DISCRETE, "Missing", r"encoder stack 'test_custom_encoders:Missing' cannot be imported"),
     ],

@@ -13,7 +13,7 @@ from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
 from voidrl.nets.augment import Augment, images
-from voidrl.nets.observations import input_shape, stored_obs_shape, symlog, unpack, visible_numbers
+from voidrl.nets.observations import input_shape, symlog, unpack, visible_numbers
 from voidrl.probing.features import encode_states
 from voidrl.replay import Replay
 from voidrl.replay.sizes import slot_bytes
@@ -38,7 +38,6 @@ def some(spec, n=3, seed=0):
 def test_numbers_are_the_bytes_behind_the_channels():
     spec = EnvSpec((1, 2, 3), True, 2, num_actions=2, raw_shape=(2, 3, 1), num_values=3)  # 12 bytes: 2 planes
     assert spec.stored_shape == (3, 2, 3)
-    assert stored_obs_shape(spec) == (6, 2, 3)
     frames = []
     for first, values in ((0, (1.5, -2.0, 1e6)), (10, (0.0, 3.25, -1e-3))):
         picture = bytes(range(first, first + 6))

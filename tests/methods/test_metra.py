@@ -112,11 +112,3 @@ def test_csd_shortens_distances_along_a_noisy_dimension():
     entropy = np.log(2 * np.pi * np.e) + np.log(0.25 * 1.0)  # of the noise: no loss can be lower
     assert metrics["metra_density_loss"] == pytest.approx(entropy, abs=0.5)
     assert metrics["metra_constraint"] < metra.SLACK + 1e-6
-
-
-def test_phi_sees_the_coordinates_alone():
-    method = make_agent(vectors(4), method__coordinates=(0, 2), **QUICK).method
-    obs = torch.randn(8, 4)
-    moved = obs + torch.tensor([0.0, 1.0, 0.0, 1.0])
-    assert method.displacement(obs, moved).abs().max() == 0
-    assert method.displacement(obs, obs + 1).abs().min() > 0

@@ -49,8 +49,6 @@ CASES = [  # each on a minibatch of 16
     ("cbb", {"pool": 64, "recounted": 8}, "recounted = 8 cannot be used: expected at least pool = 64"),
     ("cbb", {"source": "images"}, "source"),
     ("maxent", {"epsilon": 2.0}, r"epsilon = 2.* cannot be used: expected a number in \(0, 1\), or 0"),
-    ("metra", {"coordinates": (0, 4)}, r"coordinates = \(0, 4\) .*expected indices from 0 to 3"),
-    ("metra", {"coordinates": (1, 1)}, r"coordinates = \(1, 1\) .*different indices"),
     ("proto", {"num_prototypes": 2049}, "num_prototypes = 2049 cannot be used: expected 1 to 2048"),
     # Other pieces
     ("icm", {"representation": "simclr"}, "'simclr', which has no prediction_error: use representation icm"),
@@ -81,15 +79,6 @@ def test_what_cannot_work_is_refused(name, changes, sentence):
     assert refusal(DISCRETE, name, changes).match(sentence)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"coordinates": (0, 1)},
-            r"coordinates = \(0, 1\).* on pixels .*the whole image; leave it out",
-        ),
-        ({"distance": "controllability"}, "'controllability' .* on pixels .*Gaussian.*use 'temporal'"),
-    ],
-)
-def test_metra_on_pixels(changes, sentence):
-    assert refusal(PIXELS, "metra", changes).match(sentence)
+def test_metra_models_no_images():
+    sentence = "'controllability' .* on pixels .*Gaussian.*use 'temporal'"
+    assert refusal(PIXELS, "metra", {"distance": "controllability"}).match(sentence)

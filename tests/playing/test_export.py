@@ -24,7 +24,7 @@ from voidrl.cli.main import main
 from voidrl.envs.spaces import env_action
 from voidrl.envs.spaces.frames import frames_of
 from voidrl.errors import ConfigError, MissingExtraError
-from voidrl.nets.observations import stored_obs_shape, unpack
+from voidrl.nets.observations import unpack
 from voidrl.playing import export
 from voidrl.playing.export import Policy
 from voidrl.types import EnvSpec, ObsPart
@@ -61,7 +61,8 @@ def trained(name):
 def agent_obs(agent, n, seed=0):
     """Stacked frames as they are stored."""
     spec = agent.spec
-    rng, shape = np.random.default_rng(seed), (n, *stored_obs_shape(spec))
+    first, *rest = spec.stored_shape
+    rng, shape = np.random.default_rng(seed), (n, first * spec.frame_stack, *rest)
     if spec.num_values:
         image = rng.integers(0, 256, (n * spec.frame_stack, *spec.frame_shape), np.uint8)
         values = rng.normal(size=(len(image), spec.num_values)).astype(np.float32)

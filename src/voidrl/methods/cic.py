@@ -26,13 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl import dist
 from voidrl.config import Config as RunConfig
 from voidrl.config import PositiveCount, SkillConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
-from voidrl.nets import join, mlp, top1_accuracy, unit_vectors
+from voidrl.nets import info_nce, join, mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -96,9 +95,8 @@ class CIC(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The contrastive loss between skills and transitions."""
         loss, accuracy = self.contrast(latents.z, latents.z_next, batch.skill)
-        yield Loss(
-            "method", loss, {f"{self.prefix}_loss": loss.detach(), f"{self.prefix}_accuracy": accuracy}
-        )
+        metrics = {f"{self.prefix}_loss": loss.detach(), f"{self.prefix}_accuracy": accuracy}
+        yield Loss("method", loss, metrics)
 
     @fusable
     def contrast(self, z: Tensor, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,11 +104,8 @@ class CIC(Method):
         h, h_next = self.phi(z), self.phi(z_next)  # (B, rep_dim)
         query = unit_vectors(self.skill_query(skill))
         key = unit_vectors(self.transition_key(join(h, h_next)))
-        keys = dist.all_gather(key)  # on several ranks (N, rep_dim), those of all of them
-        with full_precision(query):
-            logits = query @ keys.T / TEMPERATURE  # (B, B): row i has the skill of transition i
-        right = logits.diagonal(dist.current().rank * len(key))
-        return (logits.logsumexp(1) - right).mean(), top1_accuracy(logits, right)
+        losses, hits = info_nce(query, key, scale=1 / TEMPERATURE)
+        return losses.mean(), hits.mean()
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The particle entropy of φ(s'), whatever the skill."""

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import EncoderConfig, PositiveCount, require
+from voidrl.config import EncoderConfig, PositiveCount
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import EitherSkillConfig
@@ -52,17 +52,8 @@ class METRAConfig(EitherSkillConfig):
     distance: Literal["temporal", "euclidean", "controllability"] = "temporal"
     """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD).
     Continuous skills have length 1 with `temporal`, and are drawn from N(0, I) otherwise."""
-    coordinates: tuple[int, ...] = ()
-    """Indices of the observation that φ sees, `0,1` on the command line; () for all. Vectors only."""
     hidden_dim: PositiveCount = 1024
     """Width of the two hidden layers of φ and of p(s' | s)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        different = (
-            len(set(self.coordinates)) == len(self.coordinates) and min(self.coordinates, default=0) >= 0
-        )
-        require(different, "coordinates", self.coordinates, "different indices from 0 on, such as 0,1")
 
 
 class METRA(Method):
@@ -78,7 +69,6 @@ class METRA(Method):
         skills="both",
     )
     reads_latents = False
-    seen: Tensor
 
     def __init__(self, spec: EnvSpec, config: METRAConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -87,7 +77,7 @@ class METRA(Method):
             self.skill_choice = "which earned most of those sampled in the warm-up"
         lipschitz, hidden = config.distance == "euclidean", config.hidden_dim
         self.encoder: Encoder | None = None
-        width = len(config.coordinates) or visible_numbers(spec)
+        width = visible_numbers(spec)
         if spec.pixels:
             self.encoder = Encoder(
                 spec,
@@ -112,24 +102,12 @@ class METRA(Method):
             self.density = _network(width, hidden, 2 * width)
             with torch.no_grad():  # begin near N(0, I)
                 self.density[-1].weight.mul_(0.01)  # type: ignore[union-attr,operator]
-        if config.coordinates:
-            self.register_buffer("seen", torch.tensor(config.coordinates))
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
-        """Coordinates and p(s' | s) need vectors, and the constraint single steps."""
+        """p(s' | s) needs vectors, and the constraint single steps."""
         method, learner = config.method, config.learner
         assert isinstance(method, METRAConfig)
-        if method.coordinates and spec.pixels:
-            raise ConfigError(
-                f"method.coordinates = {method.coordinates} cannot be used on {spec.describe()}: pixels "
-                f"have no coordinates, and φ reads the whole image; leave it out, or use vectors"
-            )
-        if method.coordinates and max(method.coordinates) >= visible_numbers(spec):
-            raise ConfigError(
-                f"method.coordinates = {method.coordinates} cannot be used on {spec.describe()}: expected "
-                f"indices from 0 to {visible_numbers(spec) - 1}"
-            )
         if method.distance == "controllability" and spec.pixels:
             raise ConfigError(
                 f"method.distance = 'controllability' cannot be used on {spec.describe()}: it models s' by a "
@@ -153,7 +131,7 @@ class METRA(Method):
 
     def phi(self, obs: Tensor) -> Tensor:
         """φ(s): (B, *obs_shape) → (B, skill_dim)."""
-        x = self._inputs(obs) if self.encoder is None else self.encoder(obs).float()
+        x = visible(obs, self.spec) if self.encoder is None else self.encoder(obs).float()
         with full_precision(x):
             z: Tensor = self.heads(x)
         return z
@@ -213,19 +191,14 @@ class METRA(Method):
         """The bound on ‖φ(s') − φ(s)‖², (B,), without gradients; and the loss of p(s' | s), if any."""
         if self.density is None:
             return torch.ones(len(obs), device=obs.device), None
-        x = self._inputs(obs)
+        x = visible(obs, self.spec)
         mean, log_std = self.density(x).chunk(2, 1)  # of s' − s
         log_std = log_std.clamp(*LOG_STD)
-        error = (self._inputs(next_obs) - x - mean).square()  # (B, d)
+        error = (visible(next_obs, self.spec) - x - mean).square()  # (B, d)
         nll = (error * (-2 * log_std).exp() / 2 + log_std).sum(1).mean() + x.shape[1] * LOG_2PI / 2
         # In standard deviations, scaled to a geometric mean of 1: p changes the shape of the unit ball alone.
         weights = (2 * (log_std.mean(1, keepdim=True) - log_std)).exp()
         return (error * weights).sum(1).detach(), nll
-
-    def _inputs(self, obs: Tensor) -> Tensor:
-        """The coordinates of a vector that φ sees."""
-        seen = visible(obs, self.spec)
-        return seen.index_select(1, self.seen) if self.config.coordinates else seen
 
     def metrics(self) -> Metrics:
         """The multiplier."""

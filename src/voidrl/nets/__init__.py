@@ -1,6 +1,6 @@
 """Networks: encoders, heads, layers and targets."""
 
-from voidrl.nets.accuracy import top1_accuracy, top1_hits
+from voidrl.nets.contrast import info_nce, top1_accuracy, top1_hits
 from voidrl.nets.encoder import STACKS, ConvStack, Encoder, check_convolutions
 from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
 from voidrl.nets.layers import (
@@ -43,6 +43,7 @@ __all__ = [
     "TwinQ",
     "action_vectors",
     "check_convolutions",
+    "info_nce",
     "init_orthogonal",
     "join",
     "mlp",

@@ -264,47 +264,36 @@ def _custom_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Modul
     cls = registry.find_encoder(name)
     try:
         stack: nn.Module = cls(obs_shape)
-    except Exception as error:
+        shape = stack.eval()(torch.zeros(2, *obs_shape)).shape
+        fits = len(shape) in (2, 4) and shape[0] == 2
+        assert fits, f"2 observations become {tuple(shape)}"
+    except Exception as error:  # raised by the user's code
         raise ConfigError(
-            f"encoder stack {name!r} cannot be built ({type(error).__name__}: {error}): expected a class "
-            f"whose only required argument is obs_shape, here {obs_shape}"
+            f"encoder stack {name!r} cannot read observations of {'×'.join(map(str, obs_shape))} "
+            f"({type(error).__name__}: {error}): expected a class whose only required argument is obs_shape, "
+            f"of networks (B, *obs_shape) → (B, dim) or (B, channels, height, width)"
         ) from error
-    return stack
+    return stack.train()
 
 
 @torch.no_grad()
 def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str) -> Tensor:
-    """The features of two observations, of zeros."""
-    size = "×".join(map(str, obs_shape))
+    """The features of an observation of zeros."""
     was_training = stack.training
     try:
-        output = stack.eval()(torch.zeros(2, *obs_shape))
-    except Exception as error:
+        output: Tensor = stack.eval()(torch.zeros(1, *obs_shape))
+    except RuntimeError as error:
         if ":" in name:
-            raise ConfigError(
-                f"encoder stack {name!r} cannot read observations of {size} ({type(error).__name__}: "
-                f"{error}): expected a network from (B, {', '.join(map(str, obs_shape))}) to (B, dim) or "
-                f"(B, channels, height, width)"
-            ) from error
-        size, small = "×".join(map(str, obs_shape[1:])), min(obs_shape[1:]) < TINY_MIN_SIDE
-        fitting = stack_for(obs_shape)
-        remedy = (
-            f"{fitting!r} for representation.encoder.stack and learner.encoder.stack"
-            if not small
-            else "vectors, which the wrapper gymnasium.wrappers.FlattenObservation makes of them"
-        )
+            raise
+        fitting = f"{stack_for(obs_shape)!r} for representation.encoder.stack and learner.encoder.stack"
+        if min(obs_shape[1:]) < TINY_MIN_SIDE:
+            fitting = "vectors, which the wrapper gymnasium.wrappers.FlattenObservation makes of them"
         raise ConfigError(
-            f"encoder stack {name!r} cannot read images of {size}: they are too small for it; use larger "
-            f"images, or {remedy}"
+            f"encoder stack {name!r} cannot read images of {'×'.join(map(str, obs_shape[1:]))}: they are too "
+            f"small for it; use larger images, or {fitting}"
         ) from error
     finally:
         stack.train(was_training)
-    if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
-        given = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ConfigError(
-            f"encoder stack {name!r} maps 2 observations of {size} to {given}: expected a tensor of shape "
-            f"(2, dim) or (2, channels, height, width)"
-        )
     return output
 
 

@@ -104,12 +104,12 @@ class FullPrecisionLinear(nn.Linear):
 
 
 class FullPrecisionLayerNorm(nn.LayerNorm):
-    """LayerNorm in the precision of its weights, under autocast too."""
+    """LayerNorm in the precision of its weights, or float32 without any, under autocast too."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the last dimension."""
         with full_precision(x):
-            return super().forward(x.to(self.weight.dtype))
+            return super().forward(x.float() if self.weight is None else x.to(self.weight.dtype))
 
 
 def in_bf16(x: Tensor) -> bool:

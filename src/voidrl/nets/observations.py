@@ -23,12 +23,6 @@ from voidrl.types import EnvSpec
 FLOAT_BYTES = 4
 
 
-def stored_obs_shape(spec: EnvSpec) -> tuple[int, ...]:
-    """Shape of one observation as the replay returns it: the stacked stored frames along the first axis."""
-    first, *rest = spec.stored_shape
-    return (first * spec.frame_stack, *rest)
-
-
 def input_shape(spec: EnvSpec) -> tuple[int, ...]:
     """Shape of one observation as network input, after `Augment`."""
     if not spec.num_values:

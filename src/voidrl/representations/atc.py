@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Count, EncoderConfig, RepresentationConfig
 from voidrl.config.checks import between
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Encoder, mlp, polyak_update, target_copy, top1_hits
+from voidrl.nets import Encoder, info_nce, mlp, polyak_update, target_copy
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
@@ -71,14 +70,10 @@ class ATC(Representation):
         with torch.no_grad(), nullcontext() if self.spec.pixels else full_precision(later):
             positive = self.target_encoder(later)  # (B, dim)
         anchor = code + self.anchor(code)
-        # On several ranks the candidates, and the pairs over which the mean is taken, are those of all.
-        candidates, first = dist.all_gather(positive), dist.current().rank * len(positive)
-        with full_precision(anchor):
-            logits = anchor.float() @ self.bilinear @ candidates.float().T  # (B, B)
-        label = torch.arange(first, first + len(logits), device=logits.device)
-        share = mask / dist.average(mask.mean()).clamp(min=1 / len(logits.T))  # or 0 without a valid pair
-        loss = F.cross_entropy(logits, label, reduction="none") * share
-        hits = top1_hits(logits, logits.diagonal(first))
+        losses, hits = info_nce(anchor, positive, bilinear=self.bilinear)
+        # The mean is taken over the pairs of all ranks; it is 0 without a valid one.
+        share = mask / dist.average(mask.mean()).clamp(min=1 / (len(mask) * dist.current().size))
+        loss = losses * share
         metrics = {"atc_loss": loss.detach().mean(), "atc_accuracy": (hits * share).mean()}
         return loss, {**metrics, "atc_valid": mask.mean(), "z_std": code.detach().std(0).mean()}
 

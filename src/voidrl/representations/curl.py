@@ -14,10 +14,10 @@ Differences: the projection's weights are orthogonal at first, where the Atari c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
@@ -26,14 +26,14 @@ from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
     Encoder,
+    FullPrecisionLayerNorm,
     FullPrecisionLinear,
     Linear,
+    info_nce,
     init_orthogonal,
     polyak_update,
     target_copy,
-    top1_accuracy,
 )
-from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import AuxiliaryConfig, Representation, Views, require_targets
 from voidrl.types import EnvSpec, Metrics
 
@@ -73,9 +73,10 @@ class CURL(Representation):
         self.projection: nn.Module = nn.Identity()
         if config.projection_dim:
             hidden = 2 * config.projection_dim
-            layers = [Linear(self.dim, hidden), Standardize(), nn.ReLU()]
+            norm = partial(FullPrecisionLayerNorm, elementwise_affine=False)
+            layers = [Linear(self.dim, hidden), norm(hidden), nn.ReLU()]
             last = FullPrecisionLinear(hidden, config.projection_dim)
-            self.projection = nn.Sequential(*layers, last, Standardize())
+            self.projection = nn.Sequential(*layers, last, norm(config.projection_dim))
             self.projection.apply(init_orthogonal)
         width = config.projection_dim or self.dim
         self.bilinear = nn.Parameter(torch.rand(width, width))
@@ -108,17 +109,11 @@ class CURL(Representation):
             owner = self if learner is None else learner
             target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
             key = self.target_projection(target_encoder(positive))  # (B, width)
-        keys, first = dist.all_gather(key), dist.current().rank * len(key)  # on several ranks those of all
-        with full_precision(query):
-            logits = query.float() @ self.bilinear @ keys.float().T  # (B, B)
-        logits = logits * LOGIT_SCALE if self.config.projection_dim else logits
-        label = torch.arange(first, first + len(logits), device=logits.device)
-        loss = F.cross_entropy(logits, label)
-        if dist.current().is_distributed:  # the whole batch's, of each transition
-            loss = dist.all_gather(loss[None]).mean()
-        accuracy = top1_accuracy(logits, logits.diagonal(first))
+        scale = LOGIT_SCALE if self.config.projection_dim else 1.0
+        losses, hits = info_nce(query, key, bilinear=self.bilinear, scale=scale)
+        loss = dist.all_gather(losses).mean()  # the whole batch's, of each transition
         # A copy: next to `detach` of the same memory, torch.compile (2.11 to 2.13) gives a view no gradient.
-        return loss.repeat(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
+        return loss.repeat(len(hits)), {"curl_loss": loss.detach(), "curl_accuracy": hits.mean()}
 
     def after_update(self) -> None:
         """Move the copies."""
@@ -127,12 +122,3 @@ class CURL(Representation):
             assert self.encoder is not None
             polyak_update(self.target_encoder, self.encoder, tau)
         polyak_update(self.target_projection, self.projection, tau)
-
-
-class Standardize(nn.Module):
-    """LayerNorm without weights, in float32."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, d) → (B, d), each row with mean 0 and variance 1."""
-        with full_precision(x):
-            return F.layer_norm(x.float(), x.shape[-1:])
