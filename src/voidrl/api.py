@@ -145,11 +145,6 @@ def finetune(
             f"an agent of method {old.method.name!r} cannot be fine-tuned, it learned nothing: "
             f"train one from scratch with `voidrl train`"
         )
-    if old.effective.frozen_column != "none":
-        raise ConfigError(
-            f"an agent with finetune.frozen_column = {old.finetune.frozen_column!r} cannot be fine-tuned "
-            f"again, its heads read two encoders: fine-tune the pre-trained agent that it was made from"
-        )
     layers = finetune_layers(old, config, _arguments(steps, seed=seed, device=device))
     env = share.own_env(pretrained) if env is None else env
     return _start(env, layers, out, overwrite, callbacks, pretrained=pretrained)

@@ -34,11 +34,10 @@ SCALED = EnvSpec((4,), False, 3, num_actions=0, raw_shape=(4,), **UNEVEN)
 PARTS = (ObsPart(("image",), "image", (3, 36, 36), dtype="uint8"), ObsPart(("values",), "numbers", (5,)))
 MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, parts=PARTS)
 MASKED = EnvSpec((6,), False, 2, num_actions=3, masked=True, raw_shape=(3,))  # 3 numbers and the mask
-COLUMNS = {"phase": "finetune", "finetune__frozen_column": "representation", "finetune__heads": "random"}
 AGENTS = {
     "masked rainbow with skills": (MASKED, {"learner": "rainbow", "method": small_method("diayn")}),
     "dqn on images": (PIXELS, {"augment__crop_size": 36}),
-    "rainbow on images, with a frozen column": (PIXELS, {"learner": "rainbow", **COLUMNS}),
+    "rainbow on images": (PIXELS, {"learner": "rainbow"}),
     "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
     "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
     "sac": (SCALED, {}),

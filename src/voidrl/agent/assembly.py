@@ -12,7 +12,7 @@ from voidrl.agent.encoder_training import Pieces
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.config import Config, LearnerConfig, RepresentationConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import Encoder, ProgressiveEncoder
+from voidrl.nets import Encoder
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -23,31 +23,7 @@ RESERVED_GROUPS = {"actor", "critic", "encoder", "policy", "representation", "te
 
 
 def make_encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
-    """The representation's encoder and the learner's, which share as much as `share_encoder` says.
-
-    In fine-tuning with `frozen_column` the learner's is a new one next to the one that stays. What cannot be
-    frozen is refused before pre-training, not after it.
-    """
-    encoder, acting = _encoders(spec, config, pieces)
-    column = config.finetune.frozen_column if config.effective.may_adapt else "none"
-    if column == "none":
-        return encoder, acting
-    frozen = acting if column == "learner" else encoder
-    if frozen is None or not any(True for _ in frozen.parameters()):
-        remedy = "learner.encoder.feature_dim = 50" if column == "learner" else "representation = 'simclr'"
-        raise ConfigError(
-            f"finetune.frozen_column = {column!r} cannot be used with {column} "
-            f"{getattr(config, column).name!r} on {spec.describe()}: it has no encoder with weights to keep; "
-            f"leave it out, or pre-train with {remedy}"
-        )
-    if not config.effective.adapts:
-        return encoder, acting
-    whole = acting is encoder and config.share_encoder == "all"
-    shape = config.representation.encoder if whole else config.learner.encoder
-    return encoder, ProgressiveEncoder(spec, shape, frozen)
-
-
-def _encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
+    """The representation's encoder and the learner's, which share as much as `share_encoder` says."""
     if pieces.representation.uses_learner_encoder:
         acting = Encoder(spec, config.learner.encoder)
         return acting, acting

@@ -117,18 +117,13 @@ def _encoder_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row
         "its loss would train an encoder that nothing reads; use share_encoder = 'stack' or 'all' from "
         "pre-training on, or representation.auxiliary = False",
     )
-    has_column = phase.frozen_column != "none"
-    kept = "finetune.encoder_learning_rate = 0"
-    if has_column:
-        kept = f"finetune.frozen_column = {phase.frozen_column!r}"
-    keeps_encoder = phase.encoder_is_frozen or has_column
     yield (
-        keeps_encoder and config.representation.auxiliary and representation.has_loss,
-        *(kept, "representation.auxiliary = True"),
+        phase.encoder_is_frozen and config.representation.auxiliary and representation.has_loss,
+        *("finetune.encoder_learning_rate = 0", "representation.auxiliary = True"),
         f"the loss of {f} would train an encoder that stays as it was pre-trained; set "
         f"representation.auxiliary = False",
     )
-    if keeps_encoder or not phase.uses_method:
+    if phase.encoder_is_frozen or not phase.uses_method:
         return
     given, trainers = config.encoder_trainers, f"encoder_trainers = {config.encoder_trainers}"
     yield (

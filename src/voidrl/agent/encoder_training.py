@@ -47,9 +47,8 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     auxiliary = config.representation.auxiliary
     is_shared = representation.uses_learner_encoder or config.share_encoder != "nothing"
     reads = effective.uses_method and pieces.method.uses_latents(config)
-    has_column = effective.frozen_column != "none"  # next to it, the encoder stays as it is
     is_frozen = is_shared and effective.encoder_is_frozen
-    trained_for_itself = auxiliary or (reads and not has_column and not is_frozen)
+    trained_for_itself = auxiliary or (reads and not is_frozen)
     if effective.pretrains:
         trained_for_itself = reads or is_shared
     trains_representation = representation.has_loss and trained_for_itself
@@ -62,7 +61,7 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     trainers: set[str] = set()
     if effective.pretrains:
         trainers |= {*for_method}
-    elif not has_column:
+    else:
         if not is_frozen:
             # A task's learner trains the encoder that it acts with, with a bonus as without one.
             trainers |= {"learner"} if is_shared else set()
@@ -83,13 +82,7 @@ def assign_gradients(agent: Agent) -> None:
             f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers behind "
             f"it with representation.encoder.feature_dim"
         )
-    # Next to a frozen column, the encoder does not learn any more, whoever trained it in pre-training.
-    if (
-        phase.uses_method
-        and config.encoder_trainers
-        and phase.frozen_column == "none"
-        and (encoder is None or own is False)
-    ):
+    if phase.uses_method and config.encoder_trainers and (encoder is None or own is False):
         why = "which has no encoder" if encoder is None else "whose encoder never learns"
         raise ConfigError(
             f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "

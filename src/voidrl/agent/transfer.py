@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from voidrl.nets import ProgressiveEncoder, polyak_update
+from voidrl.nets import polyak_update
 
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
@@ -18,8 +18,6 @@ def load_pretrained(agent: Agent, tensors: dict[str, Tensor]) -> None:
     """Start fine-tuning from a pre-trained agent's weights, with its heads or reinitialized ones."""
     heads, learner = agent.config.finetune.heads, agent.learner
     fresh = fresh_heads(agent, heads)
-    if isinstance(learner.encoder, ProgressiveEncoder):
-        tensors = _with_new_column(agent, tensors)
     skipped = [*fresh, *RUNS_OWN]
     if heads != "pretrained" or "task_scale" not in tensors:
         skipped.append("task_scale")  # values that are kept as they are keep the scale of their rewards
@@ -49,20 +47,6 @@ def copy_targets(agent: Agent) -> None:
     for name in {head.partition(".")[0] for head in agent.learner.critic_heads}:
         if isinstance(target := getattr(agent.learner, f"target_{name}", None), nn.Module):
             polyak_update(target, agent.learner.get_submodule(name), tau=1.0)
-
-
-def _with_new_column(agent: Agent, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Saved tensors in which the learner's encoder is the frozen column, and the new one's are its own.
-
-    Where the representation's encoder is the frozen column, it has its name, by which it was saved.
-    """
-    saved, frozen = "learner.encoder.", "learner.encoder.frozen."
-    columns = (saved, "learner.target_encoder.")
-    mine = {name: value for name, value in agent.tensors().items() if name.startswith(columns)}
-    moved = {f"{frozen}{k.removeprefix(saved)}": v for k, v in tensors.items() if k.startswith(saved)}
-    new = {name: value for name, value in mine.items() if not name.startswith(frozen)}
-    others = {name: value for name, value in tensors.items() if not name.startswith(columns)}
-    return {**others, **moved, **new}
 
 
 def fresh_heads(agent: Agent, heads: str) -> tuple[str, ...]:

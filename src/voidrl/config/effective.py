@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from voidrl.config.schema import Config
@@ -36,7 +36,6 @@ class Effective:
     """Learning rate of the learner's encoder, if it has one of its own; 0 freezes it."""
     first_layer_learning_rate: float | None
     """Learning rate of the heads' first layer, if it has one of its own; 0 freezes it."""
-    frozen_column: Literal["none", "learner", "representation"]
     """The frozen pre-trained encoder alongside a new one."""
 
     @property
@@ -83,5 +82,4 @@ def resolve(config: Config) -> Effective:
         learning_rate_field=f"{'finetune' if adapts else 'learner'}.learning_rate",
         encoder_learning_rate=tuning.encoder_learning_rate if adapts else None,
         first_layer_learning_rate=tuning.first_layer_learning_rate if adapts else None,
-        frozen_column=tuning.frozen_column if adapts else "none",
     )

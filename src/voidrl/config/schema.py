@@ -111,11 +111,6 @@ class FinetuneConfig(Checked):
     explorer of a learner without one. `pretrained` keeps all heads, `random` none. `actor` (URLB) keeps the
     policy and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a
     trunk. `first_layer` (SGI) keeps the layer of each head that reads the features."""
-    frozen_column: Literal["none", "learner", "representation"] = "none"
-    """A frozen pre-trained encoder alongside a new one that learns; heads read the features of
-    both (progressive networks). `learner`: the encoder of the pre-trained policy; `representation`: f. It
-    takes new heads: a command that names it sets `heads` to `random` and, unless it says otherwise,
-    `encoder_learning_rate`, which is then the new encoder's, to None."""
     learning_rate: Positive | None = None
     """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
     takes `learner.learning_rate`."""
@@ -137,16 +132,6 @@ class FinetuneConfig(Checked):
     """Adapt to the task: scale rewards and SAC's temperature by the task's returns in the warm-up, let a new
     critic learn before the kept actor, wait with learning until rewards differ, and explore by detours
     (docs/adapting.md). False fine-tunes without any of it (the paper)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.frozen_column != "none":
-            column = f"with frozen_column = {self.frozen_column!r}"
-            new = f"'random' {column}, since no pre-trained head reads the features of two encoders"
-            require(self.heads == "random", "heads", self.heads, new)
-            rate = self.encoder_learning_rate
-            trained = f"None or a number above 0 {column}, which leaves the new encoder to be trained"
-            require(rate != 0, "encoder_learning_rate", rate, trained)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
 from voidrl.system.units import parse_count
 from voidrl.training import build
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
-from voidrl.training.layers import implied_by_column, layers_for, task_config
+from voidrl.training.layers import layers_for, task_config
 from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84
@@ -139,10 +139,7 @@ class Planner:
         pretrained = self.config(self._source_arm(arm), "pretrain", task)
         own = [_of_phase(arm, "finetune").config]
         own = own if arm.source is None else [arm.config, *own]
-        layers = [to_json(task_config(pretrained)), self._file_config("finetune", task), *own]
-        if implied := implied_by_column(layers, "finetune"):
-            layers.insert(*implied)
-        return _layered(*layers)
+        return _layered(to_json(task_config(pretrained)), self._file_config("finetune", task), *own)
 
     def _from_finetuning(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
         """Training from scratch with the settings of an arm's fine-tuning, and changes to this phase."""

@@ -10,7 +10,6 @@ from voidrl.config import Config
 # From scratch, all others hold as well.
 ADAPTATION = {
     "heads": "auto",
-    "frozen_column": "none",
     "encoder_learning_rate": None,
     "first_layer_learning_rate": None,
     "warmup_actions": "random",

@@ -19,7 +19,6 @@ from voidrl.nets.layers import (
     unit_vectors,
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
-from voidrl.nets.progressive import ProgressiveEncoder
 from voidrl.nets.successor import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
@@ -35,7 +34,6 @@ __all__ = [
     "FullPrecisionLinear",
     "Linear",
     "NoisyLinear",
-    "ProgressiveEncoder",
     "SuccessorCritic",
     "SuccessorDuelingQ",
     "TF32Linear",

@@ -114,7 +114,7 @@ def layers_for(
         below.append(ConfigLayer(f"bonus {method}", _bonus_values(method, preset, protocol)))
     below.append(ConfigLayer("experiment", common))
     scratch = _as_finetuned([*below, command]) if phase == "train" else []
-    return _with_implied([*below, *scratch, command], phase)
+    return [*below, *scratch, command]
 
 
 def _protocol_and_recipe(
@@ -179,35 +179,7 @@ def finetune_layers(
             )
         before["learner"] = {"encoder": before["learner"]["encoder"]}
         before["finetune"]["heads"] = "random"
-    layers = [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
-    return _with_implied(layers, "finetune")
-
-
-def _with_implied(layers: Sequence[ConfigLayer], phase: str) -> list[ConfigLayer]:
-    """The layers, with one for the values implied by `finetune.frozen_column`."""
-    found = implied_by_column([layer.values for layer in layers], phase)
-    if found is None:
-        return [*layers]
-    place, values = found
-    return [*layers[:place], ConfigLayer("finetune.frozen_column", values), *layers[place:]]
-
-
-def implied_by_column(layers: Sequence[Mapping[str, Any]], phase: str) -> tuple[int, dict[str, Any]] | None:
-    """Values implied by `finetune.frozen_column` and the layer before which they go; None without a column.
-
-    No pre-trained head reads the features of two encoders, and a learning rate that protects a pre-trained
-    encoder is not meant for a new one. While fine-tuning, no loss trains the frozen f; the first layer is
-    then the config of the pre-trained run, which already has these values if it names the field itself.
-    """
-    names = [merge(layer).get("finetune", {}).get("frozen_column") for layer in layers]
-    last = max((i for i, name in enumerate(names) if name is not None), default=0)
-    if names[last] in (None, "none"):
-        return None
-    tunes = phase == "finetune"
-    values: dict[str, Any] = {"representation": {"auxiliary": False}} if tunes else {}
-    if last > 0 or not tunes:
-        values["finetune"] = {"heads": "random", "encoder_learning_rate": None}
-    return max(last, 1) if tunes else last, values
+    return [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
 
 
 def as_changes(config: Overrides | None) -> dict[str, Any]:
