@@ -186,7 +186,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     path.touch()
     for argv, sentence in (
         (["--to", "onnx"], "exists already: choose another name, or replace it with --force"),
-        (["--to", "flax"], "unknown format 'flax'; known: minari, onnx"),
+        (["--to", "flax"], "unknown format 'flax'; known: hub:user/name, minari, onnx"),
         ([], "required: --to"),
     ):
         assert main(["export", str(run), *argv]) == 2
