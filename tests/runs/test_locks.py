@@ -56,29 +56,3 @@ def test_looking_at_a_lock_refuses_nobody(tmp_path):
         stopped.set()
         for looker in lookers:
             looker.join()
-
-
-def test_a_lock_of_another_machine_counts_while_it_is_touched(tmp_path):
-    path = tmp_path / "x.lock"
-    assert not locks.has_owner(path)
-    path.write_text("17 on elsewhere")
-    assert locks.has_owner(path)
-    old = time.time() - locks.STALE_SECONDS - 60
-    os.utime(path, (old, old))
-    assert not locks.has_owner(path)
-    lock = locks.acquire(path)  # one that is visible decides
-    assert locks.has_owner(path)
-    locks.sign(lock)
-    locks.release(lock)
-    assert not locks.has_owner(path)  # signed here, just now, and free
-
-
-def test_an_adopted_lock_is_touched(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "TOUCH_SECONDS", 0.01)
-    path = tmp_path / "x.lock"
-    locks.adopt(locks.acquire(path))  # to the end of this process
-    os.utime(path, (0, 0))
-    end = time.monotonic() + 10
-    while path.stat().st_mtime == 0:
-        assert time.monotonic() < end
-        time.sleep(0.005)

@@ -80,15 +80,6 @@ def test_overwrite_removes_our_files_and_only_ours(run, tmp_path):
     assert (elsewhere / "weights").exists()
 
 
-def test_the_remains_of_a_run_are_replaced_with_overwrite_alone(run):
-    run.config_path.unlink()
-    (run.checkpoints_path / "step_000000000001").mkdir()
-    with pytest.raises(RunFolderError, match=r"remains of a run without its config\.json; .*overwrite=True"):
-        create(run.path)
-    create(run.path, overwrite=True)
-    assert names(run.path) == [".lock", "checkpoints", "environment.json"]
-
-
 FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 
 
@@ -179,13 +170,6 @@ def test_open_finds_the_run_from_inside_it(run, inside):
     assert RunFolder.open(run.path / inside).path == run.path
 
 
-def test_open_understands_relative_paths(run, monkeypatch):
-    monkeypatch.chdir(run.path.parent)
-    assert RunFolder.open("maze").path == Path("maze")
-    monkeypatch.chdir(run.checkpoints_path)
-    assert RunFolder.open("step_1").path == run.path
-
-
 def test_open_refuses_what_is_no_run(run, tmp_path):
     with pytest.raises(RunFolderError, match=r"no run at .*nowhere: the path does not exist"):
         RunFolder.open(tmp_path / "nowhere")
@@ -243,15 +227,6 @@ def test_environment_info_knows_commit_and_changes(tmp_path, monkeypatch):
     assert environment_info()["git"] == {"commit": found["commit"], "dirty": True}
 
 
-def test_gpus_are_read_from_nvidia_smi(monkeypatch):
-    table = "NVIDIA H200, 570.10, 143771 MiB\nNVIDIA H200, 570.10, 143771 MiB"
-    monkeypatch.setattr(runfolder, "_output", lambda *command: table)
-    expected = {"name": "NVIDIA H200", "driver": "570.10", "memory": "143771 MiB"}
-    assert runfolder._gpus() == [expected, expected]
-    monkeypatch.setattr(runfolder, "_output", lambda *command: None)
-    assert runfolder._gpus() == []
-
-
 @pytest.mark.parametrize(
     ("env_id", "name"),
     [
@@ -277,15 +252,10 @@ def test_a_default_path_is_short_enough_for_the_file_system_and_still_counts_up(
     assert [path.name[-16:] for path in paths] == ["-make_env_apt_s1", "ke_env_apt_s1-02"]
 
 
-def test_a_default_path_that_cannot_be_used_is_one_sentence(tmp_path):
-    with pytest.raises(RunFolderError, match=r"cannot make the run folder .*File name too long"):
-        default_run_path("Walk-v0", "apt", 1, tmp_path / ("x" * 300))
-
-
 def test_what_a_failed_start_leaves_is_no_run_and_a_config_is(tmp_path):
     create(tmp_path / "failed").log("no such level")
     assert not RunFolder(tmp_path / "failed").holds_run
-    with pytest.raises(RunFolderError, match=r"holds no run yet: .*run the same command again"):
+    with pytest.raises(RunFolderError, match=r"holds no run yet, .*run the same command again"):
         RunFolder.open(tmp_path / "failed")
     folder = create(tmp_path / "run")
     assert not folder.holds_run
@@ -340,8 +310,3 @@ def test_a_second_process_is_refused_and_told_who_holds_the_folder(run, other_pr
     os.waitpid(other_process, 0)
     with run.lock():
         assert run.lock_path.read_text().startswith(f"{os.getpid()} on ")
-
-
-def test_opening_and_logging_need_no_lock(run, other_process):
-    RunFolder.open(run.path).log("seen")
-    assert "seen" in run.log_path.read_text()

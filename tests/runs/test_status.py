@@ -23,7 +23,7 @@ from voidrl.runs import checkpoint
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.runs.status import RunStatus, SilentStatus, load_status, read_status
+from voidrl.runs.status import RunStatus, StatusWriter, load_status, read_status
 
 
 def states_written(monkeypatch):
@@ -75,7 +75,7 @@ def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path
         assert status.seconds_left == 60 / status.rate
     left = load_status(tmp_path / "status.json")  # given up without a final state: nothing beats any more
     wait_for(lambda: not heartbeats())
-    SilentStatus(tmp_path).start(9)  # that of another rank, which writes nothing
+    StatusWriter(tmp_path, is_silent=True).start(9)  # that of another rank, which writes nothing
     assert not heartbeats()
     assert load_status(tmp_path / "status.json") == left
     assert read_status(tmp_path).state == "interrupted"
@@ -83,15 +83,6 @@ def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path
 
 def heartbeats():
     return [thread for thread in threading.enumerate() if thread.name == "voidrl-status"]
-
-
-def test_heartbeats_that_are_started_again_are_one_thread(tmp_path):
-    writer = module.StatusWriter(tmp_path)
-    writer.start(10)
-    writer.start(10)
-    wait_for(lambda: len(heartbeats()) == 1)
-    writer.close()
-    wait_for(lambda: not heartbeats())
 
 
 def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
@@ -154,18 +145,6 @@ def test_on_another_machine_the_heartbeat_decides_unless_the_lock_can_be_seen(tm
     assert read_status(tmp_path).state == "stopped"
     write(tmp_path, **{**remote, "host": socket.gethostname()}, heartbeat=beats["fresh"])
     assert read_status(tmp_path).state == "interrupted"  # here, where its lock would be seen
-
-
-def test_a_run_that_ends_while_its_status_is_read_is_no_interrupted_one(tmp_path, monkeypatch):
-    writer = RunFolder(tmp_path).status
-    writer.start(10)
-
-    def ends_meanwhile(path):
-        writer.finish(10)
-        return False
-
-    monkeypatch.setattr(module.locks, "is_held", ends_meanwhile)
-    assert read_status(tmp_path).state == "done"
 
 
 def test_a_stopped_run_names_its_signal_and_is_resumed(tmp_path, monkeypatch):

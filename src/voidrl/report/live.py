@@ -354,7 +354,7 @@ class Watch:
         due = cell.evaluated and not self._final_score(run)
         if run.state == "done" and not due:
             return run
-        if run.state != "failed" and locks.has_owner(locks.cell_lock_path(experiment.root, cell.folder)):
+        if run.state != "failed" and locks.is_held(locks.cell_lock_path(experiment.root, cell.folder)):
             return _changed(run, state="evaluating" if run.state == "done" else "starting", note="")
         why = self._unchanged(failure_path(experiment.root, cell.folder), _failure)
         if why and run.state not in ("stopped", "pruned"):

@@ -26,7 +26,7 @@ from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
-from voidrl.runs.status import SilentStatus, StatusWriter, utc_now
+from voidrl.runs.status import StatusWriter, utc_now
 from voidrl.system.files import user_path
 from voidrl.system.machine import memory
 
@@ -34,23 +34,11 @@ from voidrl.system.machine import memory
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
-    *(
-        "ranks",
-        BEST,
-        "evaluation.json",
-        "probe.json",
-        "videos",
-        "report",
-        "policy.onnx",
-        "policy.pt2",
-        "replay.npz",
-    ),
-    "environment.json",
+    *("ranks", BEST, "evaluation.json", "probe.json", "videos", "report", "policy.onnx", "environment.json"),
 )
 # Files of a start that was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
-# Of the name of a folder: file systems take 255, some of which a number at its end may need.
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 200  # of 255 that file systems take, some of which a number at its end may need
 _MAX_OPTIONS = 60  # characters of the environment's options
 VISIBLE_SECONDS = 20.0  # until a network file system shows the files of another machine
 _EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
@@ -119,15 +107,10 @@ class RunFolder:
                 return cls(parent.parent)
         folder = cls(given.parent if given.is_file() else given)
         if not folder.config_path.is_file():
-            if folder._is_ours() and not folder._is_unborn():
-                raise RunFolderError(
-                    f"{given} holds a run without its config.json: restore the file, or replace the run by "
-                    f"starting it again with {overwriting()}"
-                )
             if folder._is_ours():
                 raise RunFolderError(
-                    f"{given} holds no run yet: the command that made it failed or was stopped before "
-                    "training began; run the same command again"
+                    f"{given} holds no run yet, or one that lost its config.json: run the same command "
+                    f"again, or replace what is there with {overwriting()}"
                 )
             inside = sorted(found.parent for found in folder.path.glob("*/config.json"))
             hint = f"; did you mean a run in it, such as {inside[0]}?" if inside else ""
@@ -138,7 +121,7 @@ class RunFolder:
     def follow(cls, path: str | Path) -> Self:
         """The folder of a run for a rank that writes only checkpoints of its part and tracebacks."""
         folder = cls(path)
-        folder._is_silent, folder.status = True, SilentStatus(folder.path)
+        folder._is_silent, folder.status = True, StatusWriter(folder.path, is_silent=True)
         return folder
 
     def require_visible(self, seconds: float = VISIBLE_SECONDS) -> None:
@@ -150,7 +133,7 @@ class RunFolder:
                     f"{self.path}, made by the first rank, is not on {socket.gethostname()}: expected a "
                     f"folder that all ranks share; choose one with --out"
                 )
-            time.sleep(VISIBLE_SECONDS / 100)
+            time.sleep(seconds / 100)
 
     @property
     def is_free(self) -> bool:
@@ -221,35 +204,26 @@ class RunFolder:
     def require_free(self, overwrite: bool) -> None:
         """Refuse a folder that holds something, except for a run that is to be replaced."""
         with self._usable():
-            self._require_free(overwrite)
-
-    def _require_free(self, overwrite: bool) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file, not a folder; choose another path for the run")
-        if any((self.path / name).exists() for name in _EXPERIMENT_NAMES):
+            if self.path.exists() and not self.path.is_dir():
+                raise RunFolderError(f"{self.path} is a file, not a folder; choose another path for the run")
+            if any((self.path / name).exists() for name in _EXPERIMENT_NAMES):
+                raise RunFolderError(
+                    f"{self.path} holds an experiment, so no run can begin there; choose another path"
+                )
+            if self._is_unborn():
+                return
+            if not self._is_ours():
+                raise RunFolderError(
+                    f"{self.path} is not empty and holds no voidrl run, so it is left untouched; choose "
+                    "another path for the run"
+                )
+        if not overwrite:
+            quoted = shlex.quote(str(self.path))
+            again = by_caller(f"voidrl.resume({str(self.path)!r})", f"`voidrl resume {quoted}`")
             raise RunFolderError(
-                f"{self.path} holds an experiment, so no run can begin there; choose another path for the run"
-            )
-        if self._is_unborn():
-            return
-        if not self._is_ours():
-            raise RunFolderError(
-                f"{self.path} is not empty and holds no voidrl run, so it is left untouched; choose "
-                "another path for the run"
-            )
-        if overwrite:
-            return
-        if not self.config_path.exists():
-            raise RunFolderError(
-                f"{self.path} holds the remains of a run without its config.json; replace it with "
+                f"{self.path} already holds a run; continue it with {again}, replace it with "
                 f"{overwriting()}, or choose another path"
             )
-        quoted = shlex.quote(str(self.path))
-        again = by_caller(f"voidrl.resume({str(self.path)!r})", f"`voidrl resume {quoted}`")
-        raise RunFolderError(
-            f"{self.path} already holds a run; continue it with {again}, replace it with {overwriting()}, or "
-            f"choose another path"
-        )
 
     def _is_unborn(self) -> bool:
         """Whether it has only files that a start writes before config.json makes the folder a run."""

@@ -2,9 +2,6 @@
 
 A lock belongs to an open file. The process of a cell inherits that file and keeps it through training and
 evaluation; the environment workers that it forks close theirs, so that they cannot keep the lock alive.
-
-A network file system may hide the locks of other machines. The process of a cell therefore touches its lock
-file every few seconds: its owner on another machine is alive while that is recent.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import threading
 import time
 import warnings
 from contextlib import suppress
@@ -22,8 +18,6 @@ from voidrl.errors import RunFolderError, VoidrlWarning
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"
-TOUCH_SECONDS = 10.0
-STALE_SECONDS = 120.0  # since a process on another machine has touched its lock: it is dead
 RETRIES, RETRY_SECONDS = 20, 0.01  # `is_held` takes the lock for a moment, which must not look like a run
 
 
@@ -71,7 +65,7 @@ def unlock(descriptor: int) -> None:
 
 
 def adopt(descriptor: int) -> None:
-    """Keep an inherited lock to the end of this process, sign and touch it, and close it in every fork."""
+    """Keep an inherited lock to the end of this process, sign it, and close it in every fork."""
     os.set_inheritable(descriptor, False)
 
     def close() -> None:
@@ -80,16 +74,6 @@ def adopt(descriptor: int) -> None:
 
     os.register_at_fork(after_in_child=close)
     sign(descriptor)
-    threading.Thread(target=_keep_touching, args=(descriptor,), name="voidrl-lock", daemon=True).start()
-
-
-def _keep_touching(descriptor: int) -> None:
-    while True:
-        time.sleep(TOUCH_SECONDS)
-        try:
-            os.utime(descriptor)
-        except OSError:  # closed
-            return
 
 
 def sign(descriptor: int) -> None:
@@ -122,19 +106,3 @@ def is_held(path: Path) -> bool | None:
     finally:
         os.close(descriptor)
     return False
-
-
-def has_owner(path: Path) -> bool:
-    """Whether a process works under the lock, here or on another machine; for `adopt`ed locks."""
-    if not path.exists():
-        return False
-    held = is_held(path)
-    if held:
-        return True
-    signer = holder(path).rpartition(" on ")[2]
-    if held is False and signer in ("unknown", socket.gethostname()):
-        return False
-    try:
-        return time.time() - path.stat().st_mtime <= STALE_SECONDS
-    except OSError:
-        return False

@@ -26,14 +26,21 @@ from typing import Any, Literal, NamedTuple, get_args
 from voidrl import dist
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning
 from voidrl.runs import locks
-from voidrl.runs.checkpoint import read_json, write_json_atomic
+from voidrl.runs.checkpoint import Shape, read_json, require_shape, write_json_atomic
 
 FILE_NAME = "status.json"
 HEARTBEAT_SECONDS = 10.0
-STALE_SECONDS = locks.STALE_SECONDS  # age of the heartbeat of a dead run, where its lock cannot be seen
+STALE_SECONDS = 120.0  # age of the heartbeat of a dead run, where its lock cannot be seen
 EVALUATED = "eval/"  # begins the names of scores that were evaluated
 RATE_SECONDS = 60.0  # over which steps per second are averaged
+PRUNING = "OptunaPruning"
+"""The callback that ends a run which `voidrl experiment --tune` has pruned."""
 State = Literal["starting", "running", "stopped", "failed", "done", "interrupted"]
+SHAPE: Shape = {
+    **dict.fromkeys(("state", "heartbeat", "host?", "device?", "score_name?"), str),
+    **dict.fromkeys(("steps?", "total_steps?", "ranks?"), int),
+    **dict.fromkeys(("rate?", "score?", "score_step?", "checkpoint?"), int | float | None),
+}
 
 
 @dataclass(frozen=True)
@@ -98,21 +105,23 @@ class _Sample(NamedTuple):
     seconds: float
     steps: int
 
-
-PRUNING = "OptunaPruning"
-"""The callback that ends a run which `voidrl experiment --tune` has pruned."""
+    def rate_until(self, now: _Sample) -> float | None:
+        """Steps per second from here."""
+        seconds = now.seconds - self.seconds
+        return round((now.steps - self.steps) / seconds, 3) if seconds > 0 else None
 
 
 class StatusWriter:
     """Keeps the `status.json` of a run up to date; only the process that holds its lock writes.
 
     From `start` to the final state, or to `close`, a thread writes a heartbeat every `HEARTBEAT_SECONDS`:
-    compilation, an evaluation or a long time between two rows must not make a run look dead.
+    compilation, an evaluation or a long time between two rows must not make a run look dead. The writer of a
+    rank other than the first is silent.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
-        self._status = RunStatus("starting", pid=os.getpid(), host=socket.gethostname())
+    def __init__(self, folder: Path, *, is_silent: bool = False) -> None:
+        self._path, self._is_silent = folder / FILE_NAME, is_silent
+        self._status = RunStatus("starting")
         self._warned = False
         self._writing = threading.RLock()  # between the heartbeats and the training loop
         self._ended = threading.Event()
@@ -128,20 +137,28 @@ class StatusWriter:
 
     def start(self, total_steps: int, steps: int = 0) -> None:
         """`starting`: this process has acquired the run, at the checkpoint of `steps` if there is one."""
-        fresh = {"signal": None, "callback": None, "error": None, "pid": os.getpid(), "started": utc_now()}
-        if steps:
-            self._recall_score(steps)
-        fresh["ranks"] = dist.current().size
-        self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
+        scored = self._status
+        with suppress(RunFolderError):
+            before = load_status(self._path) if steps else None
+            if before is not None and (before.score_step or 0) <= steps:
+                scored = before
+        kept = {name: getattr(scored, name) for name in ("score_name", "score", "score_step")}
+        self._begin(total_steps, steps, **kept)
+        self._update("starting", steps=steps)
         self._write()  # nothing is lost yet: an unwritable folder is refused here
         self.close()  # the heartbeats of an earlier start
         self._ended = threading.Event()
-        self._start_heartbeats()
+        if not self._is_silent:
+            self._start_heartbeats()
 
     def _start_heartbeats(self) -> None:
-        threading.Thread(
-            target=self._beat_until, args=(self._ended,), name="voidrl-status", daemon=True
-        ).start()
+        name, beat = "voidrl-status", self._beat_until
+        threading.Thread(target=beat, args=(self._ended,), name=name, daemon=True).start()
+
+    def _begin(self, total_steps: int, steps: int, **kept: Any) -> None:
+        own: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "ranks": dist.current().size}
+        own |= {"started": utc_now(), "total_steps": total_steps, "checkpoint": steps or None}
+        self._status = RunStatus("starting", **own, **kept)
 
     def track(self, count_steps: Callable[[], int], device: str, warmup_steps: int = 0) -> None:
         """Count the steps with this function from now on, also between two rows.
@@ -164,16 +181,8 @@ class StatusWriter:
         evaluated = self._status.score_name.startswith(EVALUATED)
         if math.isfinite(value) and (name.startswith(EVALUATED) or not evaluated):
             with self._writing:
-                self._status = dataclasses.replace(
-                    self._status, score_name=name, score=value, score_step=steps
-                )
-
-    def _recall_score(self, steps: int) -> None:
-        """Restore the run's score as of the checkpoint from which it is resumed."""
-        with suppress(RunFolderError):
-            before = load_status(self._path)
-            if before is not None and before.score is not None and (before.score_step or 0) <= steps:
-                self.score(before.score_name, before.score, before.score_step or 0)
+                scored = {"score_name": name, "score": value, "score_step": steps}
+                self._status = dataclasses.replace(self._status, **scored)  # type: ignore[arg-type]
 
     def saved(self, steps: int) -> None:
         """`running`, with a new checkpoint."""
@@ -193,15 +202,14 @@ class StatusWriter:
 
     def complete(self, total_steps: int, steps: int) -> None:
         """`done`, of a run that had already taken all its steps: the failure came afterwards."""
+        before = None
         with suppress(RunFolderError):  # a damaged status is replaced
-            before = read_status(self._path.parent)
-            if before is not None and before.state == "done":
-                return
-            if before is not None:  # its score and its rate are still valid
-                self._status = before
-        fresh = {"total_steps": total_steps, "checkpoint": steps, "started": utc_now()}
-        own = {"pid": os.getpid(), "host": socket.gethostname(), "error": None, "signal": None}
-        self._end("done", steps=steps, callback=None, **fresh, **own)
+            before = load_status(self._path)
+        if before is not None and before.state == "done":
+            return
+        names = ("score_name", "score", "score_step", "rate", "device")  # still valid
+        self._begin(total_steps, steps, **({name: getattr(before, name) for name in names} if before else {}))
+        self._end("done", steps=steps)
 
     def close(self) -> None:
         """End the heartbeats: the process gives the run up, whether or not it has written a final state."""
@@ -246,32 +254,18 @@ class StatusWriter:
         """Steps per second lately, so that a run that hangs has 0; of one that has ended, all along."""
         now = _Sample(time.monotonic(), steps)
         if has_ended:
-            return _rate_between(self._first, now)
+            return self._first.rate_until(now)
         if steps < self._warmup_steps:
             self._recent.clear()
             return None
         while len(self._recent) > 1 and now.seconds - self._recent[1].seconds >= RATE_SECONDS:
             self._recent.popleft()
         self._recent.append(now)
-        return _rate_between(self._recent[0], now)
+        return self._recent[0].rate_until(now)
 
     def _write(self) -> None:
-        write_json_atomic(self._path, dataclasses.asdict(self._status))
-
-
-def _rate_between(since: _Sample, now: _Sample) -> float | None:
-    seconds = now.seconds - since.seconds
-    return round((now.steps - since.steps) / seconds, 3) if seconds > 0 else None
-
-
-class SilentStatus(StatusWriter):
-    """The writer of a rank that leaves the file to the first one."""
-
-    def _start_heartbeats(self) -> None:
-        pass
-
-    def _write(self) -> None:
-        pass
+        if not self._is_silent:
+            write_json_atomic(self._path, dataclasses.asdict(self._status))
 
 
 def read_status(folder: Path, load: Callable[[Path], RunStatus | None] | None = None) -> RunStatus | None:
@@ -280,31 +274,26 @@ def read_status(folder: Path, load: Callable[[Path], RunStatus | None] | None = 
     `load` reads the file in place of `load_status`: one that is read often is kept while it is unchanged.
     """
     load = load or load_status
-    path, lock = folder / FILE_NAME, folder / locks.RUN_LOCK
-    status = load(path)
-    if status is not None and _is_clear(status, datetime.now(UTC)):
-        return status
+    path, here = folder / FILE_NAME, ("", socket.gethostname())
+    status, looked_at = load(path), datetime.now(UTC)
+    if status is not None:
+        elsewhere = status.host not in here and status.age(looked_at) <= STALE_SECONDS
+        if status.state == "done" or (status.is_alive and elsewhere):  # the lock says no more
+            return status
     # The lock is tried before the file is read again: a process that ends in between has written its state,
     # and one that starts in between has a newer heartbeat.
-    looked_at = datetime.now(UTC)
-    held = locks.is_held(lock)
+    held = locks.is_held(folder / locks.RUN_LOCK)
     status = load(path)
     if status is None:
         return RunStatus("starting") if held else None
     if held and status.state in ("stopped", "failed"):  # being resumed
         return dataclasses.replace(status, state="starting")
     if status.is_alive and not held:
-        visible = held is not None and status.host in ("", socket.gethostname())
+        visible = held is not None and status.host in here
         age = (looked_at - datetime.fromisoformat(status.heartbeat)).total_seconds()
         if age > (0 if visible else STALE_SECONDS):
             return dataclasses.replace(status, state="interrupted")
     return status
-
-
-def _is_clear(status: RunStatus, now: datetime) -> bool:
-    """Whether the lock need not be looked at: the run is done, or alive on another machine."""
-    elsewhere = status.host not in ("", socket.gethostname())
-    return status.state == "done" or (status.is_alive and elsewhere and status.age(now) <= STALE_SECONDS)
 
 
 def load_status(path: Path) -> RunStatus | None:
@@ -312,21 +301,13 @@ def load_status(path: Path) -> RunStatus | None:
     try:
         if not path.is_file():
             return None
-        status = RunStatus(**read_json(path, "the status of the run"))
-        if status.state not in get_args(State) or datetime.fromisoformat(status.heartbeat).tzinfo is None:
-            raise ValueError(status.state)
-        for name in ("steps", "total_steps", "ranks"):
-            if not isinstance(getattr(status, name), int):
-                raise TypeError(name)
-        for name in ("rate", "score", "score_step", "checkpoint"):
-            if not isinstance(getattr(status, name), int | float | None):
-                raise TypeError(name)
-        for name in ("host", "device", "score_name"):
-            if not isinstance(getattr(status, name), str):
-                raise TypeError(name)
+        data = read_json(path, "the status of the run")
+        require_shape(path, data, SHAPE)
+        if data["state"] not in get_args(State) or datetime.fromisoformat(data["heartbeat"]).tzinfo is None:
+            raise ValueError(data["state"])
+        return RunStatus(**data)
     except (CheckpointError, TypeError, ValueError):
         raise RunFolderError(f"{path} is damaged: remove it; the run can be resumed without it") from None
-    return status
 
 
 def physical_device(device: str) -> str:
