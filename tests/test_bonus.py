@@ -192,8 +192,10 @@ def test_the_command_sets_method_weight_and_options(capsys):
     assert "bonus = 'rnd' cannot be used with method = 'apt'" in capsys.readouterr().err
     assert cli.main([*maze, "random"]) != 0
     assert "method 'random' cannot be used with bonus" in capsys.readouterr().err
+    assert cli.main([*maze, "mepol"]) != 0
+    assert "method 'mepol' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main(["pretrain", *maze[1:], "rnd"]) != 0
-    assert "option --bonus is for `voidrl train`" in capsys.readouterr().err
+    assert "unknown option '--bonus'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_every_field_is_an_option_with_help(capsys, command):
 
 
 def test_help_is_short_and_names_the_rest(capsys):
-    for command, rare in (("pretrain", "--callback"), ("experiment", "--grid-seed")):
+    for command, rare in (("pretrain", "--callback"), ("experiment", "--no-report")):
         for option, shown in (("--help", False), ("--help-all", True)):
             with suppress(SystemExit):
                 run(command, option)
@@ -266,17 +266,6 @@ def test_an_evaluation_is_written_into_the_run_and_shown_by_its_report(tmp_path,
     path.write_text(json.dumps(experiments))
     voidrl.evaluate(out, episodes=5)
     assert json.loads(path.read_text()) == experiments  # an experiment's evaluation is kept
-
-
-def test_a_representation_that_the_method_never_reads_is_noted(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("voidrl.api.pretrain", lambda *args, **kwargs: None)
-    for method, noted in (("rnd", True), ("apt", False)):
-        words = [MAZE, "--method", method, "--representation", "simclr", "--out", str(tmp_path / method)]
-        assert cli.main(["pretrain", *words, "--device", "cpu"]) == 0
-        said = capsys.readouterr().err
-        assert (
-            f"representation simclr is not used: the reward of {method} does not read it" in said
-        ) == noted
 
 
 def test_what_ranks_would_repeat_is_refused(monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """Several processes (ranks) that train one agent: who this one is, and what they exchange.
 
-torchrun or `voidrl pretrain --ranks` starts the processes; `process_group` joins them. Numbers on the host
+torchrun starts the processes; `process_group` joins them. Numbers on the host
 are exchanged by gloo; tensors of updates by NCCL if each rank has a GPU of its own, else by gloo. In a run on
 one process each function returns its argument.
 
@@ -118,7 +118,7 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
     except (RuntimeError, ValueError, KeyError) as error:
         raise ConfigError(
             f"one of {size} ranks cannot reach the others ({str(error).splitlines()[0]}): expected "
-            f"torchrun's RANK, MASTER_ADDR and MASTER_PORT; start all by torchrun, or with --ranks {size}"
+            f"torchrun's RANK, MASTER_ADDR and MASTER_PORT; start all {size} with torchrun"
         ) from error
     _host = distributed.group.WORLD
     _current = ProcessGroup(rank, size, local_rank, local_size)

@@ -30,7 +30,7 @@ def test_the_doctor_of_this_machine(capsys, tmp_path):
     assert {"PyTorch", "Gymnasium", "CUDA", "Atari", "DMControl", "OpenGL", "video"} <= set(found)
     for one in found.values():
         assert one["found"]
-        assert one["state"] == "ok" or one["fix"] or one["name"] == "CUDA", one
+        assert one["state"] == "ok" or one["fix"], one
     assert not (tmp_path / "runs").exists()  # it leaves nothing behind
 
 
@@ -147,26 +147,14 @@ def test_no_opengl(monkeypatch):
     assert found.fix == "sudo apt-get install -y libegl1 libgl1 libosmesa6"
 
 
-@pytest.mark.parametrize(
-    ("driver", "build", "hidden", "found", "fix"),
-    [
-        (None, "13.0", None, "no NVIDIA GPU", ""),
-        ("580.1, H200", None, None, "for CUDA None does not see the GPU", "install PyTorch with CUDA"),
-        ("580.1, H200", "13.0", "", "CUDA_VISIBLE_DEVICES=''", "unset CUDA_VISIBLE_DEVICES"),
-        ("470.2, H200", "13.0", None, "does not see the GPU (470.2, H200)", "update the driver"),
-    ],
-)
-def test_a_gpu_that_cannot_be_used(monkeypatch, driver, build, hidden, found, fix):
-    monkeypatch.setattr(probes, "nvidia_driver", lambda: driver)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if hidden is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+def test_a_gpu_that_cannot_be_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", build)
-    one = probes.examine("CUDA")
-    assert one.state == "warn"
-    assert found in one.found
-    assert fix in one.fix
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = probes.examine("CUDA")
+    assert (found.state, found.fix) == ("warn", "with a GPU: a driver for CUDA 13.0, see nvidia-smi")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert probes.examine("CUDA").fix == "unset CUDA_VISIBLE_DEVICES"
 
 
 def test_disks(monkeypatch, tmp_path):

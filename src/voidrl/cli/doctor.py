@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from voidrl import __version__
@@ -30,8 +30,8 @@ TIMEOUT_S = 60.0  # for all processes; they take seconds if nothing hangs
 MIN_DISK = GB // 2  # below this no run is worth starting
 NAME_WIDTH = max(map(len, COMPONENTS))
 EXTRAS = {
-    "plot": "matplotlib", "hub": "huggingface-hub", "onnx": "onnxruntime", "minari": "minari",
-    "sb3": "stable-baselines3", "tune": "optuna", "ray": "ray", "slurm": "submitit", "wandb": "wandb",
+    "plot": "matplotlib", "hub": "huggingface_hub", "onnx": "onnxruntime", "minari": "minari",
+    "sb3": "stable_baselines3", "tune": "optuna", "ray": "ray", "slurm": "submitit", "wandb": "wandb",
 }  # fmt: skip
 
 
@@ -138,19 +138,16 @@ def _collect(group: str, process: subprocess.Popen[str], deadline: float) -> lis
 
 def _extras() -> Finding:
     """Optional packages, which are looked up, not tried."""
-    there = {each.name.lower().replace("_", "-") for each in metadata.distributions()}
-    missing = [extra for extra, package in EXTRAS.items() if package not in there]
-    found = ", ".join(extra for extra in EXTRAS if extra not in missing) or "none"
-    more = f"; pip install 'voidrl[{','.join(missing)}]' adds others" if missing else ""
-    return Finding("extras", "ok", f"{found}{more}")
+    there = [extra for extra, module in EXTRAS.items() if find_spec(module)]
+    missing = ",".join(extra for extra in EXTRAS if extra not in there)
+    more = f"; pip install 'voidrl[{missing}]' adds others" if missing else ""
+    return Finding("extras", "ok", f"{', '.join(there) or 'none'}{more}")
 
 
 def _machine() -> Finding:
     cores, memory = machine.cores(), machine.memory()
-    total = memory.total if memory.limit is None else memory.limit
-    limit = "" if cores.usable >= cores.total else f", of which this process may use {cores.usable:g}"
-    found = f"{cores.total} cores{limit}, {memory.available / GB:.1f} of {total / GB:.1f} GB free"
-    return Finding("machine", "ok", f"{found}{'' if memory.limit is None else ' (container limit)'}")
+    found = f"{cores.usable:g} of {cores.total} cores, {memory.available / GB:.1f} GB of memory free"
+    return Finding("machine", "ok", found)
 
 
 def _disk(folder: Path) -> Finding:

@@ -14,35 +14,11 @@ from voidrl.config import registry
 from voidrl.errors import UnknownNameError
 from voidrl.system.terminal.screen import is_terminal
 from voidrl.system.terminal.tables import print_table
+from voidrl.system.units import human_count
 
 GB = 10**9
 SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
-FAMILIES = {
-    "knowledge": "Knowledge-based: what a model predicts badly is rewarded",
-    "data": "Data-based: visiting many different states is rewarded",
-    "competence": "Competence-based: skills that can be told apart are rewarded",
-    "baseline": "Baselines: they show what a method adds",
-    None: "Other methods",
-}
-SHORT = {"none": None, "both": "any"}  # kinds of skills and actions, on a terminal
-# Facts about a method, with the defaults of `voidrl.methods.base.About`, whose module imports torch.
-ABOUT: dict[str, Any] = {**dict.fromkeys(registry.ABOUT_FIELDS), "skills": "none", "actions": "both"}
-
-
-class Count(int):
-    """A number that prints as 250M, and is exact in JSON."""
-
-    def __str__(self) -> str:
-        from voidrl.system.units import human_count
-
-        return human_count(self)
-
-
-class Bytes(int):
-    """A size that prints as 7.1 GB, and is exact in JSON."""
-
-    def __str__(self) -> str:
-        return f"{self / GB:.1f} GB"
+FAMILIES = ("knowledge", "data", "competence", "baseline", "")  # in the order of the list
 
 
 class Listing(NamedTuple):
@@ -51,15 +27,12 @@ class Listing(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-    show: Callable[[], None] | None = None
-    """Prints it on a terminal, if not as one table."""
 
 
 def list_(argv: list[str]) -> None:
     """List what is available: `voidrl list methods`, or presets, agents, envs, games, tasks, experiments."""
     parser = make_parser("list", list_.__doc__)
-    parser.epilog = f"KIND is one of {', '.join(KINDS)}; without one, all of them in short."
-    parser.add_argument("kind", nargs="?", metavar="KIND", help="what to list (default: an overview)")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(argv)
     if options.kind is not None and options.kind not in KINDS:
@@ -67,15 +40,17 @@ def list_(argv: list[str]) -> None:
     if options.kind is None:
         _overview(as_json=options.json)
         return
-    title, columns, rows, show = KINDS[options.kind]()
+    title, columns, rows = KINDS[options.kind]()
     if options.json:
         keys = ("name", *(column.replace(" ", "_") for column in columns[1:]))
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-        return
-    if show is not None and is_terminal(sys.stdout):
-        show()
-        return
-    print_table(columns, rows, title=title if is_terminal(sys.stdout) else None)
+    else:
+        print_table(columns, [_shown(row) for row in rows], title=title if is_terminal(sys.stdout) else None)
+
+
+def _shown(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Large numbers as 250M."""
+    return tuple(human_count(cell) if isinstance(cell, int) and cell > 9999 else cell for cell in row)
 
 
 def _overview(*, as_json: bool) -> None:
@@ -94,78 +69,46 @@ def _overview(*, as_json: bool) -> None:
 
 
 def _methods() -> Listing:
-    families = list(FAMILIES)
-    found = [_method(file) for file in _paths("methods")]
-    found.sort(key=lambda each: (families.index(_family(each)), each["year"] or sys.maxsize))
-    rows = [tuple(each.values()) for each in found]
-    title = "Methods: intrinsic rewards"
-    return Listing(title, ("method", *ABOUT, "page"), rows, lambda: _print_families(found))
+    rows = []
+    for file in _files("methods"):
+        about = registry.parse_about(file.read_text("utf-8"))
+        reward = about.get("reward") or _first_line(file)
+        given = (about.get(name, "") for name in ("family", "year", "skills", "paper"))
+        family, year, skills, paper = given
+        rows.append((file.stem, family, year or None, skills or "none", reward, paper))
+    rows.sort(key=lambda row: (FAMILIES.index(row[1]), row[2] or sys.maxsize))
+    columns = ("method", "family", "year", "skills", "rewards", "paper")
+    return Listing("Methods: intrinsic rewards", columns, rows)
 
 
-def _method(file: Path) -> dict[str, Any]:
-    """The `about` of a method, without importing it; its docstring where there is none."""
-    source = file.read_text("utf-8")
-    about = {**dict.fromkeys(ABOUT), "reward": _first_line(source)}
-    if given := registry.parse_about(source):
-        about = {name: given.get(name, default) for name, default in ABOUT.items()}
-    return {"name": file.stem, **about, "page": _page(f"docs/methods/{file.stem}.md")}
+def _pieces(kind: str, title: str) -> Listing:
+    rows: list[tuple[Any, ...]] = [(file.stem, _first_line(file)) for file in _files(kind)]
+    return Listing(title, (kind.removesuffix("s"), "about"), rows)
 
 
-def _family(method: dict[str, Any]) -> str | None:
-    return method["family"] if method["family"] in FAMILIES else None
-
-
-def _print_families(methods: list[dict[str, Any]]) -> None:
-    """A table for each family, with the papers behind the intrinsic rewards."""
-    for family, heading in FAMILIES.items():
-        rows = []
-        for each in methods:
-            if _family(each) == family:
-                skills, actions = (SHORT.get(each[name], each[name]) for name in ("skills", "actions"))
-                rewards = f"{each['reward']} ({each['paper']})" if each["paper"] else each["reward"]
-                rows.append((each["name"], each["year"], skills, actions, rewards))
-        if rows:
-            print_table(("method", "year", "skills", "actions", "rewards"), rows, title=heading)
-            print()
-
-
-def _files(package: str) -> list[tuple[Any, ...]]:
-    """Name and first line of each file, without importing it."""
-    return [(file.stem, _first_line(file.read_text("utf-8"))) for file in _paths(package)]
-
-
-def _paths(package: str) -> list[Path]:
+def _files(package: str) -> list[Path]:
+    """The files of pieces, which are not imported."""
     files = sorted(Path(__file__).parents[1].joinpath(package).glob("[!_]*.py"))
     return [file for file in files if file.stem != "base"]
 
 
-def _first_line(source: str) -> str:
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-
-
-def _page(path: str) -> str | None:
-    """The page about it, in a checkout; an installed package comes without."""
-    return path if (Path(__file__).parents[3] / path).is_file() else None
+def _first_line(file: Path) -> str:
+    return (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").partition("\n")[0]
 
 
 def _environments() -> Listing:
     from voidrl.envs.packages import PACKAGES
 
-    games = "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)"
     others = f"of {', '.join(package.pip for package in PACKAGES)}, such as {PACKAGES[0].example}"
     rows = [
-        ("atari/<game>", "atari", games),
+        ("atari/<game>", "atari", "57 games and more, such as atari/ms_pacman?sticky=true (list games)"),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
-        ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
+        ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
         ("voidrl/PointMass-v0", None, "a point in a box, with small tasks: ?task=pickup, ?discrete=true"),
         ("any Gymnasium id", None, "any space but Text, Sequence and Graph, such as Pendulum-v1"),
         ("ids of packages", None, others),
-        (
-            "module:factory",
-            None,
-            "a custom function that returns a gymnasium.Env; --env.backend tensor: tensors",
-        ),
+        ("module:factory", None, "a custom function that returns a gymnasium.Env"),
     ]
     return Listing("Environments", ("environment", "extra", "about"), rows)
 
@@ -200,21 +143,12 @@ def _presets() -> Listing:
     from voidrl.presets.presets import PROTOCOLS, replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
-    protocols: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for name, preset in PROTOCOLS.items():
-        steps = Count(preset.values.get("steps", Config().steps))
-        place = places.get(name.partition("-")[0])
-        protocols.append((name, place, steps, Bytes(replay_bytes(name)), preset.about))
-    title = "Protocols, and the memory of their replay, on the GPU if there is one"
-    columns = ("preset", "for", "steps", "replay", "about")
-    agents = _agents()
-
-    def show() -> None:
-        print_table(columns, protocols, title=title)
-        print()
-        print_table(columns, agents.rows, title=agents.title)
-
-    return Listing(title, columns, [*protocols, *agents.rows], show)
+        place, steps = places.get(name.partition("-")[0]), preset.values.get("steps", Config().steps)
+        rows.append((name, place, steps, replay_bytes(name) / GB, preset.about))
+    title = "Protocols, with the memory of their replay, and agents that learn from scratch (`voidrl train`)"
+    return Listing(title, ("preset", "for", "steps", "replay GB", "about"), [*rows, *_agents().rows])
 
 
 def _agents() -> Listing:
@@ -225,9 +159,9 @@ def _agents() -> Listing:
     for name, agent in AGENTS.items():
         values = agent.values_for(EXAMPLES[agent.families[0]])
         place = ", ".join("others" if family == "any" else FAMILIES[family] for family in agent.families)
-        rows.append((name, place, Count(values["steps"]), Bytes(replay_bytes(name)), agent.about))
+        rows.append((name, place, values["steps"], replay_bytes(name) / GB, agent.about))
     title = "Agents that learn from scratch, with `voidrl train`; steps and replay in the first family"
-    return Listing(title, ("agent", "for", "steps", "replay", "about"), rows)
+    return Listing(title, ("agent", "for", "steps", "replay GB", "about"), rows)
 
 
 def _experiments() -> Listing:
@@ -241,12 +175,8 @@ def _experiments() -> Listing:
 
 KINDS: dict[str, Callable[[], Listing]] = {
     "methods": _methods,
-    "representations": lambda: Listing(
-        "Representations: how the encoder f is learned",
-        ("representation", "about"),
-        _files("representations"),
-    ),
-    "learners": lambda: Listing("Learners: RL algorithms", ("learner", "about"), _files("learners")),
+    "representations": lambda: _pieces("representations", "Representations: how the encoder f is learned"),
+    "learners": lambda: _pieces("learners", "Learners: RL algorithms"),
     "envs": _environments,
     "games": _games,
     "tasks": _tasks,

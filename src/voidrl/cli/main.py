@@ -101,48 +101,41 @@ def _answer(args: list[str]) -> int:
             return STOPPED + signal.SIGINT
 
 
-def _require_alone(command: str) -> None:
-    """Refuse a command that several processes would each repeat."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size != "1" and command not in ON_RANKS:
-        raise ConfigError(
-            f"`voidrl {command}` cannot be started by torchrun with WORLD_SIZE = {size}: start it alone; "
-            f"{', '.join(ON_RANKS)} run on ranks"
-        )
-
-
 def _run_command(args: list[str]) -> int:
     """Run it, and make sure that all output has been written."""
-    code = 0
+    name, code = args[0] if args else HELP[0], 0
+    size = os.environ.get("WORLD_SIZE", "1")
     try:
-        if not args or args[0] in HELP:
+        if name in HELP:
             print(_overview())
-        elif args[0] == "--version":
+        elif name == "--version":
             from voidrl import __version__
 
             print(__version__)
-        elif args[0] not in COMMANDS:
-            raise UnknownNameError("command", args[0], COMMANDS, "See `voidrl --help`.")
+        elif name not in COMMANDS:
+            raise UnknownNameError("command", name, COMMANDS, "See `voidrl --help`.")
+        elif size != "1" and name not in ON_RANKS:  # several processes would each repeat it
+            raise ConfigError(
+                f"`voidrl {name}` cannot be started by torchrun with WORLD_SIZE = {size}: start it alone; "
+                f"{', '.join(ON_RANKS)} run on ranks"
+            )
         else:
-            _require_alone(args[0])
-            code = COMMANDS[args[0]](args[1:]) or 0
-    except SystemExit:  # argparse has printed the help
+            code = COMMANDS[name](args[1:]) or 0
+    finally:
         sys.stdout.flush()
-        raise
-    sys.stdout.flush()
     return code
 
 
 def _overview() -> str:
     about = "voidrl: pre-train agents without rewards, then adapt them to a task in a few steps."
     rows = described({name: (what.__doc__ or "").replace("`", "") for name, what in COMMANDS.items()})
-    return f"""{wrap_text(about, indent=0)}
-
-usage: voidrl COMMAND …
-
-{rows}
-
-`voidrl COMMAND --help` shows its options."""
+    parts = (
+        wrap_text(about, indent=0),
+        "usage: voidrl COMMAND …",
+        rows,
+        "`voidrl COMMAND --help` shows its options.",
+    )
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -124,34 +123,20 @@ def compute_gradient() -> str:
 
 
 def use_cuda() -> str:
-    """Use the GPU that `--device auto` takes, or say why that fails."""
+    """Use the GPU that `--device auto` takes."""
     import torch
 
-    if torch.cuda.is_available():
-        assert torch.ones(256, device="cuda").sum().item() == 256, "a sum is wrong"
-        free, total = torch.cuda.mem_get_info()
-        return f"{torch.cuda.get_device_name()}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"
-    driver = nvidia_driver()
-    if driver is None:
-        raise UnusableError("no NVIDIA GPU or no driver; runs compute on the CPU", "")
-    if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        raise UnusableError(
-            f"the GPU is hidden by CUDA_VISIBLE_DEVICES={hidden!r}", "unset CUDA_VISIBLE_DEVICES"
-        )
-    fix = f"update the driver to one for CUDA {torch.version.cuda}, and reboot"
-    if torch.version.cuda is None:
-        fix = "install PyTorch with CUDA: https://pytorch.org/get-started/locally"
-    raise UnusableError(f"PyTorch for CUDA {torch.version.cuda} does not see the GPU ({driver})", fix)
-
-
-def nvidia_driver() -> str | None:
-    """Return the driver version and the name of the first GPU, as nvidia-smi prints them."""
-    command = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.partition("\n")[0]
+    if not torch.cuda.is_available():
+        found = f"torch {torch.__version__} sees no CUDA device; runs compute on the CPU"
+        if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            raise UnusableError(f"{found}, as CUDA_VISIBLE_DEVICES={hidden!r}", "unset CUDA_VISIBLE_DEVICES")
+        if torch.version.cuda is None:
+            fix = "on a machine with a GPU: https://pytorch.org/get-started/locally"
+            raise UnusableError(found, fix)
+        raise UnusableError(found, f"with a GPU: a driver for CUDA {torch.version.cuda}, see nvidia-smi")
+    assert torch.ones(256, device="cuda").sum().item() == 256, "a sum is wrong"
+    free, total = torch.cuda.mem_get_info()
+    return f"{torch.cuda.get_device_name()}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"
 
 
 def run_kernel() -> str:

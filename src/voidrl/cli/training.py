@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voidrl.cli.launch import RANKS_HELP, launch, ranks_to_start
 from voidrl.cli.options import (
     HELP,
     HELP_ALL,
@@ -93,7 +92,6 @@ def _parser(command: str, prefix: str = "") -> Parser:
     else:
         data_help = "fill the replay from the Minari dataset of this id first"
         rare("--from-data", metavar="DATA", help=data_help)
-    add("--ranks", type=int, metavar="N", help=RANKS_HELP)
     rare("--callback", action="append", default=[], metavar="NAME", help=CALLBACK_HELP)
     parser.more = lambda whole: "" if whole else common_fields()
     return parser
@@ -110,25 +108,12 @@ def _start(command: str, argv: list[str]) -> int:
         print(_parser(told).help_text(whole=True))
         print(all_fields(read_request(command, words).config))
         return 0
-    parser = _parser(command)
-    options, _ = _parsed(parser, argv)
-    return _on_ranks(command, argv, options.ranks, _train, _require_startable)
+    _parsed(_parser(command), argv)  # before torch is imported
+    return _on_ranks(command, argv, _train)
 
 
-def _on_ranks(
-    command: str,
-    argv: list[str],
-    ranks: int | None,
-    run: Callable[[str, list[str]], None],
-    check: Callable[[str, list[str], int], None],
-) -> int:
-    """Run a command here, as one of the processes of torchrun, or as several that are started here.
-
-    `check` refuses bad input once, before they are started.
-    """
-    if number := ranks_to_start(ranks):
-        check(command, argv, number)
-        return launch(number, command, argv)
+def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], None]) -> int:
+    """Run a command here, alone or as one of the processes of torchrun."""
     if "WORLD_SIZE" not in os.environ:
         run(command, argv)
         return 0
@@ -141,26 +126,13 @@ def _on_ranks(
     return 0
 
 
-def _require_startable(command: str, argv: list[str], size: int) -> None:
-    """Refuse a run that cannot be started on `size` ranks."""
-    request = read_request(command, argv)
-    from voidrl.runs.folder import RunFolder
-    from voidrl.system.files import user_path
-    from voidrl.training.build import require_fitting
-
-    require_fitting(request.probed, request.config, size)
-    if request.options.out is not None:
-        RunFolder(user_path(request.options.out)).require_free(request.options.overwrite)
-
-
 def _train(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     from voidrl import api, dist
 
-    if dist.current().is_main:
-        for note in _notes(command, request):
-            say(note)
     options, config = request.options, request.config
+    if request.note and dist.current().is_main:
+        say(request.note)
     where: dict[str, Any] = {"out": options.out, "overwrite": options.overwrite}
     where["callbacks"] = read_callbacks(options.callback)
     if command == "finetune":
@@ -168,29 +140,6 @@ def _train(command: str, argv: list[str]) -> None:
     else:
         start = api.pretrain if command == "pretrain" else api.train
         start(request.subject, config=config, **where)
-
-
-def _notes(command: str, request: RunRequest) -> Iterator[str]:
-    """Notes to the user about a command line before it is run."""
-    options, config = request.options, request.config
-    if request.note:
-        yield request.note
-    if command == "train" and options.method and not config.effective.has_bonus:
-        name = options.method
-        yield f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it"
-    if command == "pretrain" and options.representation and _ignores_representation(config):
-        yield (
-            f"representation {config.representation.name} is not used: the reward of {config.method.name} "
-            f"does not read it; leave it out, or take a method that does, such as --method apt"
-        )
-
-
-def _ignores_representation(config: Config) -> bool:
-    """Whether a representation with its own loss is neither trained nor read in pre-training."""
-    from voidrl.agent.encoder_training import Pieces, decide
-
-    pieces = Pieces.of(config)
-    return pieces.representation.has_loss and not decide(config, pieces).trains_representation
 
 
 def config(argv: list[str]) -> None:
@@ -257,7 +206,11 @@ def read_request(command: str, argv: Sequence[str], *, shows: bool = False) -> R
     if shows:
         _add_config_options(parser)
     options, words = _parsed(parser, argv)
-    _refuse_misplaced(command, words)
+    if command == "finetune" and any(word.startswith("--method") for word in words if "." not in word):
+        raise ConfigError(
+            "a fine-tuned agent keeps the method of its pre-training: leave --method out, or add that "
+            "method's reward to the task's with --bonus.coefficient 0.2"
+        )
     read = _read_finetune if command == "finetune" else _read_start
     return read(command, parser, options, words)
 
@@ -320,43 +273,13 @@ def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, wo
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers)
 
 
-def _refuse_misplaced(command: str, words: Sequence[str]) -> None:
-    """Name the alternative to options that belong to another command."""
-    given = {word.partition("=")[0] for word in words}
-    if command == "finetune" and given & {"--method", "--bonus"}:
-        raise ConfigError(
-            "a fine-tuned agent keeps the method of its pre-training: leave --method and --bonus out, or add "
-            "that method's reward to the task's with --bonus.coefficient 0.2"
-        )
-    if command == "pretrain" and "--bonus" in given:
-        raise ConfigError("option --bonus is for `voidrl train`; pre-training takes --method alone")
-
-
 def resume(argv: list[str]) -> int:
     """Resume a run that stopped: `voidrl resume RUN`."""
-    return _on_ranks("resume", argv, _read_resume(argv).ranks, _resume, _require_resumable)
-
-
-def _require_resumable(command: str, argv: list[str], size: int) -> None:
-    """Refuse a run that cannot be resumed on `size` ranks."""
-    options = _read_resume(argv)
-    from voidrl import api
-    from voidrl.config import update
-    from voidrl.runs.status import read_status
-    from voidrl.training.layers import as_changes
-    from voidrl.training.saved_run import require_as_many_ranks
-    from voidrl.training.split import require_ranks
-
-    folder, written = api.open_run(options.run)
-    status = read_status(folder.path)
-    if status is not None and status.checkpoint is not None:
-        require_as_many_ranks(folder.path, status.ranks, size)
-    require_ranks(update(written, as_changes(read_changes(options.config))), None, size)
+    return _on_ranks("resume", argv, _resume)
 
 
 def _resume(command: str, argv: list[str]) -> None:
     options = vars(_read_resume(argv))
-    del options["ranks"]
     from voidrl import api
 
     callbacks = read_callbacks(options["callbacks"])
@@ -376,5 +299,4 @@ def _read_resume(argv: list[str]) -> argparse.Namespace:
     add("--engine", help="auto, eager, graph or compile (default: as it was started)")
     callback_help = "as in `voidrl pretrain`; those of the run are not saved, only their states"
     add("--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help)
-    add("--ranks", type=int, metavar="N", help=RANKS_HELP)
     return parser.parse_args(argv)

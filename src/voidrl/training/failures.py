@@ -111,6 +111,7 @@ def resume_command(folder: RunFolder, config: Config) -> str:
     """The command that resumes a run on as many ranks, or a call if its environment cannot be imported."""
     if not is_importable(config.env.id):
         return f"voidrl.resume({str(folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
-    group = dist.current()
-    on_ranks = f" --ranks {group.size}" if group.size == group.local_size > 1 else ""
-    return f"voidrl resume {shlex.quote(str(folder.path))}{on_ranks}"
+    group, resume = dist.current(), f"resume {shlex.quote(str(folder.path))}"
+    if group.size == group.local_size > 1:
+        return f"torchrun --nproc-per-node {group.size} -m voidrl {resume}"
+    return f"voidrl {resume}"

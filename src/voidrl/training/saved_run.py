@@ -187,7 +187,7 @@ def require_as_many_ranks(path: Path, before: int, now: int) -> None:
     if before != now:
         raise CheckpointError(
             f"{path} was saved by {before} rank{'s' * (before > 1)}, each with its part of the replay, and "
-            f"cannot be resumed on {now}: resume with --ranks {before}, or as many under torchrun"
+            f"cannot be resumed on {now}: resume with torchrun on {before}"
         )
 
 
