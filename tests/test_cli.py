@@ -179,9 +179,6 @@ def test_true_and_false_are_flags():
 @pytest.mark.parametrize(
     ("call", "answer"),
     [
-        ({"num_envs": 4}, r"did you mean \"config=\{'env.num_envs': 4\}\"\?"),
-        ({"lr": 0.1}, r"did you mean \"config=\{'learner.learning_rate': 0.1\}\" or"),
-        ({"representation": "icm"}, r"config=\{'representation': 'icm'\}"),
         ({"config": {"lr": 0.1}}, r"unknown config field 'lr'; did you mean 'learner.learning_rate' or"),
         ({"config": {"learner": {"gamma": 0.9}}}, "did you mean 'learner.discount'"),
     ],
