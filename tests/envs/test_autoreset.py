@@ -7,13 +7,11 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from voidrl.config import EnvConfig
-from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.make import make_envs
-from voidrl.envs.spaces import spec_of
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, VoidrlWarning
 
-SAME, NEXT, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
+SAME = AutoresetMode.SAME_STEP
 
 
 class Episodes(gym.Env):
@@ -67,14 +65,11 @@ def play(envs, steps):
 
 
 def converted(vector):
-    envs = Envs(vector, "test", 1)
-    assert envs.vector.metadata["autoreset_mode"] is NEXT
-    return envs
+    return Envs(vector, "test", 1)
 
 
-@pytest.mark.parametrize("mode", [SAME, DISABLED])
-def test_the_last_observation_comes_before_the_reset_and_one_step_is_lost(mode):
-    rows = play(converted(foreign(mode, (3,))), 7)
+def test_the_last_observation_comes_before_the_reset_and_one_step_is_lost():
+    rows = play(converted(foreign(SAME, (3,))), 7)
     assert [row[:2] for row in rows] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1)]
     assert [row[2] for row in rows[1:]] == [1, 2, 3, 0, 2, 3, 0]  # as in the transitions
     assert [row[3] for row in rows[1:]] == [1, 2, 3, 0, 1 + 2, 3, 0]  # each episode is worth 6
@@ -83,10 +78,9 @@ def test_the_last_observation_comes_before_the_reset_and_one_step_is_lost(mode):
     assert [row[6] for row in rows[1:]] == [False, False, True, False, False, True, False]
 
 
-@pytest.mark.parametrize("mode", [SAME, DISABLED])
-def test_an_episode_of_one_step_is_skipped(mode):
+def test_an_episode_of_one_step_is_skipped():
     """It begins and ends in the step that is taken for the reset: its successor's beginning is seen."""
-    rows = play(converted(foreign(mode, (2, 1, 1, 3))), 8)
+    rows = play(converted(foreign(SAME, (2, 1, 1, 3))), 8)
     assert [row[:2] for row in rows] == [
         *((0, 0), (0, 1), (0, 2)),
         *((2, 0), (2, 1)),  # episode 1 is lost, 2 is seen whole, with its only step
@@ -97,9 +91,8 @@ def test_an_episode_of_one_step_is_skipped(mode):
     assert [row[4] for row in rows[1:]] == [False, True, False, True, False, False, True, False]
 
 
-@pytest.mark.parametrize("mode", [SAME, DISABLED])
-def test_environments_are_converted_one_by_one(mode):
-    envs = converted(foreign(mode, (2,), (4,)))
+def test_environments_are_converted_one_by_one():
+    envs = converted(foreign(SAME, (2,), (4,)))
     envs.reset(0)
     results = [envs.step(np.zeros(2, np.int64)) for _ in range(6)]
     assert [r.frames[0].tolist() for r in results] == [[0, 1], [0, 2], [1, 1], [1, 2], [2, 1], [2, 2]]
@@ -150,13 +143,12 @@ class Nested(gym.Env):
         return self._nested(*self.env.step(action))
 
 
-@pytest.mark.parametrize("mode", [SAME, DISABLED])
-def test_nested_observations_are_converted(mode):
-    vector = next_step(Foreign(SyncVectorEnv([Nested] * 2, autoreset_mode=mode)), "test")
-    vector.reset(seed=0)
-    seen = [vector.step(np.zeros(2, np.int64))[0] for _ in range(4)]
-    assert [s["b"].tolist() for s in seen] == [[1, 1], [2, 2], [1, 1], [2, 2]]
-    assert [s["a"][0].tolist() for s in seen] == [[0, 1], [0, 2], [1, 1], [1, 2]]
+def test_nested_observations_are_converted():
+    envs = converted(Foreign(SyncVectorEnv([Nested] * 2, autoreset_mode=SAME)))
+    envs.reset(0)
+    seen = [envs.step(np.zeros(2, np.int64)).frames[1] for _ in range(4)]
+    assert [row[:2].tolist() for row in seen] == [[0, 1], [0, 2], [1, 1], [1, 2]]
+    assert [row[2:].argmax() for row in seen] == [1, 2, 1, 2]
 
 
 class Arrays(VectorEnv):
@@ -197,57 +189,15 @@ def test_a_factory_may_return_a_vector_environment():
         make_envs(config, lambda num_envs: Episodes())
 
 
-@pytest.mark.parametrize("mode", [SAME, DISABLED])
-def test_gymnasiums_own_vectors_lose_nothing(mode):
-    for cls in (SyncVectorEnv, AsyncVectorEnv):
-        vector = next_step(cls([Episodes] * 2, autoreset_mode=mode), "test")
-        assert type(vector) is cls
-        envs = Envs(vector, "test", 1)
-        assert [row[:2] for row in play(envs, 5)] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-        envs.close()
+@pytest.mark.parametrize("cls", [SyncVectorEnv, AsyncVectorEnv])
+def test_gymnasiums_own_vectors(cls):
+    envs = Envs(cls([Episodes] * 2, autoreset_mode=SAME), "test", 1)
+    assert [row[:2] for row in play(envs, 5)] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2)]
+    envs.close()
 
 
-def test_what_needs_no_conversion_stays_what_it_is():
-    vector = SyncVectorEnv([Episodes])
-    assert next_step(vector, "test") is vector
-    wrapped = Foreign(vector)
-    assert next_step(wrapped, "test") is wrapped
-    assert isinstance(next_step(foreign(SAME, (3,)), "test"), NextStepVector)
-    assert spec_of(vector.single_observation_space, vector.single_action_space, 1).num_actions == 2
-
-
-class Allowing(Episodes):
-    """Allows action 0 in even episodes and action 1 in odd ones, and after the end none."""
-
-    def _mask(self, over=False):
-        self.mask = np.zeros(2, np.int8)
-        self.mask[self.episode % 2] = not over
-        return {"action_mask": self.mask}
-
-    def reset(self, **options):
-        obs, info = super().reset(**options)
-        return obs, info | self._mask()
-
-    def step(self, action):
-        assert self.mask[action], "a forbidden action was taken"
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated, truncated, info | self._mask(terminated or truncated)
-
-
-class AllowingVector(Foreign):
-    def action_masks(self):
-        return np.stack([env.mask for env in self.env.envs])
-
-
-@pytest.mark.parametrize("masks", ["info", "method"])
-@pytest.mark.parametrize("mode", [SAME, DISABLED])
-def test_the_first_action_of_an_episode_is_one_that_it_allows(mode, masks):
-    vector = AllowingVector(SyncVectorEnv([lambda: Allowing((3,))] * 2, autoreset_mode=mode))
-    envs = Envs(vector, "test", 1, masks=masks)
-    seen = [envs.reset(0)[0][0]]
-    for _ in range(11):
-        newest = seen[-1][2:]
-        seen.append(envs.step(np.full(2, newest.argmax())).frames[0])
-    # After the end everything is allowed, and 0 is chosen: episode 1 takes 1 in its place.
-    assert [frame[:2].tolist() for frame in seen[2:6]] == [[0, 2], [0, 3], [1, 1], [1, 2]]
-    assert [frame[2:].tolist() for frame in seen[2:6]] == [[1, 0], [1, 1], [0, 1], [0, 1]]
+def test_what_cannot_be_converted_is_refused():
+    with pytest.raises(ConfigError, match=r"'test' has autoreset_mode DISABLED: expected .*SAME_STEP"):
+        Envs(foreign(AutoresetMode.DISABLED, (3,)), "test", 1)
+    with pytest.raises(ConfigError, match="before a mask of actions for the new one is read"):
+        Envs(foreign(SAME, (3,)), "test", 1, masks="info")

@@ -70,7 +70,7 @@ def test_a_native_version_is_not_used():
     envs = make_envs(config)
     assert isinstance(envs.vector, gym.vector.SyncVectorEnv)
     native = EnvConfig("CartPole-v1", num_envs=2, wrappers=(LIMIT,), backend="native")
-    with pytest.raises(ConfigError, match=r"'native' cannot be used with env.wrappers .*: use sync or"):
+    with pytest.raises(ConfigError, match=r"'native' cannot be used: env\.wrappers .*; use sync or"):
         make_envs(native)
 
 
@@ -100,7 +100,7 @@ def test_simulators_take_none(env):
     for options in ({"wrappers": (LIMIT,)}, {"keys": ("a",)}):
         with pytest.raises(ConfigError, match=r"cannot be used with environment .* expected \[\]"):
             make_envs(EnvConfig(env, **options))
-    with pytest.raises(ConfigError, match="which allows all actions: expected 'none'"):
+    with pytest.raises(ConfigError, match="expected 'none', since it allows all actions"):
         make_envs(EnvConfig(env, action_masks="info"))
 
 

@@ -73,68 +73,25 @@ def make_envs(
         true_state: Whether `Envs.true_state` is available. On Atari this emulates each game twice.
         device: Device of tensor environments.
     """
-    n = num_envs or config.num_envs
+    n, renders = num_envs or config.num_envs, render_height > 0
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
-    if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC)):
-        raise _no_tensors(config.id)
-    if factory is None and name.startswith((ATARI, DMC)):
-        _require_plain(config)
-    if factory is None and name.startswith(DMC):
-        _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
-        return make_dmc(
-            config,
-            n,
-            evaluation=evaluation,
-            render_height=render_height,
-            true_state=true_state,
-        )
-    _require_defaults(config, "dmc", f"{DMC}<domain>_<task>, since only DMControl has these options")
-    if factory is None and name.startswith(ATARI):
-        return make_atari(
-            config,
-            n,
-            options,
-            evaluation=evaluation,
-            pretraining=pretraining,
-            render=render_height > 0,
-            true_state=true_state,
-        )
-    _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
-    if config.count_states:
-        raise ConfigError(
-            f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
-            f"{DMC}…, whose states can be counted, or env.count_states = False"
-        )
+    family = next((f for f in (ATARI, DMC) if factory is None and name.startswith(f)), "")
+    _require_fitting(config, family)
+    how: dict[str, Any] = {"evaluation": evaluation, "true_state": true_state}
+    if family == DMC:
+        return make_dmc(config, n, render_height=render_height, **how)
+    if family == ATARI:
+        return make_atari(config, n, options, pretraining=pretraining, render=renders, **how)
     native: Callable[..., Any] | None = None  # creates all of them at once
-    renders = render_height > 0
-    wrappers = [EnvWrapper(text) for text in config.wrappers]
     if factory is None and ":" in name and not GYM_ID.search(name):
-        try:
-            found = import_path("environment", name)
-        except ConfigError as error:
-            if is_importable(name):
-                raise
-            raise ConfigError(
-                f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
-                f"name an importable one with --env module:function"
-            ) from error
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise creation_failure(error, name) from error
-        if not callable(found):
-            raise ConfigError(
-                f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
-            )
-        factory = partial(found, **options)
+        factory = partial(_imported(name), **options)
     elif factory is None:
         registered = _find(name)
         name, factory = registered.id, partial(gym.make, registered.id, **options)
         if config.backend == "tensor":
             if name not in TENSOR_VERSIONS:
                 raise _no_tensors(name)
-            version: Any = import_path("environment", TENSOR_VERSIONS[name])
-            factory = partial(version, **options)
+            factory = partial(_imported(TENSOR_VERSIONS[name]), **options)
         if registered.vector_entry_point is not None:
             native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
     if config.backend == "tensor":
@@ -145,42 +102,82 @@ def make_envs(
             config, cast(Any, factory), n, device, render=shows, true_state=true_state
         )
         return _checked_for_pictures(tensor_envs, renders)
-    if config.backend == "native" and wrappers:
-        raise ConfigError(
-            f"env.backend = 'native' cannot be used with env.wrappers = {[*config.wrappers]}, which wrap "
-            f"single environments: use sync or async"
-        )
+    return _checked_for_pictures(_make_gym(config, name, factory, native, n, renders, true_state), renders)
+
+
+def _make_gym(
+    config: EnvConfig,
+    name: str,
+    factory: EnvFactory,
+    native: Callable[..., Any] | None,
+    n: int,
+    renders: bool,
+    true_state: bool,
+) -> Envs:
+    """N environments of Gymnasium; `native` creates all of them, if there is such a function."""
+    wrappers = [EnvWrapper(text) for text in config.wrappers]
     if config.backend == "native" and native is None and _takes(factory, "num_envs"):
         native = partial(factory, num_envs=n)
-    if config.backend == "native" and native is None:
-        raise ConfigError(
-            f"env.backend = 'native' cannot be used: {name!r} has no vectorized version; use sync or async"
-        )
+    if config.backend == "native" and (native is None or wrappers):
+        why = f"{name!r} has no vectorized version"
+        if wrappers:
+            why = f"env.wrappers = {[*config.wrappers]} wrap single environments"
+        raise ConfigError(f"env.backend = 'native' cannot be used: {why}; use sync or async")
+    if wrappers or config.backend not in ("auto", "native"):
+        native = None
+    if config.backend == "auto" and name.startswith(PREPROCESSED):
+        native = None
     try:
-        if wrappers or config.backend not in ("auto", "native"):
-            native = None  # they are for single environments
-        if native is not None and config.backend == "auto" and name.startswith(PREPROCESSED):
-            native = None
         if native is not None:
             vector = _with_render_mode(native(), native) if renders else native()
-            vector = _vector(vector, config.id, n)
+            if not isinstance(vector, VectorEnv) or vector.num_envs != n:
+                raise _not_n(config.id, vector, n)
         else:
-            vector = _vectorize(factory, config, n, wrappers, renders)
+            make = partial(_make_checked, factory, config, wrappers, renders)
+            if config.backend == "async":
+                vector = ParallelVector(make, n, config.id, config.timeout_s)
+            else:
+                makers = [partial(make, i) for i in range(n)]
+                vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
     except (VoidrlError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
         raise creation_failure(error, config.id) from error
-    envs = Envs(
+    reading: Reading | None = None
+    if native is None:  # separate environments
+        reading = (vector if config.backend == "async" else vector.envs[0]).reading
+    return Envs(
         vector,
         config.id,
         config.frame_stack,
         check_bounds=config.check_bounds,
         true_state=true_state,
-        reading=None if native else _reading_of(vector),
+        reading=reading,
         keys=config.keys,
         masks=_known_masks(config.action_masks, vector) if native else "none",
     )
-    return _checked_for_pictures(envs, renders)
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    """The function `module:function`."""
+    try:
+        found = import_path("environment", name)
+    except ConfigError as error:
+        if is_importable(name):
+            raise
+        raise ConfigError(
+            f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
+            f"name an importable one with --env module:function"
+        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise creation_failure(error, name) from error
+    if not callable(found):
+        raise ConfigError(
+            f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
+        )
+    return found
 
 
 def _checked_for_pictures(envs: Envs, renders: bool) -> Envs:
@@ -200,11 +197,12 @@ def _no_tensors(name: str) -> ConfigError:
     )
 
 
-def _reading_of(vector: VectorEnv) -> Reading:
-    """The reading of the spaces of separate environments."""
-    env: Any = vector if isinstance(vector, ParallelVector) else vector.envs[0]  # type: ignore[attr-defined]
-    reading: Reading = env.reading
-    return reading
+def _not_n(name: str, made: Any, n: int) -> ConfigError:
+    what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
+    return ConfigError(
+        f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a "
+        f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
+    )
 
 
 def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
@@ -214,31 +212,31 @@ def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
     return "method" if masks == "auto" and discrete and mask_method(env) is not None else masks
 
 
-def _require_plain(config: EnvConfig) -> None:
-    """Refuse settings that Atari and DMControl do not have."""
-    for name, value in (("keys", list(config.keys)), ("wrappers", list(config.wrappers))):
-        if value:
-            raise ConfigError(
-                f"env.{name} = {value} cannot be used with environment {config.id!r}: expected [], "
-                f"since voidrl steps all its copies at once"
-            )
-    if config.action_masks not in ("auto", "none"):
+def _require_fitting(config: EnvConfig, family: str) -> None:
+    """Refuse options that an environment of this family does not have."""
+    if family and config.backend == "tensor":
+        raise _no_tensors(config.id)
+    refused: list[tuple[str, Any, str]] = []
+    if family:
+        whole = "[], since voidrl steps all its copies at once"
+        entries = {"keys": [*config.keys], "wrappers": [*config.wrappers]}
+        refused += [(key, value, whole) for key, value in entries.items() if value]
+        if config.action_masks not in ("auto", "none"):
+            refused.append(("action_masks", config.action_masks, "'none', since it allows all actions"))
+    elif config.count_states:
+        counted = f"{ATARI}… or {DMC}…, whose states can be counted"
+        refused.append(("count_states", True, f"{counted}, or env.count_states = False"))
+    for group, own in (("atari", ATARI), ("dmc", DMC)):
+        options = getattr(config, group)
+        refused += [
+            (f"{group}.{field.name}", getattr(options, field.name), f"{own}…, since no others have it")
+            for field in dataclasses.fields(options)
+            if family != own and getattr(options, field.name) != field.default
+        ]
+    for name, value, expected in refused:
         raise ConfigError(
-            f"env.action_masks = {config.action_masks!r} cannot be used with environment {config.id!r}, "
-            f"which allows all actions: expected 'none'"
+            f"env.{name} = {value!r} cannot be used with environment {config.id!r}: expected {expected}"
         )
-
-
-def _require_defaults(config: EnvConfig, group: str, expected: str) -> None:
-    """Refuse options that the environment does not have."""
-    options = getattr(config, group)
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if value != field.default:
-            raise ConfigError(
-                f"env.{group}.{field.name} = {value!r} cannot be used with environment {config.id!r}: "
-                f"expected {expected}"
-            )
 
 
 def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
@@ -286,26 +284,6 @@ def probe_env(
             envs.reset(seed=0)  # an unusable mask is refused
             return envs.spec, config
     return spec, config
-
-
-def _vectorize(
-    factory: EnvFactory, config: EnvConfig, n: int, wrappers: list[EnvWrapper], renders: bool
-) -> VectorEnv:
-    make = partial(_make_checked, factory, config, wrappers, renders)
-    if config.backend == "async":
-        return ParallelVector(make, n, config.id, config.timeout_s)
-    return SyncVectorEnv([partial(make, i) for i in range(n)], autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-def _vector(made: Any, name: str, n: int) -> VectorEnv:
-    """Check the environment that a user's function made."""
-    if not isinstance(made, VectorEnv) or made.num_envs != n:
-        what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
-        raise ConfigError(
-            f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a "
-            f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
-        )
-    return made
 
 
 def _make_checked(

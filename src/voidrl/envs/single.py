@@ -13,8 +13,15 @@ import numpy as np
 from voidrl.config.registry import import_path
 from voidrl.envs.failures import raised
 from voidrl.envs.ids import parse_id
-from voidrl.envs.spaces import MaskReader, Mismatch, NestedCheck, ObservationCheck, Reading, masks_of
-from voidrl.envs.spaces.frames import frames_of, value_at
+from voidrl.envs.spaces import (
+    MaskReader,
+    Mismatch,
+    NestedCheck,
+    ObservationCheck,
+    Reading,
+    frame_of,
+    masks_of,
+)
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, VoidrlWarning, shown
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
@@ -175,8 +182,7 @@ class CheckedEnv(gym.Wrapper):
             if isinstance(found, tuple):
                 self._mismatch(found[1], when)
             masks = found
-        frame: np.ndarray = frames_of([value_at(obs, part)[None] for part in spec.parts], spec, masks)[0]
-        return frame
+        return frame_of(obs, spec, masks)
 
     def _valid_flag(self, name: str, flag: Any) -> bool:
         number = _number(flag)

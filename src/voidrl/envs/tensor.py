@@ -7,9 +7,9 @@ docs/environments/tensor.md shows how to write one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from functools import reduce
+from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -18,11 +18,11 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from voidrl.config import EnvConfig
-from voidrl.envs.autoreset import FINAL_OBS, NO_FINAL_OBS
+from voidrl.envs.autoreset import SameStep, autoreset_of
 from voidrl.envs.failures import creation_failure
-from voidrl.envs.spaces import ObservationCheck, read_spaces, to_picture
+from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces, to_picture
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 from voidrl.system.device import HostCopy, pick_device
 from voidrl.types import EnvSpec, channels_last
 
@@ -114,63 +114,48 @@ class TensorEnvs(Envs):
         self.vector, self.name, self._tracks_state = env, config.id, true_state  # type: ignore[assignment]
         self._env, self._owned = env, owned
         self.num_envs, self.device = env.num_envs, torch.device(env.device)
-        n = self.num_envs
+        n, self._same_step = self.num_envs, None
         try:
-            self._mode = self._autoreset()
-            self.spec = self._read(config)
+            if autoreset_of(env, config.id) is AutoresetMode.SAME_STEP:
+                self._same_step = SameStep(n, config.id)
+            self.reading = self._read(config)
+        except SpaceError as error:
+            self.close()
+            raise SpaceError(f"environment {self.name!r}: {error}") from None
         except VoidrlError:
             self.close()
             raise
+        self.spec = self.reading.spec
         self._check: ObservationCheck | None = None
         if not self.spec.pixels:
             space = _flat_box(env.single_observation_space, self.spec)
             self._check = ObservationCheck(space, check_bounds=config.check_bounds)
-            self._low, self._high = (
-                torch.from_numpy(bound).float().to(self.device) for bound in self._check.bounds
-            )
-        bounds = torch.tensor([self.spec.action_low, self.spec.action_high], dtype=torch.float64)
-        self._bounds = bounds.to(self.device)
+            bounds = (torch.from_numpy(bound).float().to(self.device) for bound in self._check.bounds)
+            self._low, self._high = bounds
+        action_bounds = torch.tensor([self.spec.action_low, self.spec.action_high], dtype=torch.float64)
+        self._action_bounds = action_bounds.to(self.device)
         dtype = env.single_action_space.dtype
         self._action_type = torch.from_numpy(np.zeros(0, dtype or np.float32)).dtype
         self._own_steps, self._resets = np.zeros(n, np.int64), np.ones(n, bool)
-        self._fresh, self._uncounted = np.zeros(n, bool), np.zeros(n, np.float32)
-        self._warned = False
 
-    def _autoreset(self) -> AutoresetMode:
-        found = getattr(self._env, "autoreset_mode", None)
-        if found is None:
-            found = (getattr(self._env, "metadata", None) or {}).get("autoreset_mode")
-        if found not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
-            raise ConfigError(
-                f"environment {self.name!r} has autoreset_mode {getattr(found, 'name', found)}: expected "
-                f"gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, as an attribute or in its metadata"
+    def _read(self, config: EnvConfig) -> Reading:
+        observation, action = self._env.single_observation_space, self._env.single_action_space
+        reading = read_spaces(observation, action, config.frame_stack, keys=config.keys)
+        spec = reading.spec
+        if config.action_masks not in ("auto", "none"):
+            raise SpaceError(
+                f"env.action_masks = {config.action_masks!r} is not supported for tensors: use 'none'"
             )
-        return found  # type: ignore[no-any-return]
-
-    def _read(self, config: EnvConfig) -> EnvSpec:  # type: ignore[override]
-        env, action = self._env, self._env.single_action_space
-        try:
-            self.reading = read_spaces(
-                env.single_observation_space, action, config.frame_stack, keys=config.keys
+        if not isinstance(action, gym.spaces.Discrete | gym.spaces.Box) or spec.action_integer:
+            raise SpaceError(
+                f"action space {action} is not supported for tensors: expected Discrete, or Box of floats"
             )
-            spec = self.reading.spec
-            if config.action_masks not in ("auto", "none"):
-                raise SpaceError(
-                    f"env.action_masks = {config.action_masks!r} is not supported for tensors: use 'none'"
-                )
-            plain = isinstance(action, gym.spaces.Discrete | gym.spaces.Box) and not spec.action_integer
-            if not plain or (spec.action_sizes and not spec.discrete):
-                raise SpaceError(
-                    f"action space {action} is not supported for tensors: expected Discrete, or Box of floats"
-                )
-            if any(part.kind != "numbers" for part in spec.parts):
-                raise SpaceError(
-                    f"observation space {env.single_observation_space} is not supported for tensors: "
-                    f"expected one uint8 image, or numbers alone, of which env.keys chooses some"
-                )
-        except SpaceError as error:
-            raise SpaceError(f"environment {self.name!r}: {error}") from None
-        return spec
+        if any(part.kind != "numbers" for part in spec.parts):
+            raise SpaceError(
+                f"observation space {observation} is not supported for tensors: "
+                f"expected one uint8 image, or numbers alone, of which env.keys chooses some"
+            )
+        return reading
 
     # Stepping
 
@@ -178,23 +163,16 @@ class TensorEnvs(Envs):
     def reset(self, seed: int) -> tuple[Tensor, Info]:
         """Start new episodes."""
         self._resets[:] = True
-        result = self._guarded(lambda: self._env.reset(seed=seed))
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            raise EnvironmentFailedError(
-                f"environment {self.name!r} returned {type(result).__name__} in reset: expected observations "
-                f"and a dictionary"
-            )
-        obs, info = result
+        obs, info = self._returned(self._guarded(lambda: self._env.reset(seed=seed)), 2)
         frames = self._frames_of(obs)
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self._same_step is not None:
+            self._same_step.begin()
             frames = frames.clone()  # the environment may overwrite its own
         self._newest = frames  # type: ignore[assignment]
         told = {key: info[key].cpu().numpy() for key in COUNTED if isinstance(info.get(key), Tensor)}
         self._check_values(self._within(frames).cpu().numpy(), frames)
-        n = self.num_envs
-        self._resets, self._fresh = np.zeros(n, bool), np.zeros(n, bool)
-        self._uncounted = np.zeros(n, np.float32)
-        self._fresh_there = torch.zeros(n, dtype=torch.bool, device=self.device)
+        self._resets = np.zeros(self.num_envs, bool)
+        self._fresh_there = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         return frames, self._known({**info, **told})
 
     @torch.no_grad()
@@ -206,17 +184,13 @@ class TensorEnvs(Envs):
             finite = torch.isfinite(given).all()
             given = torch.nan_to_num(given)  # a NaN as an index would end the process; `recv` reports it
         result = self._guarded(lambda: self._env.step(self._action_there(given)))
-        if not isinstance(result, tuple) or len(result) != 5:
-            raise EnvironmentFailedError(
-                f"environment {self.name!r} returned {type(result).__name__} in step: expected 5 values"
-            )
-        obs, reward, terminated, truncated, info = result
+        obs, reward, terminated, truncated, info = self._returned(result, 5)
         for name, value in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
             self._require(value, name, (self.num_envs,))
         frames = self._frames_of(obs)
         within = self._within(frames)
-        if self._mode is AutoresetMode.SAME_STEP:
-            frames = self._with_final(frames, terminated, truncated, info)
+        if self._same_step is not None:
+            frames = self._final_there(frames, terminated.bool() | truncated.bool(), info)
         self._newest = frames  # type: ignore[assignment]
         self._info = info
         rows = [reward, terminated, truncated, within, finite.expand(self.num_envs)]
@@ -234,17 +208,8 @@ class TensorEnvs(Envs):
         if self.actions_are_finite:
             self._check_values(within, frames)
         reward = score = self._valid_reward(reward)
-        if self._mode is AutoresetMode.SAME_STEP:
-            # As in `NextStepVector`: the first step of an episode is taken for its reset.
-            fresh, ended = self._fresh, terminated | truncated
-            score = np.where(fresh, 0, reward + self._uncounted)
-            self._uncounted = np.where(fresh & ~ended, reward, 0)
-            reward, terminated, truncated = (
-                np.where(fresh, 0, reward),
-                terminated & ~fresh,
-                truncated & ~fresh,
-            )
-            self._fresh = terminated | truncated
+        if self._same_step is not None:
+            reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
         ended = terminated | truncated
         self._resets = ended & ~self._resets
         values = zip(self._counted, flags[4:], strict=True)
@@ -252,16 +217,12 @@ class TensorEnvs(Envs):
         info = self._known({**self._info, **told})
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
 
-    def _with_final(self, frames: Tensor, terminated: Tensor, truncated: Tensor, info: Info) -> Tensor:
+    def _final_there(self, frames: Tensor, ended: Tensor, info: Info) -> Tensor:
         """Frames in which episodes that ended show their last observation."""
-        last = (terminated.bool() | truncated.bool()) & ~self._fresh_there
-        self._fresh_there = last
-        final = next((info[key] for key in FINAL_OBS if info.get(key) is not None), None)
-        before: Any = self._newest
-        if final is None and not self._warned:
-            self._warned = True
-            warnings.warn(NO_FINAL_OBS.format(name=self.name), VoidrlWarning, stacklevel=4)
-        source = before if final is None else self._frames_of(final)
+        assert self._same_step is not None
+        self._fresh_there = last = ended & ~self._fresh_there
+        final, before = self._same_step.final_obs(info), self._newest
+        source: Any = before if final is None else self._frames_of(final)
         return torch.where(last.view(-1, *[1] * (frames.ndim - 1)), source, frames)
 
     def _action_there(self, action: Tensor) -> Tensor:
@@ -269,7 +230,7 @@ class TensorEnvs(Envs):
         spec = self.spec
         if spec.discrete:
             return action + spec.action_start[0] if spec.action_start else action
-        low, high = self._bounds
+        low, high = self._action_bounds
         fraction = (action.to(torch.float64) + 1) / 2
         scaled = torch.clamp(low * (1 - fraction) + high * fraction, low, high)
         return scaled.view(len(action), *spec.action_shape).to(self._action_type)
@@ -285,41 +246,36 @@ class TensorEnvs(Envs):
                 value = obs
                 for key in part.path:
                     value = value[key]
-                values.append(
-                    self._require(value, f"observation {part.name!r}", (n, *part.shape)).reshape(n, -1)
-                )
+                found = self._require(value, f"observation {part.name!r}", (n, *part.shape))
+                values.append(found.reshape(n, -1))
             return torch.cat(values, dim=1).to(torch.float32)
         found = self._require(obs, "observation", (n, *spec.raw_shape))
         if not spec.pixels:
             return found.reshape(n, *spec.frame_shape).to(torch.float32)
         if found.dtype is not torch.uint8:
-            raise EnvironmentFailedError(
-                f"environment {self.name!r} returned observations of type {found.dtype}: expected "
-                f"torch.uint8, as in its observation_space"
-            )
+            raise self._failure(f"observations of type {found.dtype}", "torch.uint8, as in its space")
         if channels_last(spec.raw_shape):
             found = found.permute(0, 3, 1, 2)
         return found.reshape(n, *spec.frame_shape)
 
+    def _returned(self, result: Any, count: int) -> Any:
+        """The values of a step or reset."""
+        if not isinstance(result, tuple) or len(result) != count or not isinstance(result[-1], dict):
+            raise self._failure(type(result).__name__, f"{count} values, the last a dictionary")
+        return result
+
     def _require(self, value: Any, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of this shape on the environment's device."""
-        if isinstance(value, Tensor) and value.shape == shape and value.device == self._placed(value):
-            return value
-        what = (
-            f"shape {tuple(value.shape)} on {value.device}"
-            if isinstance(value, Tensor)
-            else type(value).__name__
-        )
-        raise EnvironmentFailedError(
-            f"environment {self.name!r} returned {name} of {what}: expected a tensor of shape {shape} on "
-            f"{self.device}"
-        )
+        is_tensor = isinstance(value, Tensor)
+        if is_tensor and value.device.type == self.device.type and self.device.index is None:
+            self.device = value.device  # with its number: `cuda` is whichever is the current one
+        if is_tensor and value.shape == shape and value.device == self.device:
+            return value  # type: ignore[no-any-return]
+        what = f"shape {tuple(value.shape)} on {value.device}" if is_tensor else type(value).__name__
+        raise self._failure(f"{name} of {what}", f"a tensor of shape {shape} on {self.device}")
 
-    def _placed(self, value: Tensor) -> torch.device:
-        """The device, with its number: `cuda` is whichever is the current one."""
-        if self.device.type == value.device.type and self.device.index is None:
-            self.device = value.device
-        return self.device
+    def _failure(self, found: str, expected: str) -> EnvironmentFailedError:
+        return EnvironmentFailedError(f"environment {self.name!r} returned {found}: expected {expected}")
 
     def _within(self, frames: Tensor) -> Tensor:
         """(N,): whether all values are finite and within their bounds."""
@@ -340,8 +296,6 @@ class TensorEnvs(Envs):
             self._read_state(_on_host(info))
             self._newest = newest
         return info
-
-    # The rest
 
     @property
     def steps_per_second(self) -> float | None:
@@ -366,13 +320,9 @@ class TensorEnvs(Envs):
 
 def _flat_box(space: gym.Space, spec: EnvSpec) -> gym.spaces.Box:
     """The bounds of a vector frame."""
-    inner: list[Any] = []
-    for part in spec.parts:
-        found: Any = space
-        for key in part.path:
-            found = found[key]
-        inner.append(found)
-    boxes = inner or [space]
+    boxes: list[Any] = [space]
+    if spec.parts:
+        boxes = [reduce(lambda inner, key: inner[key], part.path, cast(Any, space)) for part in spec.parts]
     low = np.concatenate([box.low.astype(np.float32).ravel() for box in boxes])
     high = np.concatenate([box.high.astype(np.float32).ravel() for box in boxes])
     return gym.spaces.Box(low, high, dtype=np.float32)

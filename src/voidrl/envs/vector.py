@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.autoreset import NextStepVector, next_step
+from voidrl.envs.autoreset import SameStep, autoreset_of
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
@@ -24,6 +24,7 @@ from voidrl.envs.spaces import (
     ObservationCheck,
     Reading,
     env_action,
+    frame_of,
     masks_of,
     read_spaces,
     to_frames,
@@ -95,6 +96,7 @@ class Envs:
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
+    _same_step: SameStep | None = None
 
     def __init__(
         self,
@@ -108,14 +110,26 @@ class Envs:
         keys: tuple[str, ...] = (),
         masks: str = "none",
     ) -> None:
-        self.vector = vector = next_step(vector, name)
+        self.vector = vector
         self.name, self._tracks_state = name, true_state
         self.num_envs = vector.num_envs
         self._sent: np.ndarray | None = None
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
         self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
         try:
-            self.reading = self._read(frame_stack, keys, masks) if reading is None else reading
+            self._resets_at_once = autoreset_of(vector, name) is AutoresetMode.SAME_STEP
+            spaces = vector.single_observation_space, vector.single_action_space
+            self.reading = reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
+            if self._resets_at_once:
+                self._same_step = SameStep(self.num_envs, name)
+            if self._resets_at_once and self.reading.spec.masked:
+                raise ConfigError(
+                    f"vector environment {name!r} resets in the step that ends an episode, before a mask of "
+                    f"actions for the new one is read: expected NEXT_STEP, or env.action_masks = 'none'"
+                )
+        except SpaceError as error:
+            self.close()
+            raise SpaceError(f"environment {name!r}: {error}") from None
         except VoidrlError:
             self.close()
             raise
@@ -125,30 +139,9 @@ class Envs:
         if self.spec.parts and not self._converted:
             self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
             self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
-            if self.spec.masked and isinstance(vector, NextStepVector):
-                vector.first_actions = self._first_actions
         else:
             assert isinstance(space, gym.spaces.Box)
             self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
-
-    def _read(self, frame_stack: int, keys: tuple[str, ...], masks: str) -> Reading:
-        mode = self.vector.metadata.get("autoreset_mode")
-        if mode is not AutoresetMode.NEXT_STEP:
-            raise ConfigError(
-                f"vector environment {self.name!r} has autoreset_mode {getattr(mode, 'name', mode)}: "
-                f"expected one of gymnasium.vector.AutoresetMode in its metadata; set it, or use "
-                f"env.backend = 'sync'"
-            )
-        try:
-            return read_spaces(
-                self.vector.single_observation_space,
-                self.vector.single_action_space,
-                frame_stack,
-                keys=keys,
-                masks=masks,
-            )
-        except SpaceError as error:
-            raise SpaceError(f"environment {self.name!r}: {error}") from None
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
@@ -156,13 +149,17 @@ class Envs:
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
         self._newest = self._frames(obs, info)
         self._resets = np.zeros(self.num_envs, bool)
+        if self._same_step is not None:
+            self._same_step.begin()
+            self._newest = self._newest.copy()  # the environment may overwrite its own
         if self._tracks_state:
             self._read_state(info)
         return self._newest, info
 
     def send(self, action: Any) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
-        self._sent = self._env_action(action)
+        # In the environment's own range and shape.
+        self._sent = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
         if isinstance(self.vector, ParallelVector):
             self._guarded(partial(self.vector.send, self._sent))
 
@@ -171,37 +168,40 @@ class Envs:
         step: Callable[[], Any] = partial(self.vector.step, self._sent)
         if isinstance(self.vector, ParallelVector):
             step = self.vector.recv
-        return self._result(self._guarded(step))
-
-    def _env_action(self, action: np.ndarray) -> np.ndarray:
-        """The action in the environment's own range and shape."""
-        return env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
-
-    def _result(self, stepped: tuple[Any, Any, Any, Any, dict[str, Any]]) -> StepResult:
-        """Check and convert the results of the vector environment."""
-        obs, reward, terminated, truncated, info = stepped
+        obs, reward, terminated, truncated, info = self._guarded(step)
         self._own_steps += ~self._resets
         if self._check_parts is None:  # before the rest, so that the first thing wrong is named
-            self._newest = self._frames(obs, info)
-        reward = self._valid_reward(reward)
+            frames = self._frames(obs, info)
+        reward = score = self._valid_reward(reward)
         terminated = self._valid_flag("terminated", terminated)
         truncated = self._valid_flag("truncated", truncated)
-        ended = terminated | truncated
         if self._check_parts is not None:  # masks do not matter where episodes end
-            self._newest = self._frames(obs, info, ended)
+            frames = self._frames(obs, info, terminated | truncated)
+        if self._same_step is not None:
+            reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
+            frames, info = self._with_final(frames, info), self._same_step.final_info(info)
+        self._newest = frames
+        ended = terminated | truncated
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        score = reward
-        if isinstance(self.vector, NextStepVector):
-            score = self.vector.score.astype(np.float32)
-        return StepResult(self._newest, reward, terminated, truncated, info, ended, score)
+        return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    def _with_final(self, frames: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+        """Frames in which episodes that ended show their last observation."""
+        assert self._same_step is not None
+        frames, ended = frames.copy(), np.flatnonzero(self._same_step.fresh).tolist()
+        if ended:
+            final = self._same_step.final_obs(info)
+            for i in ended:
+                frames[i] = self._newest[i] if final is None else frame_of(_row(final, i), self.spec)
+        return frames
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
         if self._check_parts is None:
-            found = self._valid_obs(obs)
-            return found if self._converted else to_frames(found, self.spec)
+            plain = self._valid_obs(obs)
+            return plain if self._converted else to_frames(plain, self.spec)
         problem = self._check_parts.problem(obs, self.num_envs)
         if problem is not None:
             if problem.env is not None:
@@ -209,29 +209,14 @@ class Envs:
             raise EnvironmentFailedError(
                 f"vector environment {self.name!r} returned {problem.found}: {problem.expected}"
             )
-        return to_frames(obs, self.spec, self._masks(obs, info, ended) if self.spec.masked else None)
-
-    def _masks(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool) -> np.ndarray:
-        """The masks of actions (N, num_actions) of a vector environment."""
-        assert self._given_masks is not None
-        found = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
-        if isinstance(found, tuple):
-            self._refuse(*found)
-        if self.reading.masks == "method" and isinstance(self.vector, NextStepVector):
-            found[ended] = 1  # the method speaks of the episode that has begun since
-        return found
-
-    def _first_actions(
-        self, actions: np.ndarray, begins: np.ndarray, obs: Any, info: dict[str, Any]
-    ) -> np.ndarray:
-        """Allowed actions where episodes begin: the first one. Those that were chosen may not be."""
-        assert self._given_masks is not None
-        given = self._given_masks(obs, info)
-        masks = masks_of(given, self.spec, self.num_envs, ended=~begins)  # others do not matter
-        if isinstance(masks, tuple):
-            self._refuse(*masks)
-        first = self._env_action(masks.argmax(1))
-        return np.where(begins.reshape(-1, *[1] * (first.ndim - 1)), first, actions)
+        masks = None
+        if self.spec.masked:
+            assert self._given_masks is not None
+            found = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
+            if isinstance(found, tuple):
+                self._refuse(*found)
+            masks = found
+        return to_frames(obs, self.spec, masks)
 
     def _valid_obs(self, obs: Any) -> np.ndarray:
         """The observations of all environments (N, *raw_shape), after a check against their space."""
@@ -247,13 +232,7 @@ class Envs:
 
     def _valid_reward(self, reward: Any) -> np.ndarray:
         """The rewards of all environments (N,)."""
-        found = np.asarray(reward)
-        if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned rewards of type {found.dtype} and shape "
-                f"{found.shape}: expected {self.num_envs} numbers"
-            )
-        found = found.astype(np.float32)
+        found = self._numbers(reward, "rewards", "numbers").astype(np.float32)
         if not np.isfinite(found).all():
             env = int(np.flatnonzero(~np.isfinite(found))[0])
             self._refuse(env, (f"reward {found[env]}", "expected a finite number"))
@@ -261,17 +240,21 @@ class Envs:
 
     def _valid_flag(self, name: str, flag: Any) -> np.ndarray:
         """`terminated` or `truncated` of all environments (N,)."""
-        found = np.asarray(flag)
-        if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned {name} of type {found.dtype} and shape "
-                f"{found.shape}: expected {self.num_envs} values True or False"
-            )
+        found = self._numbers(flag, name, "values True or False")
         flags = found.astype(bool, copy=False)
         if flags is not found and (flags != found).any():
             env = int(np.flatnonzero(flags != found)[0])
             self._refuse(env, (f"{name} = {found[env]}", "expected True or False"))
         return flags
+
+    def _numbers(self, values: Any, name: str, expected: str) -> np.ndarray:
+        found = np.asarray(values)
+        if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
+            raise EnvironmentFailedError(
+                f"vector environment {self.name!r} returned {name} of type {found.dtype} and shape "
+                f"{found.shape}: expected {self.num_envs} {expected}"
+            )
+        return found
 
     def _refuse(self, env: int, mismatch: Mismatch) -> NoReturn:
         steps, (found, expected) = self._own_steps[env], mismatch
@@ -353,3 +336,10 @@ class Envs:
             raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
+
+
+def _row(obs: Any, i: int) -> Any:
+    """Observation i of N, which may be nested, or an array of N objects."""
+    if isinstance(obs, dict):
+        return {key: _row(value, i) for key, value in obs.items()}
+    return tuple(_row(value, i) for value in obs) if isinstance(obs, tuple) else obs[i]

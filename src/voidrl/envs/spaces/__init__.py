@@ -2,7 +2,7 @@
 
 from voidrl.envs.spaces.actions import env_action
 from voidrl.envs.spaces.check import NestedCheck, ObservationCheck
-from voidrl.envs.spaces.frames import observed_frames, to_frames, to_picture
+from voidrl.envs.spaces.frames import frame_of, observed_frames, to_frames, to_picture
 from voidrl.envs.spaces.masks import MaskReader, Mismatch, info_mask, mask_method, masks_of
 from voidrl.envs.spaces.reading import Reading, read_spaces, spec_of
 from voidrl.envs.spaces.saved import spec_from_json
@@ -14,6 +14,7 @@ __all__ = [
     "ObservationCheck",
     "Reading",
     "env_action",
+    "frame_of",
     "info_mask",
     "mask_method",
     "masks_of",

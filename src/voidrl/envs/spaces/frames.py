@@ -38,6 +38,14 @@ def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.nda
     return np.ascontiguousarray(obs.reshape(len(obs), *spec.frame_shape))
 
 
+def frame_of(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
+    """The frame (*stored_shape) of one observation, with a mask (1, num_actions)."""
+    if spec.parts:
+        frame: np.ndarray = frames_of([value_at(obs, part)[None] for part in spec.parts], spec, mask)[0]
+        return frame
+    return to_frames(np.asarray(obs)[None], spec)[0]  # type: ignore[no-any-return]
+
+
 def value_at(obs: Any, part: ObsPart) -> np.ndarray:
     """The array of a part inside nested dictionaries and tuples."""
     for key in part.path:

@@ -23,7 +23,7 @@ from voidrl.errors import VoidrlWarning
 QUIET = ("torch", "triton", "pygame", "pkg_resources", "ale_py", "glfw", "OpenGL", "mujoco", "dm_control")
 ABOUT_CODE = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning)
 OWN_FOLDER = Path(__file__).parents[2]
-ENV_CALLER = OWN_FOLDER / "envs" / "guarded.py"  # where a warning of an environment points with stacklevel=2
+ENV_CALLER = OWN_FOLDER / "envs" / "single.py"  # where a warning of an environment points with stacklevel=2
 
 
 @contextmanager
