@@ -123,7 +123,7 @@ def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
 def test_records_keep_scale_arms_and_both_seeds(plan, tmp_path):
     write_record(plan, COMMAND)
     record = read_experiment_record(tmp_path)
-    assert (record.scale, record.departure) == ("small", "")
+    assert record.departure == ""
     cells = {cell.folder: cell for cell in record.cells}
     tuned = cells["boxing/finetuned/pretrain2-seed5"]
     assert (tuned.arm, tuned.pretrain_seed, tuned.seed, tuned.like) == ("finetuned", 2, 5, None)
@@ -144,7 +144,6 @@ def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
     markdown = (tmp_path / "report.md").read_text()
     for expected in (
         "## With and without pre-training: atari-panel",
-        "**Scale:** small",
         "all of it above 0: in these games and at this scale, pre-training pays.",
         "Zero-shot is above random play on 2 of 2 games by its mean, with every pre-training seed on 2",
         "1 run is not done yet.",

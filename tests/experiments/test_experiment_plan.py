@@ -366,8 +366,6 @@ def test_fewer_steps_leave_room_to_learn():
     assert demo["apt"].protocol_steps == 16_000
     assert scale_config(long, 1) is long
     assert "updates" in plan_of("demo", steps_scale=0.01).notes[0]
-    idle = plan_of("demo", steps_scale=0.01, changes={"train.warmup_steps": 900}).notes
-    assert not any("learn nothing" in note for note in idle)  # what is too long is shortened too
     snapshots = scale_config(
         plan_of("urlb", seeds=(1,), methods=("apt",)).cells[0].config, 0.1
     ).log.snapshot_steps

@@ -116,7 +116,7 @@ def test_an_experiment_with_an_untrained_arm(tmp_path):
     plan = small_plan(tmp_path)
     first, control = plan.cells
     assert (first.config.steps, control.config.steps, control.source) == (0, 40, first.folder)
-    assert not any("learn nothing" in note for note in plan.notes)
+    assert not any(first.folder in note for note in plan.notes)
     for cell in plan.cells:
         do_here(plan, cell)
         assert state_of(cell, plan.path(cell)).kind == "done"

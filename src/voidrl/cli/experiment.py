@@ -47,7 +47,6 @@ def experiment(argv: list[str]) -> int:
     add("--seeds", action=ReadSeeds, nargs="+", default=[], help=seeds_help)
     pretrain_help = "seeds of pre-trainings, where each has several fine-tunings (default: the experiment's)"
     rare("--pretrain-seeds", action=ReadSeeds, nargs="+", default=[], metavar="SEEDS", help=pretrain_help)
-    add("--scale", metavar="NAME", help="one of the experiment's sizes, such as small (default: its first)")
     scale_help = "multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)"
     rare("--steps-scale", type=float, default=1.0, metavar="X", help=scale_help)
     add("--preset", help="from `voidrl list presets` (default: the experiment's)")

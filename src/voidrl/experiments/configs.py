@@ -35,10 +35,7 @@ class Planner:
     """Makes the cells of an experiment's arms; a config is made once for all seeds, before it is scaled."""
 
     def __init__(
-        self,
-        experiment: ExperimentSpec,
-        request: ExperimentRequest,
-        base: Planner | None = None,
+        self, experiment: ExperimentSpec, request: ExperimentRequest, base: Planner | None = None
     ) -> None:
         self.experiment, self.request = experiment, request
         changes = dict(request.changes)
@@ -129,9 +126,16 @@ class Planner:
         given = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
         steps = self._requested_steps(arm, phase, task)
         merged = merge(merged, given if steps is None else {**given, "steps": steps})
+        return self._build(merged, env_id, task if phase != "finetune" and arm.like is None else None)
+
+    def _build(self, merged: dict[str, Any], env_id: str, task: Task | None) -> tuple[Config, EnvSpec]:
+        """The complete config; values for all runs of a task that its pieces do not have are dropped."""
         spec, env = probe(_env_config(merged, env_id))
-        if phase != "finetune" and arm.like is None:
-            self._drop_foreign(task, merged, build.name_pieces(spec, merged))
+        if task is not None:
+            shared = merge(*self._shared(task))
+            for kind, piece in build.name_pieces(spec, merged).items():  # such as `k` of a random agent
+                for name in shared.get(kind, {}).keys() - _piece_fields(kind, piece["name"]):
+                    merged.get(kind, {}).pop(name, None)
         return build.build_config(spec, [merged, {"env": to_json(env)}]), spec
 
     def _from_pretraining(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
@@ -161,9 +165,8 @@ class Planner:
         own = [self._file_config(phase, task), self.phase_changes[phase], method, arm.config]
         own.append(_of_phase(arm, phase).config)
         preset = arm.preset or self.base.default_preset(task)
-        return _layered(
-            *_values(layers_for(env, phase, preset, _layered(*own), shared=shared, bonus=arm.bonus))
-        )
+        layers = layers_for(env, phase, preset, _layered(*own), shared=shared, bonus=arm.bonus)
+        return _layered(*(layer.values for layer in layers))
 
     def default_preset(self, task: Task) -> str | None:
         """The preset of arms without their own; where none is named, the one that `voidrl pretrain` takes."""
@@ -172,28 +175,16 @@ class Planner:
             given = {k: v for k, v in self.phase_changes["pretrain"].items() if k != "steps"}
             given["device"] = self.request.device
             layers = layers_for(env, "pretrain", None, given, shared=_layered(*self._shared(task)))
-            merged = merge(*_values(layers))
-            spec, found = probe(_env_config(merged, env))
-            self._drop_foreign(task, merged, build.name_pieces(spec, merged))
-            config = build.build_config(spec, [merged, {"env": to_json(found)}])
-            note = build.cpu_preset_note(env, spec, config)
-            if self.request.elsewhere and self.request.device == "auto":
-                note = ""  # other machines may have GPUs
+            config, spec = self._build(merge(*(layer.values for layer in layers)), env, task)
+            may_have_gpus = self.request.elsewhere and self.request.device == "auto"
+            note = "" if may_have_gpus else build.cpu_preset_note(env, spec, config)
             self.presets[env] = build.CPU_PRESET if note else None
-            if note:
-                self.notes[f"{env}: {note}"] = None
+            self.notes |= {f"{env}: {note}": None} if note else {}
         return named or self.presets[env]
 
     def _shared(self, task: Task) -> list[Mapping[str, Any]]:
         """The layers shared by all runs of a task."""
         return [self.experiment.config, task.config, self.changes]
-
-    def _drop_foreign(self, task: Task, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
-        """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
-        shared = merge(*self._shared(task))
-        for kind, piece in pieces.items():
-            for name in shared.get(kind, {}).keys() - _piece_fields(kind, piece["name"]):
-                merged.get(kind, {}).pop(name, None)
 
     def _file_config(self, phase: str, task: Task) -> dict[str, Any]:
         """The file's changes for a phase, except fields that the command line changes for all phases."""
@@ -279,10 +270,6 @@ class Planner:
                 raise ConfigError(
                     f"{phase}.{next(iter(changes))} cannot be set: none of the runs has the phase {phase!r}"
                 )
-
-
-def _values(layers: Any) -> list[Mapping[str, Any]]:
-    return [layer.values for layer in layers]
 
 
 def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,29 +105,11 @@ class ExperimentSpec:
     """CPU threads of each run; None divides the machine's."""
     pretrain_seeds: tuple[int, ...] = ()
     """Seeds of pre-trainings, each of which is fine-tuned with all `seeds`; () pre-trains for every seed."""
-    scales: Mapping[str, PhaseSpecs] = field(default_factory=dict)
-    """Phases at each size of the experiment; the first one is the default."""
-    scale: str | None = None
-    """The size whose values it has; None before `at_scale`, and where there are no sizes."""
     scaled: tuple[Scaled, ...] = SCALED
     """Phases and evaluations that `--steps-scale` shortens."""
     grid: Mapping[str, Axis] = field(default_factory=dict)
     """Fields that vary in all arms in which they make a difference."""
     tune: TuneSpec = field(default_factory=TuneSpec)
-
-    def at_scale(self, name: str | None) -> ExperimentSpec:
-        """The experiment with the values of a scale, by default of its first one."""
-        if name is None and not self.scales:
-            return self
-        name = next(iter(self.scales)) if name is None else name
-        if name not in self.scales:
-            remedy = "See also --steps-scale."
-            raise UnknownNameError(f"scale of experiment {self.name!r}:", name, self.scales, remedy)
-        by_phase = dict(self.by_phase)
-        for phase, new in self.scales[name].items():
-            old = by_phase.get(phase, PhaseSpec())
-            by_phase[phase] = PhaseSpec(new.steps or old.steps, merge(old.config, new.config))
-        return replace(self, scale=name, by_phase=by_phase)
 
 
 # The keys of each table of the file, and their types. A list has at least one entry, and each once.
@@ -135,8 +117,8 @@ class ExperimentSpec:
 _PHASES: dict[str, Any] = dict.fromkeys(PHASES, dict)
 _RAW: dict[str, Any] = {**_PHASES, "config": dict, "about": str, "evaluation": dict | bool}
 _MORE: dict[str, Any] = {"tasks": list | str, "measures": tuple[str, ...]}
-_MORE |= dict.fromkeys(("methods", "scales", "grid", "tune"), dict)
-_DERIVED = {"name", "path", "arms", "by_phase", "scale"}  # not in the file
+_MORE |= dict.fromkeys(("methods", "grid", "tune"), dict)
+_DERIVED = {"name", "path", "arms", "by_phase"}  # not in the file
 
 
 def _fields(cls: type) -> dict[str, Any]:
@@ -147,7 +129,6 @@ KEYS: dict[str, dict[str, Any]] = {
     "experiment": {**_fields(ExperimentSpec), **_RAW, **_MORE},
     "method": {**_fields(ArmSpec), **_RAW},
     "task": {**_PHASES, "config": dict, "name": str, "env": str, "pretrain": dict | str},
-    "scale": _PHASES,
     "tune": _fields(TuneSpec),
     "phase": _fields(PhaseSpec),
     "evaluation": _fields(EvaluationSpec),
@@ -224,16 +205,10 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         "about": " ".join(given.get("about", "").split()),
         "tasks": _tasks(f"{where} tasks", given.get("tasks")),
         "by_phase": _by_phase(where, given),
-        "scales": {name: _scale(where, name, table) for name, table in given.get("scales", {}).items()},
         "grid": read_axes(f"{where} grid", given["grid"]) if "grid" in given else {},
         "tune": TuneSpec(**read_table("tune", f"{where} tune", given.get("tune", {}))),
     }
     return ExperimentSpec(name=name, path=file, arms=_arms(where, given), **made)
-
-
-def _scale(where: str, name: str, values: Any) -> PhaseSpecs:
-    _require_folder_name(f"{where} scales", name)
-    return _by_phase(f"{where} scales.{name}", read_table("scale", f"{where} scales.{name}", values))
 
 
 def _require_folder_name(where: str, name: str) -> None:

@@ -36,8 +36,6 @@ from voidrl.system.files import user_path
 
 def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str | Path | None = None) -> Plan:
     """Plan every requested run, and the pre-trainings that these start from."""
-    default_scale = experiment.at_scale(None).scale
-    experiment = experiment.at_scale(request.scale)
     check_request(experiment, request)
     require_seeds(experiment, request)
     arms = select_arms(experiment, request)
@@ -57,10 +55,7 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
                     cells[cell.folder] = cell
     if not experiment.grid:
         points.base.require_effect()
-    if out is None:
-        suffix = "" if experiment.scale == default_scale else f"-{experiment.scale}"
-        out = Path("runs", experiment.name + suffix)
-    out = user_path(out)
+    out = user_path(Path("runs", experiment.name) if out is None else out)
     if RunFolder(out).holds_run:
         raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
 
@@ -75,16 +70,14 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
     """Runs that are too short to learn."""
-    updates = {cell.folder: scale.count_updates(cell.config) for cell in cells if cell.config.steps}
-    due = {cell.folder for cell in cells if scale.learns(cell.config)}
-    idle = [folder for folder, number in updates.items() if not number and folder in due]
-    few = [folder for folder, number in updates.items() if 0 < number < scale.FEW_UPDATES]
-    if idle:
-        yield f"{len(idle)} runs learn nothing, as they end in their warm-up: {idle[0]}"
+    due = [cell for cell in cells if scale.learns(cell.config) and cell.config.steps]
+    updates = {cell.folder: scale.count_updates(cell.config) for cell in due}
+    few = [folder for folder, number in updates.items() if number < scale.FEW_UPDATES]
     if few:
+        least = min(few, key=updates.__getitem__)
         yield (
-            f"{len(few)} runs make fewer than {scale.FEW_UPDATES} updates, such as {few[0]} with "
-            f"{updates[few[0]]}: they show how it works, not how well"
+            f"{len(few)} runs make fewer than {scale.FEW_UPDATES} updates, such as {least} with "
+            f"{updates[least]}: they show how it works, not how well"
         )
 
 

@@ -32,19 +32,15 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         cells=[_cell_record(cell) for cell in plan.cells],
         default_preset=experiment.preset,
         departure=_departure(plan),
-        scale=experiment.scale,
         grid=_grid_record(plan),
     )
 
 
 def _departure(plan: Plan) -> str:
     """Differences from the experiment's file, in words."""
-    experiment, preset, parts = plan.experiment, plan.request.preset, []
-    default = next(iter(experiment.scales), None)
-    if experiment.scale != default:
-        parts.append(f"scale {experiment.scale} instead of {default}")
-    if preset not in (None, experiment.preset):
-        parts.append(f"preset {preset} instead of the experiment's {experiment.preset or 'own'}")
+    own, preset, parts = plan.experiment.preset, plan.request.preset, []
+    if preset not in (None, own):
+        parts.append(f"preset {preset} instead of the experiment's {own or 'own'}")
     if changes := flat(merge(plan.request.changes)):
         parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in changes.items())}")
     return "; ".join(parts)

@@ -27,8 +27,6 @@ class ExperimentRequest:
     seeds: Sequence[int] = ()
     """Seeds of runs; with pre-training seeds, of the fine-tunings of each pre-training."""
     pretrain_seeds: Sequence[int] = ()
-    scale: str | None = None
-    """One of the experiment's sizes; None for the first."""
     steps_scale: float = 1.0
     preset: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)

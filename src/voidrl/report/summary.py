@@ -45,7 +45,7 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     rows = []
     for experiment in collection.experiments:
         suffix = f" {experiment.name}" if mixed else ""
-        rows += [(f"About{suffix}", experiment.about), (f"Scale{suffix}", experiment.scale or "")]
+        rows.append((f"About{suffix}", experiment.about))
     rows += [
         (
             "Runs",

@@ -85,8 +85,6 @@ class ExperimentRecord:
     departure: str = ""
     """Differences from the experiment's file, in words; empty without any."""
     earlier_commands: list[str] = field(default_factory=list)
-    scale: str | None = None
-    """The size that was chosen, of an experiment with several."""
     grid: GridRecord | None = None
     """The grid; None without one."""
 
