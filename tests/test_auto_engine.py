@@ -3,7 +3,7 @@
 import pytest
 from helpers import CONTINUOUS, DISCRETE
 
-from voidrl.engine.auto import engine_for
+from voidrl.engine.mode import engine_for
 from voidrl.presets.presets import preset_values
 from voidrl.training.build import build_config
 

@@ -12,7 +12,6 @@ import voidrl
 from voidrl.agent.explorer import Explorer
 from voidrl.engine.engine import Engine
 from voidrl.engine.host_reads import HostReads
-from voidrl.errors import CheckpointError
 
 FIRST, LAST = 0, 2  # the action that an agent is made to prefer, and the pre-trained one's
 
@@ -144,13 +143,3 @@ def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp
     agent = voidrl.resume(out, env=Walk)
     assert_same_run(straight, out, steps=24)
     assert not any("explorer" in name for name in agent.tensors())
-
-
-def test_a_checkpoint_whose_policy_is_damaged_is_refused_with_its_name():
-    explorer = Explorer.copy_of(make_agent(), torch.device("cpu"))
-    tensors = explorer.tensors()
-    tensors.pop("critic.advantage.0.weight")
-    with pytest.raises(CheckpointError, match=r"critic\.advantage\.0\.weight"):
-        Explorer.load(explorer.meta(), tensors, DISCRETE, torch.device("cpu"))
-    with pytest.raises(CheckpointError, match="no config of the pre-trained policy"):
-        Explorer.load(None, tensors, DISCRETE, torch.device("cpu"))

@@ -7,12 +7,12 @@ rollouts: if f changed during a rollout, the policy that acted would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from voidrl.agent.agent import Agent
 from voidrl.agent.joint_loss import JointLoss
@@ -80,60 +80,33 @@ def ascend(
     learning rate is halved, up to `backtracks` times, until a step stays within. Returns the surrogate of the
     policy that is kept, and the number of steps that led to it.
     """
-    kept, now = Snapshot.take(optimizers, "policy"), surrogate()
+    adam = optimizers["policy"]
+    weights, rates = optimizers.parameters("policy"), [group["lr"] for group in adam.param_groups]
+    kept, now = _copied(adam, weights), surrogate()
     taken, halved = 0, 0
     while taken < max_updates:
-        with _scaled_rate(optimizers, "policy", 0.5**halved):
-            optimizers.minimize(["policy"], -now.value)
+        for group, rate in zip(adam.param_groups, rates, strict=True):
+            group["lr"] = rate * 0.5**halved
+        optimizers.minimize(["policy"], -now.value)
         then = surrogate()
         if then.divergence <= then.limit:  # host read; NaN is not
-            kept, now, taken = Snapshot.take(optimizers, "policy"), then, taken + 1
+            kept, now, taken = _copied(adam, weights), then, taken + 1
             continue
-        kept.restore(optimizers)
+        with torch.no_grad():
+            torch._foreach_copy_([*weights], kept[0])
+        adam.load_state_dict(copy.deepcopy(kept[1]))  # which shares its tensors otherwise
         if taken or halved == backtracks:
             break
         halved += 1
         now = surrogate()  # whose graph has been used
+    for group, rate in zip(adam.param_groups, rates, strict=True):
+        group["lr"] = rate
     return now, taken
 
 
-class Snapshot(NamedTuple):
-    """Weights of one optimizer, and its moments and counters."""
-
-    name: str
-    weights: list[Tensor]
-    state: dict[str, Tensor]
-
-    @classmethod
-    def take(cls, optimizers: Optimizers, name: str) -> Snapshot:
-        """A copy of what there is now."""
-        state = {key: value.clone() for key, value in optimizers.tensors().items() if _is_of(key, name)}
-        return cls(name, [p.detach().clone() for p in optimizers.parameters(name)], state)
-
-    @torch.no_grad()
-    def restore(self, optimizers: Optimizers) -> None:
-        """Write everything back in place; moments that there were none of become 0."""
-        for parameter, value in zip(optimizers.parameters(self.name), self.weights, strict=True):
-            parameter.copy_(value)
-        for key, value in optimizers.tensors().items():
-            if _is_of(key, self.name):
-                value.copy_(self.state[key]) if key in self.state else value.zero_()
-
-
-def _is_of(key: str, name: str) -> bool:
-    return key.startswith(f"{name}/")
-
-
-@contextmanager
-def _scaled_rate(optimizers: Optimizers, name: str, factor: float) -> Iterator[None]:
-    """Inside, the learning rate of an optimizer is multiplied by a factor."""
-    groups = optimizers[name].param_groups
-    rates = [group["lr"] for group in groups]
-    for group in groups:
-        group["lr"] = group["lr"] * factor
-    yield
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+def _copied(adam: torch.optim.Adam, weights: list[nn.Parameter]) -> tuple[list[Tensor], dict[str, Any]]:
+    """The weights of an optimizer, and its moments and counters."""
+    return [p.detach().clone() for p in weights], copy.deepcopy(adam.state_dict())
 
 
 def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
