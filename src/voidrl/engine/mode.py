@@ -55,8 +55,10 @@ def engine_for(config: Config, before: str | None = None) -> tuple[Literal["grap
 
     A run that is resumed keeps the engine that it had `before`: another one rounds differently.
     """
-    if before == "graph" or before == "compile":
-        return before, "as before"
+    if before == "graph":
+        return "graph", "as before"
+    if before == "compile":
+        return "compile", "as before"
     if config.learner.on_policy:
         return "graph", "since updates on rollouts are not compiled"
     planned = config.effective.planned_updates
