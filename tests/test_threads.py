@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import voidrl
 from voidrl.agent.cost import encoder_flop, update_gflop
 from voidrl.config import EncoderConfig
+from voidrl.engine import cache
 from voidrl.replay import Replay
 from voidrl.system import machine as cores_of
 from voidrl.system import threads
@@ -144,6 +145,17 @@ def test_the_share_that_a_process_is_given(shared, variables, cores, of_two):
     assert (whole_cores(), whole_cores(2), whole_cores(40)) == (cores, of_two, 1)
 
 
+def test_compilation_has_the_share_of_this_process(monkeypatch):
+    from torch._inductor import async_compile, config
+
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    monkeypatch.setattr(async_compile, "maybe_warm_pool", lambda: None)
+    monkeypatch.setattr(config, "compile_threads", 16)
+    monkeypatch.setattr(cache, "whole_cores", lambda: 3)
+    cache.start_workers()
+    assert config.compile_threads == 3
+
+
 def test_a_run_uses_its_number_and_leaves_the_callers(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "whole_cores", lambda: 2)
@@ -170,6 +182,7 @@ def test_the_benchmark_of_a_shared_machine(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     import shared_machine
 
+    monkeypatch.setattr(shared_machine, "GAMES", ("ms_pacman",))  # whose games are short
     words = [
         "--runs",
         "2",

@@ -108,13 +108,10 @@ def assert_all_done_and_one_resumed(folder):
     return killed
 
 
-def test_a_killed_cell_resumes_and_equals_one_that_was_not_killed(folder, capfd):
+def test_a_killed_cell_is_started_again_here(folder, capfd):
     assert cli.main(words(folder, "local", "--jobs", "2")) == 0
     assert "its process was ended by SIGKILL; the kernel does that" in capfd.readouterr().err
-    killed = assert_all_done_and_one_resumed(folder)
-    assert cli.main(words(folder, "local", "--seeds", killed[-1], out="other")) == 0
-    for cell in (killed, killed.replace("-pretrain", "")):
-        assert_same_run(folder / "out" / cell, folder / "other" / cell)
+    assert_all_done_and_one_resumed(folder)
 
 
 def until(condition, seconds=120.0):
@@ -133,10 +130,13 @@ def checkpoint_of(folder):
 
 
 @pytest.mark.slow
-def test_ray_runs_a_killed_cell_again(folder):
+def test_ray_runs_a_killed_cell_again_and_it_equals_a_local_one_that_was_not_killed(folder):
     pytest.importorskip("ray")
     assert cli.main(words(folder, "ray")) == 0
-    assert_all_done_and_one_resumed(folder)
+    killed = assert_all_done_and_one_resumed(folder)
+    assert cli.main(words(folder, "local", "--seeds", killed[-1], out="other")) == 0
+    for cell in (killed, killed.replace("-pretrain", "")):
+        assert_same_run(folder / "out" / cell, folder / "other" / cell)
 
 
 @pytest.mark.slow

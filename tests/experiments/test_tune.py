@@ -124,7 +124,6 @@ def tuned(tmp_path, capsys):
             read_experiment(path), ExperimentRequest(device="cpu", tune=number), tmp_path / "out"
         )
         tuner = study.Tuner(plan)
-        tuner.start()
         executor = Pretend(plan.out, height, **pretend)
         try:
             outcome = run_plan(
@@ -246,17 +245,6 @@ def test_the_space_is_that_of_the_grid():
     assert study._value(rate, 0.00123456) == 0.001235
     lists = Axis("a", ((1, 2), (3,)))
     assert study._value(lists, 1) == (3,)
-
-
-def test_nothing_is_written_of_a_study_before_the_executor_is_there(tmp_path):
-    path = tmp_path / "search.toml"
-    path.write_text(FILE)
-    request = ExperimentRequest(device="cpu", tune=2)
-    plan = make_plan(read_experiment(path), request, tmp_path / "out")
-    tuner = study.Tuner(plan)
-    assert not tuner.is_complete
-    assert not (plan.out / study.FILE_NAME).exists()
-    tuner.close()
 
 
 def test_a_run_that_was_pruned_while_its_command_was_killed_is_not_resumed(tuned, tmp_path):

@@ -121,7 +121,6 @@ def _do_plan(
         from voidrl.experiments.tune import TuneScheduler
 
         make = partial(TuneScheduler, tuner)
-        tuner.start()
     write_record(plan, command)
     outcome = run_plan(plan, executor, command=command, board=Board(), make=make)
     for folder, why in outcome.failed.items():

@@ -41,10 +41,7 @@ class PointTrial:
 
 
 class Tuner:
-    """The studies of an experiment, and the trials that are running.
-
-    Reads the studies of earlier commands, and writes none before `start`.
-    """
+    """The studies of an experiment, and the trials that are running."""
 
     def __init__(self, plan: Plan) -> None:
         import optuna
@@ -63,17 +60,13 @@ class Tuner:
         """Folders of pruned cells."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._lock = self._take_lock()
-        if (plan.out / FILE_NAME).is_file():
-            try:
-                self.start()
-            except BaseException:
-                self.close()
-                raise
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
-    def start(self) -> None:
-        """Open the studies, or make them."""
-        if self.studies:
-            return
+    def _open(self) -> None:
         path = self.plan.out / FILE_NAME
         try:
             _cut_torn_line(path)
