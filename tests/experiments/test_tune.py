@@ -265,7 +265,7 @@ def test_a_run_reports_to_its_trial(tmp_path, capsys):
     assert cli.main(["experiment", str(path), *words]) == 0
     storage = study._storage(tmp_path / "out" / study.FILE_NAME)
     for trial in optuna.load_study(study_name="apt", storage=storage).trials:
-        assert [*trial.intermediate_values] == [*range(100, 900, 100)]
+        assert (len(trial.intermediate_values), max(trial.intermediate_values)) == (8, 800)
         assert trial.value == trial.intermediate_values[800]
 
 
