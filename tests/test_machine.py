@@ -30,18 +30,6 @@ def test_a_container_has_what_its_groups_allow(tmp_path):
     })  # fmt: skip
     assert machine.memory(two) == machine.Memory(64_000_000 * 1024, 6 * GB, 8 * GB)
     assert machine.cores(two).usable == 0.5
-    one = write(tmp_path / "one", {
-        **MEMINFO,
-        "proc/self/cgroup": "5:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:name=systemd:/docker/a\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{4 * GB}\n",  # as a container sees its own group
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{1 * GB}\n",
-        "sys/fs/cgroup/memory/docker/memory.limit_in_bytes": "9223372036854771712\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu/docker/a/cpu.cfs_quota_us": "75000\n",
-        "sys/fs/cgroup/cpu/docker/a/cpu.cfs_period_us": "100000\n",
-    })  # fmt: skip
-    assert machine.memory(one) == machine.Memory(64_000_000 * 1024, 3 * GB, 4 * GB)
-    assert machine.cores(one).usable == 0.75
 
 
 def test_the_nearest_folder_that_is_there(tmp_path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import stat
 import tomllib
 from pathlib import Path
@@ -21,41 +20,25 @@ from voidrl.system.units import human_bytes
 
 MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
 MAX_TOML_BYTES = 1 << 20
-MAX_BITS = 1024  # of an integer; Python refuses to print one of more than 4300 digits
+MAX_BITS = 1000  # of an integer, which stays within the range of floats
 MAX_DEPTH = 32  # tables within tables; a config has four
-# Strings and comments of a TOML text. A string may lack its closing quotes, so that the scan, which never
-# goes back, takes linear time; tomllib refuses it later.
-_TOML_TEXT = re.compile(
-    r'''
-    """ (?: [^"\\]++ | \\. | "(?!"") )*+ (?: "{3,5} | \\?\Z )
-    | \'\'\' .*? (?: '{3,5} | \Z )
-    | " (?: [^"\\\n]++ | \\[^\n] )*+ "?
-    | ' [^'\n]*+ '?
-    | [#] [^\n]*+
-    ''',
-    re.DOTALL | re.VERBOSE,
-)
 
 
 def user_path(given: str | Path) -> Path:
     """Expand `~`, and refuse paths that no system call would accept, existing or not."""
+    path = Path(given)
     try:
         str(given).encode()  # safetensors opens no other paths
-        path = Path(given).expanduser()
+        path = path.expanduser()
         os.stat(path)  # noqa: PTH116 - `Path.exists` raises some of its errors and hides others
     except (FileNotFoundError, NotADirectoryError):
         pass  # whether something has to be there is the caller's question
-    except RuntimeError:  # of `expanduser`
-        user = str(given).partition("/")[0]
-        raise ConfigError(
-            f"the path {shown(str(given))} cannot be used: there is no user {user[1:]!r}"
-        ) from None
-    except UnicodeEncodeError:
-        raise ConfigError(
-            f"the path {shown(str(given))} cannot be used: it is not UTF-8; choose another"
-        ) from None
-    except (OSError, ValueError) as error:  # too long, a loop of links, no permission; a NUL character
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a loop of links, no permission, …
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if isinstance(error, UnicodeEncodeError):
+            why = "it is not UTF-8"
+        elif isinstance(error, RuntimeError):  # of `expanduser`
+            why = f"there is no user {str(given).partition('/')[0][1:]!r}"
         raise ConfigError(
             f"the path {shown(str(given))} cannot be used: {why[0].lower()}{why[1:]}; choose another"
         ) from None
@@ -87,7 +70,6 @@ def parse_json(text: str) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text."""
-    _require_short_keys(text)
     try:
         data = tomllib.loads(text)
     except RecursionError:
@@ -114,13 +96,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {name[:40]!r} appears twice")
         found[name] = value
     return found
-
-
-def _require_short_keys(text: str) -> None:
-    """Refuse keys and headers of too many parts (`a.a.a`), for which tomllib needs quadratic memory."""
-    bare = _TOML_TEXT.sub("", text)  # dots are left in keys and, one each, in numbers
-    if any(key.count(".") > MAX_DEPTH for key in re.split(r"[=\[\]{},\n]", bare)):
-        raise _too_deep()
 
 
 def _require_plain(data: Any) -> None:

@@ -53,9 +53,8 @@ def memory(root: Path = ROOT) -> Memory:
     """Return the memory of this machine; tests pass another `root` for its files."""
     total, available = _physical(root)
     limit, left = total, available
-    for folder in _groups("memory", root):
-        allowed = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
-        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+    for folder in _groups(root):
+        allowed, used = _number(folder / "memory.max"), _number(folder / "memory.current") or 0
         if allowed is not None and allowed < total:
             limit = min(limit, allowed)
             left = min(left, allowed - used + _reclaimable(folder))
@@ -91,12 +90,10 @@ def cores(root: Path = ROOT) -> Cores:
     """Return the cores of this machine; tests pass another `root` for its files."""
     total = os.cpu_count() or 1
     usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total)  # macOS
-    for folder in _groups("cpu", root):
+    for folder in _groups(root):
         words = (_text(folder / "cpu.max") or "").split()
-        quota = int(words[0]) if words and words[0].isdigit() else _number(folder / "cpu.cfs_quota_us")
-        period = int(words[1]) if len(words) > 1 else _number(folder / "cpu.cfs_period_us")
-        if quota and period:
-            usable = min(usable, quota / period)
+        if len(words) == 2 and words[0].isdigit():
+            usable = min(usable, int(words[0]) / int(words[1]))
     return Cores(total, usable)
 
 
@@ -174,20 +171,18 @@ def _physical(root: Path) -> tuple[int, int]:
     return (kilobytes[0] * 1024, kilobytes[1] * 1024) if len(kilobytes) == 2 else (total, total)
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the control groups (v1 and v2) of this process, each followed by its parents."""
+def _groups(root: Path) -> Iterator[Path]:
+    """Yield the control group (v2) of this process, followed by its parents."""
+    mount = root / "sys/fs/cgroup"
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / (controller if names else "")
-        group = mount / path.strip("/")
-        yield from (group, *(folder for folder in group.parents if folder.is_relative_to(mount)))
+        if line.startswith("0::"):
+            group = mount / line[3:].strip("/")
+            yield from (group, *(folder for folder in group.parents if folder.is_relative_to(mount)))
 
 
 def _reclaimable(folder: Path) -> int:
     """Return the bytes of cached files, which the kernel frees when memory runs short."""
-    found = re.search(r"^(?:total_)?inactive_file (\d+)", _text(folder / "memory.stat") or "", re.MULTILINE)
+    found = re.search(r"^inactive_file (\d+)", _text(folder / "memory.stat") or "", re.MULTILINE)
     return int(found[1]) if found else 0
 
 
