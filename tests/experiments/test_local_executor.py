@@ -150,8 +150,11 @@ def test_each_process_sees_its_own_gpu_alone(plan, recorder):
 
 
 @pytest.mark.parametrize(("jobs", "cores"), [(1, "8"), (2, "4"), (5, "4")])  # there are two runs
-def test_runs_divide_the_cores(plan, recorder, monkeypatch, jobs, cores):
+def test_runs_divide_the_cores(plan, recorder, monkeypatch, tmp_path, jobs, cores):
+    for name in (machine.CORES, "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))  # other runs on this machine do not count
     work(plan, local.make(plan, local.Options(jobs=jobs, devices="cpu")))
     for seen, device in recorder():
         assert device == "cpu"
