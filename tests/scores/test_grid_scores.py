@@ -24,7 +24,7 @@ def results_of(runs, log=None, direction="maximize", pruned=(), chosen="product"
             )
             values |= {} if value is None else {folder: value}
     grid = GridRecord(log, chosen, "coverage/cells", direction, short={"method.k": "k"})
-    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", 1.0, {}, cells, grid=grid)
+    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", cells, grid=grid)
     [result] = grid_results(record, values, {f"p{number}/seed0" for number in pruned})
     return result
 
@@ -165,7 +165,7 @@ def test_pre_trainings_of_fine_tuned_points_are_no_grid_of_their_own():
         for phase, env in (("pretrain", "maze"), ("finetune", "goal"))
     ]
     grid = GridRecord({"method.k": False}, "product", "return", "maximize")
-    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", 1.0, {}, cells, grid=grid)
+    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", cells, grid=grid)
     [result] = grid_results(record, {"finetune/k=3": 1.0, "finetune/k=6": 2.0})
     assert (result.task, len(result.ranked), result.missing) == ("goal", 2, 0)
 
