@@ -168,13 +168,14 @@ def _on_policy_rows(config: Config, pieces: Pieces) -> Iterator[Row]:
         "replay.priority_exponent": config.replay.priority_exponent,
         "reset.every_updates": config.reset.every_updates,
         "bonus.coefficient": config.bonus.coefficient if phase.has_bonus else 0,
+        "replay.data": config.replay.data,
     }
     for field, value in unused.items():
         yield (
             value,
-            *(f"{field} = {value}", acts),
-            "it learns from each step of its own policy once; use 0, or a learner that samples the replay, "
-            "such as dqn or sac",
+            *(f"{field} = {value!r}", acts),
+            "it learns from each step of its own policy once; use 0 or leave it out, or use a learner that "
+            "samples the replay, such as dqn or sac",
         )
 
 
