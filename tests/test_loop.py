@@ -11,7 +11,7 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
-from voidrl.training import checkpoints
+from voidrl.training import hooks
 
 
 class Counted(Walk):
@@ -71,10 +71,10 @@ def test_updates_run_behind_the_choice_of_actions_and_nothing_is_due_at_a_checkp
         order.append("choose")
         return torch.zeros(len(obs), dtype=torch.int64)
 
-    save = checkpoints.save_run
+    save = hooks.save_run
     monkeypatch.setattr(Agent, "choose", choose)
     monkeypatch.setattr(Agent, "update", lambda self, replay, index: order.append("update") or {})
-    monkeypatch.setattr(checkpoints, "save_run", lambda *args: order.append("save") or save(*args))
+    monkeypatch.setattr(hooks, "save_run", lambda *args: order.append("save") or save(*args))
     config = tiny(warmup_steps=2, updates_per_step=2, log__checkpoint_every_steps=4)
     voidrl.pretrain(lambda: Told(length=99), steps=6, out=tmp_path / "run", config=config)
     warm_up, updates = ["step"] * 2, ["update"] * 2

@@ -10,16 +10,22 @@ from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
+from voidrl.agent.adapter import Adapter
 from voidrl.config import bonus_method
 from voidrl.runs.folder import RunFolder
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_seconds
-from voidrl.training.build import Parts
+from voidrl.training.assembly import Parts
 from voidrl.training.callbacks import CallbackList
+from voidrl.training.collecting import Collector
+from voidrl.training.evaluating import Evaluating, OpenEnvs, Probing
 from voidrl.training.failures import needs_traceback
+from voidrl.training.hooks import Checkpoints, Hook, Snapshots, UserCallbacks
+from voidrl.training.logging import Logging, Output
+from voidrl.training.loop import Loop
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
-from voidrl.training.wiring import make_loop
+from voidrl.training.trainer import OffPolicyTrainer, OnPolicyTrainer
 
 
 def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
@@ -88,9 +94,34 @@ def train(
         folder.status.fail(error, state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    run.engine.say(f"{folder.path}: {state.steps - before} steps in {took}")
-    for line in [] if run.best is None else run.best.summary(state.steps):
+    for line in [f"{folder.path}: {state.steps - before} steps in {took}", *run.closing_lines]:
         run.engine.say(line)
+
+
+def make_loop(
+    run: Run,
+    eval_envs: OpenEnvs | None = None,
+    probe: Callable[[], dict[str, float]] | None = None,
+    pretrained: Agent | None = None,
+) -> Loop:
+    """The loop of a run with its collector, its trainer and its hooks.
+
+    Args:
+        run: The run.
+        eval_envs: Opens the environments for evaluations; None in a run without, and on other ranks.
+        probe: Measures the agent, for `log.probe_every_steps`; None likewise.
+        pretrained: The agent that a new run fine-tunes.
+    """
+    adapter = Adapter(run.agent, run.replay, run.state, run.engine.say)
+    collector = Collector(run, adapter)
+    trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
+    hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]
+    if eval_envs is not None:
+        hooks.append(Evaluating(run, eval_envs, pretrained))
+    if probe is not None:
+        hooks.append(Probing(probe))
+    hooks.append(Snapshots())
+    return Loop(run, collector, trainer, [*hooks, Checkpoints(trainer, hooks)])
 
 
 def speaker(folder: RunFolder) -> Callable[[str], None]:
