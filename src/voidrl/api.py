@@ -30,7 +30,6 @@ from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
 from voidrl.training import assembly, build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
-from voidrl.training.disk import require_disk_space
 from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
@@ -206,7 +205,7 @@ def resume(
             say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
         if is_main:
-            require_disk_space(folder.path, agent)
+            starting.require_disk_space(folder.path, agent)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
         dropped = hooks.load(state.callbacks, state.steps)
@@ -389,7 +388,7 @@ def _start(
         if dist.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            require_disk_space(path, agent)
+            starting.require_disk_space(path, agent)
         measure = _probe_in_training(agent, probed.factory)
         with starting.new_folder(out, name, overwrite) as folder:
             if dist.current().is_main:

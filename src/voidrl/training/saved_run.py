@@ -9,6 +9,7 @@ that a kill at any moment leaves a valid one.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -26,7 +27,6 @@ from voidrl.engine.engine import Engine
 from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import CheckpointError, PieceFailedError, SpaceError
 from voidrl.replay import Replay
-from voidrl.replay.checksum import checksum
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.system.device import random_state, reseed, restore_random_state
@@ -132,8 +132,10 @@ def _part_files(device: torch.device, replay: Replay | None, state: LoopState) -
 def require_same_agent(agent: Agent) -> str:
     """A checksum of the agent and its optimizers; refuses ranks whose agents differ."""
     tensors = {**agent.tensors(), **{f"optimizer {k}": v for k, v in agent.optimizers.tensors().items()}}
-    # Sorted, since optimizers are in the order of their first use.
-    mine = f"{checksum(tensor.detach() for _, tensor in sorted(tensors.items())):08x}"
+    digest = hashlib.sha256()
+    for _, tensor in sorted(tensors.items()):  # optimizers are in the order of their first use
+        digest.update(tensor.detach().reshape(-1).view(torch.uint8).cpu().numpy())  # host synchronization
+    mine = digest.hexdigest()
     if len({*dist.all_gather_object(mine)}) > 1:
         raise PieceFailedError(
             "the agents of the ranks differ: expected the same in all; a piece that keeps what its own "

@@ -12,9 +12,13 @@ from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.adapter import Adapter
 from voidrl.config import bonus_method
+from voidrl.errors import RunFolderError, by_caller
+from voidrl.replay.sizes import slot_bytes
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
+from voidrl.system.machine import free_disk
 from voidrl.system.terminal.output import say
-from voidrl.system.units import human_seconds
+from voidrl.system.units import human_bytes, human_seconds
 from voidrl.training.assembly import Parts
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
@@ -26,6 +30,9 @@ from voidrl.training.loop import Loop
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
 from voidrl.training.trainer import OffPolicyTrainer, OnPolicyTrainer
+
+ADAM_MOMENTS = 2
+POSITION_BYTES = 8  # of each slot, written in full with every checkpoint
 
 
 def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
@@ -71,6 +78,36 @@ def short_run_note(agent: Agent) -> str:
             f"which are without resets (reset.last_steps)"
         )
     return ""
+
+
+def require_disk_space(folder: Path, agent: Agent) -> None:
+    """Refuse a run whose newest checkpoint would not fit alongside the previous one."""
+    needed = two_checkpoints_bytes(agent)
+    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
+    needed -= sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
+    free = free_disk(folder)
+    if free is not None and needed > free:
+        raise RunFolderError(
+            f"the disk of {folder} has {human_bytes(free)} free, and by its end the run needs "
+            f"{human_bytes(needed)} for a checkpoint and its successor: choose another "
+            f"{by_caller('out', '--out')}, or lower replay.capacity_steps"
+        )
+
+
+def two_checkpoints_bytes(agent: Agent) -> int:
+    """Disk space of the last two checkpoints, each with the replay, and of snapshots and the best agent.
+
+    They share the files of all steps that are in both.
+    """
+    config, log, capacity = agent.config, agent.config.log, agent.config.replay.capacity_steps
+    one = sum(tensor.nbytes for tensor in agent.tensors().values())
+    one += ADAM_MOMENTS * sum(weight.nbytes for weight in agent.optimizers.all_parameters())
+    adapts = config.effective.adapts
+    count = min(2, adapts + -(-config.steps // log.checkpoint_every_steps))
+    others = sum(steps <= config.steps for steps in log.snapshot_steps) + adapts
+    stored = min(config.steps, capacity + min(capacity, log.checkpoint_every_steps))
+    step = slot_bytes(agent.spec, agent.method.skill_dim, note_dim=agent.note_dim) - POSITION_BYTES
+    return (count + others) * one + stored * step + count * capacity * POSITION_BYTES
 
 
 def train(
