@@ -1,8 +1,8 @@
 """Several processes (ranks) that train one agent: who this one is, and what they exchange.
 
-torchrun starts the processes; `process_group` joins them. Numbers on the host
-are exchanged by gloo; tensors of updates by NCCL if each rank has a GPU of its own, else by gloo. In a run on
-one process each function returns its argument.
+torchrun starts the processes; `process_group` joins them. Numbers on the host are exchanged by gloo; tensors
+of updates by NCCL if each rank has a GPU of its own, else by gloo. In a run on one process each function
+returns its argument.
 
 All ranks call the same functions in the same order. If one ends, the next exchange of the others raises
 `RankLostError`.
@@ -93,11 +93,11 @@ def expected_size() -> int:
 
 
 @contextmanager
-def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
+def process_group() -> Iterator[ProcessGroup]:
     """Join the other processes that torchrun has started, and leave them at the end.
 
-    Tensors of updates are exchanged once `place` is called, which `device` does at once. After an exception
-    the connections are closed, so that the next exchange of the others fails.
+    Tensors of updates are exchanged once `place` is called. After an exception the connections are closed, so
+    that the next exchange of the others fails.
     """
     global _current, _host, _device, _store, _groups_made
     size = expected_size()
@@ -124,8 +124,6 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
     _current = ProcessGroup(rank, size, local_rank, local_size)
     is_complete = False
     try:
-        if device is not None:
-            place(device)
         yield _current
         all_gather_object(None)  # nobody leaves while another rank still exchanges something
         is_complete = True

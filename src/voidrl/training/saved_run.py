@@ -134,7 +134,8 @@ def require_same_agent(agent: Agent) -> str:
     tensors = {**agent.tensors(), **{f"optimizer {k}": v for k, v in agent.optimizers.tensors().items()}}
     digest = hashlib.sha256()
     for _, tensor in sorted(tensors.items()):  # optimizers are in the order of their first use
-        digest.update(tensor.detach().reshape(-1).view(torch.uint8).cpu().numpy())  # host synchronization
+        content = tensor.detach().reshape(-1).view(torch.uint8)
+        digest.update(content.cpu().numpy().data)  # host synchronization
     mine = digest.hexdigest()
     if len({*dist.all_gather_object(mine)}) > 1:
         raise PieceFailedError(
