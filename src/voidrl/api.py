@@ -269,7 +269,8 @@ def evaluate(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
     if env is None and not isinstance(source, Agent):
-        settings = {"env": config.id, "episodes": None if count else episodes, "steps": count}
+        settings: dict[str, Any] = {"env": config.id, "steps": count}
+        settings["episodes"] = episodes if count is None else None
         settings |= {"seed": seed, "deterministic": deterministic, "epsilon": epsilon}
         settings |= {"num_envs": given_envs, "count_states": count_states}
         keep_evaluation(agent, source, result, settings)
