@@ -194,13 +194,13 @@ class _Tally:
     @property
     def playing(self) -> np.ndarray:
         """(N,) bool: whether there is a part left to play."""
-        left: np.ndarray = self.used < self.budget
-        return left
+        return np.less(self.used, self.budget)
 
     @property
     def counted(self) -> np.ndarray:
         """(N,) bool: whether the next step counts."""
-        return ~self.ended & self.playing & (self.taken < self.budget if self.in_steps else True)
+        counts = self.playing & ~self.ended
+        return counts & np.less(self.taken, self.budget) if self.in_steps else counts
 
     def add(self, result: StepResult) -> None:
         """Add a step of all environments."""
