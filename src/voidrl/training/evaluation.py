@@ -194,13 +194,16 @@ class _Tally:
     @property
     def playing(self) -> np.ndarray:
         """(N,) bool: whether there is a part left to play."""
-        return np.less(self.used, self.budget)
+        playing: np.ndarray = self.used < self.budget
+        return playing
 
     @property
     def counted(self) -> np.ndarray:
         """(N,) bool: whether the next step counts."""
-        counts = self.playing & ~self.ended
-        return counts & np.less(self.taken, self.budget) if self.in_steps else counts
+        counts: np.ndarray = self.playing & ~self.ended
+        if self.in_steps:
+            counts &= self.taken < self.budget
+        return counts
 
     def add(self, result: StepResult) -> None:
         """Add a step of all environments."""
