@@ -1,7 +1,7 @@
 """Several processes (ranks) that train one agent: who this one is, and what they exchange.
 
 torchrun starts the processes; `process_group` joins them. Numbers on the host are exchanged by gloo; tensors
-of updates by NCCL if each rank has a GPU of its own, else by gloo. In a run on one process each function
+of updates by NCCL if each rank has its own GPU, else by gloo. In a run on one process each function
 returns its argument.
 
 All ranks call the same functions in the same order. If one ends, the next exchange of the others raises
@@ -148,7 +148,7 @@ def alone() -> Iterator[None]:
 
 
 def place(device: torch.device) -> None:
-    """Exchange tensors of updates on this device: by NCCL if every rank has a GPU of its own."""
+    """Exchange tensors of updates on this device: by NCCL if every rank has its own GPU."""
     global _current
     if _current.size == 1:
         return
@@ -272,8 +272,7 @@ def total(*numbers: float) -> list[float]:
     sums = torch.tensor(numbers, dtype=torch.float64)
     with _exchanging():
         distributed.all_reduce(sums, group=_host)
-    found: list[float] = sums.tolist()
-    return found
+    return [float(number) for number in sums]
 
 
 def all_gather_object(value: Any) -> list[Any]:
@@ -287,11 +286,7 @@ def all_gather_object(value: Any) -> list[Any]:
 
 def broadcast_object(value: Any) -> Any:
     """The value of the first rank, on every rank."""
-    values = [value]
-    if _current.size > 1:
-        with _exchanging():
-            distributed.broadcast_object_list(values, src=0, group=_host)
-    return values[0]
+    return all_gather_object(value)[0]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The one training loop, for pre-training, fine-tuning and training from scratch.
 
-Checkpoints make resuming exact for any environment: each one cuts all episodes, and the next step resets the
-environments with a seed made from the run's seed and the step, in uninterrupted runs as in resumed ones.
+Resuming is exact for any environment: a checkpoint cuts all episodes, and the next step resets the
+environments with a seed made from the run's seed and the step. Uninterrupted runs do the same.
 """
 
 from __future__ import annotations

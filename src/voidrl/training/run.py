@@ -34,7 +34,7 @@ class Experience:
     finished: list[tuple[float, int]] = field(default_factory=list)
     """Return and length of episodes."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """How often each cell was entered, since the run began."""
+    """Visits of each cell since the run began."""
     trained: dict[str, float] = field(default_factory=dict)
     """Metrics of updates."""
     states: list[dict[str, np.ndarray]] = field(default_factory=list)

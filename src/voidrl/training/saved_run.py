@@ -65,7 +65,7 @@ class LoopState:
     """Steps before the rollout under way. One that a checkpoint interrupts continues with new episodes: its
     steps are in the replay, and the policy has not changed."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """How often each `info["cell"]` was entered, if the environment reports it."""
+    """Visits of each `info["cell"]`, if the environment reports it."""
     states: dict[str, np.ndarray] = field(default_factory=dict)
     """The states that `env.count_states` has counted, as of the last checkpoint."""
     metrics_bytes: int | None = None
@@ -229,7 +229,7 @@ def load_run(saved: checkpoint.Checkpoint, engine: Engine) -> LoopState:
 
 
 def begin_stream(agent: Agent) -> None:
-    """Give each rank random numbers of its own; the first has those of a run on one process."""
+    """Give each rank its own random numbers; the first has those of a run on one process."""
     here = dist.current()
     if not here.is_main:
         reseed(run_seed(agent.config.seed, RANK_STREAM, here.rank, 0), agent.device)
