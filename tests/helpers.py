@@ -20,7 +20,7 @@ from voidrl.runs.folder import RunFolder
 from voidrl.training.build import build_config
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
-from voidrl.training.wiring import make_loop
+from voidrl.training.starting import make_loop
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")

@@ -206,6 +206,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if "RANK" not in os.environ:
         os.environ["RANK"] = str(_fork(dist.expected_size()))
-    with dist.process_group(DEVICE):
+    with dist.process_group():
+        dist.place(DEVICE)
         found = {case: run(case) for case in sys.argv[2:]}
         torch.save(found, Path(sys.argv[1]) / f"{os.environ['RANK']}.pt")

@@ -16,7 +16,7 @@ from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation
-from voidrl.training import best, collecting, evaluating
+from voidrl.training import collecting, evaluating
 from voidrl.training.evaluation import Evaluation, run_seed
 
 START = 16  # steps of pre-training
@@ -371,7 +371,7 @@ def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, 
     ],
 )
 def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
-    assert best.is_behind(last, first) is behind
+    assert evaluating.is_behind(last, first) is behind
 
 
 # Those who read runs

@@ -77,8 +77,8 @@ def test_hooks_are_called_in_order_with_what_they_are_about(tmp_path):
         ("evaluation", 15, 2),
         ("row", 20, 12),
         ("checkpoint", 20, "step_000000000020"),
-        ("evaluation", 30, 2),
         ("row", 30, 22),
+        ("evaluation", 30, 2),
         ("checkpoint", 30, "step_000000000030"),
         ("end", 30),
     ]

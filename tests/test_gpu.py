@@ -15,6 +15,7 @@ from helpers import (
     snapshot,
 )
 from rank_updates import CASES, group_of_one, run_ranks
+from test_engine import Reader
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,7 +28,6 @@ from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.envs.make import make_envs
 from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
-from voidrl.methods.base import Method
 from voidrl.nets.augment import Augment
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
@@ -104,6 +104,10 @@ def test_pinned_memory_is_the_hosts_and_the_devices():
 
 # Capture
 
+MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, masked=True)
+GRID = EnvSpec((3, 7, 7), True, 1, num_actions=3, num_values=4)
+MIXED_CONTINUOUS = EnvSpec((3, 36, 36), True, 1, num_actions=0, num_values=4, **BOX)
+MASKED = EnvSpec((7,), False, 2, num_actions=3, masked=True)
 QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0, "precision": "fp32"}
 # Every method with one of two learners, every representation under APT, and what is captured in its own way.
 PIXEL_REPRESENTATIONS = [name for name in registry.names("representation") if name != "identity"]
@@ -140,6 +144,12 @@ COMBINATIONS = [
     # Scales of intrinsic rewards, and of values.
     ("ddpg", {"intrinsic_normalization": "standardize", "learner__intrinsic_n_step": "single"}),
     ("dqn", {"phase": "train", "learner__dueling": False, "learner__noisy_sigma": 0.5, **PRIORITIZED}),
+    # Images with numbers, masked actions.
+    ("dqn", {"spec": MIXED}),
+    ("rainbow", {"spec": MIXED, "phase": "train", "representation": SPR}),
+    ("dqn", {"spec": GRID}),
+    ("ddpg", {"spec": MIXED_CONTINUOUS, "method": "icm"}),
+    ("dqn", {"spec": MASKED, "learner__noisy_sigma": 0.5}),
 ]
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
     "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
@@ -350,28 +360,6 @@ def test_bursts_equal_single_launches():
     assert_alike(eager, agent, rtol=1e-2, atol=1e-3)
 
 
-MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, masked=True)
-GRID = EnvSpec((3, 7, 7), True, 1, num_actions=3, num_values=4)
-MIXED_CONTINUOUS = EnvSpec((3, 36, 36), True, 1, num_actions=0, num_values=4, **BOX)
-MASKED = EnvSpec((7,), False, 2, num_actions=3, masked=True)
-OTHER_OBSERVATIONS = {
-    "mixed apt": (MIXED, {}),
-    "mixed spr": (MIXED, {"learner": "rainbow", "phase": "train", "representation": SPR}),
-    "grid": (GRID, {}),
-    "mixed ddpg": (MIXED_CONTINUOUS, {"learner": "ddpg", "method": "icm"}),
-    "masked noisy": (MASKED, {"learner__noisy_sigma": 0.5}),
-}
-
-
-@pytest.mark.parametrize("case", OTHER_OBSERVATIONS)
-def test_mixed_and_masked_agents_are_captured(case):
-    spec, pieces = OTHER_OBSERVATIONS[case]
-    options = {"spec": spec, "learner__n_step": 2, **pieces, **QUIET}
-    eager, (captured, engine) = trained("eager", 20, **options)[0], trained("graph", 20, **options)
-    assert engine._graphs
-    assert_alike(eager, captured)
-
-
 @pytest.mark.parametrize(
     ("spec", "precision"),
     [(MIXED, "fp32"), (MIXED, "bf16"), (MASKED, "fp32")],
@@ -485,22 +473,15 @@ def test_loading_and_moving_capture_again():
     assert any(not torch.equal(before[name], value) for name, value in agent.named_parameters())
 
 
-class Reader(Method):
-    """Reads a tensor on the host, as no captured method may."""
-
-    def reward(self, batch, latents):
-        return batch.reward * (2.0 if batch.reward.mean().item() > 0 else 1.0)
-
-
 def test_a_method_that_reads_the_host_is_named_and_still_runs_eagerly(tmp_path, capsys):
     config = tiny(device="cuda", method=Reader)
-    with pytest.raises(CaptureError, match=r"method 'test_gpu:Reader' cannot be captured.*line.*'eager'"):
+    with pytest.raises(CaptureError, match=r"method 'test_engine:Reader' cannot be captured.*line.*'eager'"):
         voidrl.pretrain(MAZE, steps=30, out=tmp_path / "a", config={**config, "engine": "graph"})
     asked = voidrl.pretrain(MAZE, steps=30, out=tmp_path / "b", config={**config, "engine": "eager"})
     assert asked.steps == 30
     capsys.readouterr()
     assert voidrl.pretrain(MAZE, steps=30, out=tmp_path / "c", config=config).steps == 30
-    assert capsys.readouterr().err.count("method 'test_gpu:Reader' cannot be captured") == 1
+    assert capsys.readouterr().err.count("method 'test_engine:Reader' cannot be captured") == 1
 
 
 LONG = {"steps": 10_000_000}

@@ -160,13 +160,6 @@ def test_none_of_the_published_runs_gives_a_warning():
         assert found == [], path.name
 
 
-def test_a_published_run_that_had_collapsed_would_have_given_one():
-    path = RESULTS / "urlb" / "metrics" / "apt-328k-seed1.jsonl"
-    watch, changed = HealthMonitor(config_of(path)), {"train/reward_std": 0.0, "train/z_std": 0.0}
-    found = [text for row in read_metrics(path) for text in watch.check(row["step"], row | changed)]
-    assert len(found) == 2
-
-
 # Runs
 
 
@@ -327,10 +320,6 @@ BLAMED = {  # the changes of a run, and what its last sentence holds
         {"representation": BadRepresentation},
         ["the loss of representation 'test_health:BadRepresentation' is not finite at update 11,",
          "look at `loss` of test_health:BadRepresentation", "representation.learning_rate"],
-    ),
-    "a shared representation": (
-        {"representation": BadRepresentation, "share_encoder": "all"},
-        ["the loss of representation 'test_health:BadRepresentation' is not finite at update 11,"],
     ),
     "z, one update before the loss": (
         {"representation": "simclr", "representation__learning_rate": HUGE},

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import small_method
 from tiny_runs import Fickle, Skilled, Walk, newest, rows, tiny
 
 import voidrl
@@ -11,7 +12,7 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
-from voidrl.training import checkpoints
+from voidrl.training import hooks, trainer
 
 
 class Counted(Walk):
@@ -71,15 +72,25 @@ def test_updates_run_behind_the_choice_of_actions_and_nothing_is_due_at_a_checkp
         order.append("choose")
         return torch.zeros(len(obs), dtype=torch.int64)
 
-    save = checkpoints.save_run
+    save = hooks.save_run
     monkeypatch.setattr(Agent, "choose", choose)
     monkeypatch.setattr(Agent, "update", lambda self, replay, index: order.append("update") or {})
-    monkeypatch.setattr(checkpoints, "save_run", lambda *args: order.append("save") or save(*args))
+    monkeypatch.setattr(hooks, "save_run", lambda *args: order.append("save") or save(*args))
     config = tiny(warmup_steps=2, updates_per_step=2, log__checkpoint_every_steps=4)
     voidrl.pretrain(lambda: Told(length=99), steps=6, out=tmp_path / "run", config=config)
     warm_up, updates = ["step"] * 2, ["update"] * 2
     first, later = ["choose", "step"], ["choose", *updates, "step"]
     assert order == [*warm_up, *first, *later, *updates, "save", *first, *later, *updates, "save"]
+
+
+def test_a_rollout_is_learned_from_before_the_next_action_is_chosen(tmp_path, monkeypatch):
+    order, choose, learn = [], Agent.choose, trainer.rollout_step
+    monkeypatch.setattr(Agent, "choose", lambda *args, **how: order.append("choose") or choose(*args, **how))
+    monkeypatch.setattr(trainer, "rollout_step", lambda *args: order.append(args[-1]) or learn(*args))
+    learner = {"name": "mepol", "rollout_steps": 4, "hidden_dim": 8, "max_updates": 2}
+    config = tiny(method=small_method("mepol", k=2), learner=learner, log__checkpoint_every_steps=100)
+    voidrl.pretrain(lambda: Walk(length=99), steps=9, out=tmp_path / "run", config=config)
+    assert order == [*["choose"] * 4, 4, *["choose"] * 4, 4, "choose"]
 
 
 def test_on_a_cpu_environments_step_while_the_agent_is_updated(tmp_path, monkeypatch):

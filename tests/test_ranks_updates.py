@@ -108,6 +108,7 @@ REFUSED = {
     ),
     "environments": ({"env.num_envs": 2}, "env.num_envs = 2 cannot be divided among 3 ranks"),
     "on-policy": ({"method": "mepol"}, "rollouts of learner 'mepol' cannot be divided among 3 ranks"),
+    "counts": ({"method": "cbb"}, "the visits of method 'cbb' cannot be divided among 3 ranks"),
     "skills": (
         {"phase": "finetune", "method": "diayn"},
         "fine-tuning of method 'diayn' cannot be divided among 3 ranks",

@@ -13,7 +13,6 @@ from tiny_replays import Oracle, pixel_spec, vector_spec
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay import Replay, make_replay
-from voidrl.replay.checksum import checksum
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.replay.sizes import slot_bytes
 from voidrl.replay.writing import Upload, write_directly
@@ -233,14 +232,6 @@ def test_tags_tell_which_parts_changed():
 
 def copied_part(make):
     return {k: v.clone() for k, v in make().items()}
-
-
-def test_a_checksum_is_of_contents_and_lengths():
-    tensors = [torch.arange(5), torch.zeros(3, 0), torch.ones(2, 2)]
-    assert checksum(tensors) == checksum([t.clone() for t in tensors])
-    assert checksum(tensors) != checksum([*tensors[:2], torch.ones(2, 3)])
-    assert checksum([torch.zeros(4)]) != checksum([torch.zeros(5)])
-    assert 0 <= checksum(tensors) < 2**32
 
 
 # --- memory -----------------------------------------------------------------------------------------------

@@ -183,21 +183,8 @@ def test_the_benchmark_of_a_shared_machine(monkeypatch, tmp_path):
     import shared_machine
 
     monkeypatch.setattr(shared_machine, "GAMES", ("ms_pacman",))  # whose games are short
-    words = [
-        "--runs",
-        "2",
-        "--steps",
-        "40",
-        "--episodes",
-        "1",
-        "--num-envs",
-        "2",
-        "--device",
-        "cpu",
-        "--engine",
-        "eager",
-        "--json",
-    ]
+    words = ["--runs", "2", "--steps", "40", "--episodes", "1", "--num-envs", "2"]
+    words += ["--device", "cpu", "--engine", "eager", "--json"]
     rows = shared_machine.main([*words, str(tmp_path / "rows.json")])
     assert [row["runs"] for row in rows] == [2, 2]
     assert rows[1]["cores each"] == max(1, rows[0]["cores each"] // 2)

@@ -28,9 +28,8 @@ from voidrl.system.machine import claim_cores
 from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
-from voidrl.training import build, resuming, starting
+from voidrl.training import assembly, build, resuming, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
-from voidrl.training.disk import require_disk_space
 from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
@@ -192,7 +191,7 @@ def resume(
     ):
         saved = resuming.latest_of_all(folder, say)
         resumed, notes = resuming.resumed_config(folder, saved, written, changes)
-        parts = stack.enter_context(build.assemble(resumed, factory, say, saved))
+        parts = stack.enter_context(assembly.assemble(resumed, factory, say, saved))
         agent = parts.engine.agent
         if saved is None:  # the run starts over, and so does metrics.jsonl
             agent.representation.read_files()
@@ -206,7 +205,7 @@ def resume(
             say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
         if is_main:
-            require_disk_space(folder.path, agent)
+            starting.require_disk_space(folder.path, agent)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
         dropped = hooks.load(state.callbacks, state.steps)
@@ -258,23 +257,20 @@ def evaluate(
     count, given_envs = None if steps is None else parse_count(steps), num_envs
     if num_envs is None:
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
-        num_envs = build.evaluation_envs(config, wanted)
+        num_envs = assembly.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     place = str(agent.device)
     with (
         claim_cores(),
         closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs,
     ):
-        build.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
+        assembly.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
         result = evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
     if env is None and not isinstance(source, Agent):
-        settings: dict[str, Any] = {
-            "env": config.id,
-            "episodes": episodes if count is None else None,
-            "steps": count,
-        }
+        settings: dict[str, Any] = {"env": config.id, "steps": count}
+        settings["episodes"] = episodes if count is None else None
         settings |= {"seed": seed, "deterministic": deterministic, "epsilon": epsilon}
         settings |= {"num_envs": given_envs, "count_states": count_states}
         keep_evaluation(agent, source, result, settings)
@@ -357,7 +353,9 @@ def _start(
     def probe(layers: list[ConfigLayer]) -> tuple[build.Probed, Config]:
         probed = build.probe(env, layers)
         if pretrained is not None:
-            build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
+            assembly.require_same_spaces(
+                pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id
+            )
         return probed, build.config_for(probed, layers)
 
     probed, config = probe(layers)
@@ -370,7 +368,7 @@ def _start(
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)
     with ExitStack() as stack:
-        parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
+        parts = stack.enter_context(assembly.assemble(config, probed.factory, notes.append))
         agent, engine = parts.engine.agent, parts.engine
         if pretrained is None:
             agent.representation.read_files()
@@ -387,7 +385,7 @@ def _start(
         if dist.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            require_disk_space(path, agent)
+            starting.require_disk_space(path, agent)
         measure = _probe_in_training(agent, probed.factory)
         with starting.new_folder(out, name, overwrite) as folder:
             if dist.current().is_main:

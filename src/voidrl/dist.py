@@ -1,8 +1,8 @@
 """Several processes (ranks) that train one agent: who this one is, and what they exchange.
 
-torchrun starts the processes; `process_group` joins them. Numbers on the host
-are exchanged by gloo; tensors of updates by NCCL if each rank has a GPU of its own, else by gloo. In a run on
-one process each function returns its argument.
+torchrun starts the processes; `process_group` joins them. Numbers on the host are exchanged by gloo; tensors
+of updates by NCCL if each rank has its own GPU, else by gloo. In a run on one process each function
+returns its argument.
 
 All ranks call the same functions in the same order. If one ends, the next exchange of the others raises
 `RankLostError`.
@@ -93,11 +93,11 @@ def expected_size() -> int:
 
 
 @contextmanager
-def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
+def process_group() -> Iterator[ProcessGroup]:
     """Join the other processes that torchrun has started, and leave them at the end.
 
-    Tensors of updates are exchanged once `place` is called, which `device` does at once. After an exception
-    the connections are closed, so that the next exchange of the others fails.
+    Tensors of updates are exchanged once `place` is called. After an exception the connections are closed, so
+    that the next exchange of the others fails.
     """
     global _current, _host, _device, _store, _groups_made
     size = expected_size()
@@ -124,8 +124,6 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
     _current = ProcessGroup(rank, size, local_rank, local_size)
     is_complete = False
     try:
-        if device is not None:
-            place(device)
         yield _current
         all_gather_object(None)  # nobody leaves while another rank still exchanges something
         is_complete = True
@@ -150,7 +148,7 @@ def alone() -> Iterator[None]:
 
 
 def place(device: torch.device) -> None:
-    """Exchange tensors of updates on this device: by NCCL if every rank has a GPU of its own."""
+    """Exchange tensors of updates on this device: by NCCL if every rank has its own GPU."""
     global _current
     if _current.size == 1:
         return
@@ -274,8 +272,7 @@ def total(*numbers: float) -> list[float]:
     sums = torch.tensor(numbers, dtype=torch.float64)
     with _exchanging():
         distributed.all_reduce(sums, group=_host)
-    found: list[float] = sums.tolist()
-    return found
+    return [float(number) for number in sums]
 
 
 def all_gather_object(value: Any) -> list[Any]:
@@ -289,11 +286,7 @@ def all_gather_object(value: Any) -> list[Any]:
 
 def broadcast_object(value: Any) -> Any:
     """The value of the first rank, on every rank."""
-    values = [value]
-    if _current.size > 1:
-        with _exchanging():
-            distributed.broadcast_object_list(values, src=0, group=_host)
-    return values[0]
+    return all_gather_object(value)[0]
 
 
 @contextmanager

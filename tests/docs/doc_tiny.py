@@ -14,7 +14,7 @@ from voidrl.experiments import cell, experiment, run
 from voidrl.experiments.executors import local
 from voidrl.report import gallery
 from voidrl.system import units
-from voidrl.training import build
+from voidrl.training import assembly, build
 
 # The largest value of a field of this name, wherever in the config it stands.
 LIMITS = {
@@ -85,7 +85,7 @@ def make_tiny(monkeypatch, *, quick):
         return min(count, EPISODES) if name == "episodes" else small(count)
 
     monkeypatch.setattr(api, "parse_count", parse_count)
-    monkeypatch.setattr(build, "ATARI_EVAL_ENVS", 2)
+    monkeypatch.setattr(assembly, "ATARI_EVAL_ENVS", 2)
     monkeypatch.setattr(gallery, "CLIP_SECONDS", 0.5)
     monkeypatch.setattr(gallery, "MAX_CLIPS", 2)
     monkeypatch.setattr(gallery, "MAX_MAZES", 1)

@@ -21,7 +21,7 @@ from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNam
 from voidrl.replay import TERMINATED
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
-from voidrl.training import build
+from voidrl.training import assembly, build
 
 pytest.importorskip("ale_py")
 
@@ -156,11 +156,11 @@ def test_the_loop_and_evaluations_know_the_phase(monkeypatch):
     def make(*args, pretraining, **options):
         raise MadeError(pretraining)
 
-    monkeypatch.setattr(build, "make_envs", make)
+    monkeypatch.setattr(assembly, "make_envs", make)
     for phase in ("pretrain", "finetune", "train"):
         pieces = {"representation": "simclr", "learner": "dqn"}
         config = update(Config(), {"phase": phase, "env.id": "atari/pong", **pieces})
-        with pytest.raises(MadeError, match=str(phase == "pretrain")), build.assemble(config, None, print):
+        with pytest.raises(MadeError, match=str(phase == "pretrain")), assembly.assemble(config, None, print):
             pass
 
 

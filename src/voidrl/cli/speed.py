@@ -30,11 +30,11 @@ from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.system.device import uses_bf16
 from voidrl.system.threads import cpu_threads
-from voidrl.training import build
+from voidrl.training import assembly, build
 from voidrl.training.layers import layers_for
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
-from voidrl.training.wiring import make_loop
+from voidrl.training.starting import make_loop
 from voidrl.types import EnvSpec
 
 REPEATS = 5
@@ -215,7 +215,7 @@ def run_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
         )
     with tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder:
         with (
-            build.assemble(config, probed.factory, say) as parts,
+            assembly.assemble(config, probed.factory, say) as parts,
             RunFolder.create(Path(folder) / "run") as home,
         ):
             engine, frames = parts.engine.mode, parts.envs.frames_per_step

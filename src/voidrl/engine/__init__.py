@@ -1,1 +1,1 @@
-"""Executes the agent's updates and actions. Importing this package alone does not import torch."""
+"""Executes the agent's updates and actions. Importing the package does not import torch."""

@@ -16,9 +16,9 @@ class Accumulator:
     """Means of device scalars between two log rows, kept on the device until `flush`.
 
     All scalars live on one device. Adds of the same variant with the same keys share one vector, which is
-    never reallocated: an add may be part of a captured CUDA graph. Besides the
-    sums it counts the adds before the first that was not finite, so that NaN can be attributed to the metric
-    where it began, even if it has reached all others by the time the host reads.
+    never reallocated: an add may be part of a captured CUDA graph. The adds before the first that was not
+    finite are counted too. They show the metric in which a NaN began, even if it has reached all others by
+    the time the host reads.
     """
 
     def __init__(self) -> None:

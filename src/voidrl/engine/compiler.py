@@ -26,7 +26,7 @@ class Compiler:
     """
 
     resets = 0
-    """How often the compiled code of the process was dropped. All engines warm up again afterwards, since
+    """Times that the compiled code of the process was dropped. All engines warm up again afterwards, since
     nothing may compile during a capture."""
 
     def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None], *, active: bool) -> None:

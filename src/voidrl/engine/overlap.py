@@ -1,7 +1,7 @@
 """Updates whose halves run at the same time, on two streams of the GPU.
 
 `Agent.score` of one update may run while `Agent.learn` of the update before still does. Where both train the
-same weights, the representation's loss may be computed next to the rest of its own update. Results are those
+same weights, the representation's loss may be computed alongside the rest of its update. Results are those
 of one stream, bit for bit: random numbers are drawn in the order of the code.
 """
 
@@ -112,8 +112,8 @@ class Overlap:
 def scoring_needs(agent: Agent, replay: Replay) -> Needs:
     """The part of the learner that must have been trained before the next sample can be scored.
 
-    `encoder`: as soon as the critic's loss is minimized, the weights that scoring reads are those of the next
-    update, whatever the actor and the targets still do.
+    `encoder`: scoring reads no weights that change after the critic's loss is minimized, whatever the actor
+    and the targets still do.
     """
     if replay.priorities is not None or dist.current().is_distributed:
         return "everything"  # drawn by the last errors; or exchanged in an order that all ranks keep

@@ -23,7 +23,8 @@ from voidrl.envs.failures import creation_failure
 from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces, to_picture
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
-from voidrl.system.device import HostCopy, pick_device
+from voidrl.kernels.copies import HostCopy
+from voidrl.system.device import pick_device
 from voidrl.types import EnvSpec, channels_last
 
 COUNTED = ("cell", "success")  # entries of `info` that the host reads in each step

@@ -26,7 +26,7 @@ from voidrl.kernels import conv_kernels as kernels
 
 
 class Launch(NamedTuple):
-    """How the programs of a sweep run."""
+    """The launch options of a sweep."""
 
     block: int  # columns of groups in a product
     warps: int

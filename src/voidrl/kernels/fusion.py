@@ -1,4 +1,4 @@
-"""How a piece says that the engine may compile one of its methods."""
+"""The mark of methods that the engine may compile."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
 from voidrl.system.device import seeded
-from voidrl.training.build import probe, require_same_spaces
+from voidrl.training.assembly import require_same_spaces
+from voidrl.training.build import probe
 from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
 

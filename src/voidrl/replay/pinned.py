@@ -1,7 +1,7 @@
 """Main memory that kernels on a CUDA device read and write directly, over PCIe.
 
-Pinned pages have the same address on the host and on the device (unified addressing), so that the memory can
-be wrapped as a tensor of either. The device's one takes part in CUDA graphs like any other.
+Pinned pages have the same address on the host and on the device (unified addressing): the memory can be
+wrapped as a tensor of either. The device's one takes part in CUDA graphs like any other.
 """
 
 from __future__ import annotations

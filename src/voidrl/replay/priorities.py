@@ -61,8 +61,8 @@ class Priorities:
     def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
         """(B,) slots and their importance weights; some slot must have a transition.
 
-        The total is divided into B strata, and one slot is drawn from each. Ranks draw as many each from
-        priorities of their own, P = p / (ranks · Σ p of the rank), and the maximum is that of all weights.
+        The total is divided into B strata, and one slot is drawn from each. Each rank draws B from its own
+        priorities, P = p / (ranks · Σ p of the rank). Weights are relative to the largest of all ranks.
         """
         if batch_size not in self._strata:
             index = torch.arange(batch_size, dtype=torch.float64, device=self.values.device)

@@ -9,7 +9,6 @@ graph.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 
 import torch
 from torch import Tensor
@@ -49,18 +48,6 @@ class Replay(Ring):
         """Tell prioritized sampling how much of the run is over."""
         if self.priorities is not None:
             self.priorities.set_progress(fraction)
-
-    def restricted(self, slots: Tensor) -> Replay:
-        """The same data, not copied, from which only the transitions in (n,) `slots` are sampled uniformly.
-
-        The copy is for reading only.
-        """
-        part = copy(self)
-        part.starts, part.priorities = torch.zeros_like(self.starts), None
-        part.starts[: len(slots)] = slots
-        part.starts_head = part.starts_count = torch.full_like(self.starts_count, len(slots))
-        part._size = len(slots)
-        return part
 
     def newest(self, count: int) -> Tensor:
         """Slots of the newest transitions, at most `count`, each once."""

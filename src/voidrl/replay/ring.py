@@ -76,7 +76,7 @@ class Ring:
         if config is not None and config.priority_exponent:
             beta = config.importance_range
             self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
-        # Small constants, made once: in a captured graph each would be a kernel of its own.
+        # Small constants, made once: in a captured graph each would be another kernel.
         self._one = torch.ones((), device=device)
         self._columns = torch.arange(num_envs, device=device)
         self._lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=device)

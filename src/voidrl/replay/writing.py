@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from voidrl.kernels.copies import Mark
+
 Entries = np.ndarray | Tensor
 Write = tuple[str, int, Entries]
 """Name of the stored tensor, index of the first entry to write, and the entries.
@@ -36,7 +38,7 @@ class Upload:
         self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
         self._device = stored["positions"].device
         self._packed = self._arrived = torch.empty(0, dtype=torch.uint8)
-        self._copied = torch.cuda.Event() if self._device.type == "cuda" else None
+        self._copied = Mark(self._device)
 
     def __call__(self, writes: list[Write]) -> None:
         """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
@@ -50,16 +52,14 @@ class Upload:
                 targets.append(self._bytes[name][begin : begin + len(content)])
                 contents.append((length, content))
                 length += -(-len(content) // 16) * 16  # aligned for vectorized copies
-        if self._copied is not None:
-            self._copied.synchronize()  # host synchronization: the last copy has usually already finished
+        self._copied.wait()  # host synchronization: the last copy has usually already finished
         if len(self._packed) < length:
-            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._copied is not None)
+            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
             self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)
         packed = self._packed.numpy()
         for begin, content in contents:
             packed[begin : begin + len(content)] = content
         self._arrived[:length].copy_(self._packed[:length], non_blocking=True)
-        if self._copied is not None:
-            self._copied.record(torch.cuda.current_stream(self._device))
+        self._copied.set()
         sources = [self._arrived[begin : begin + len(content)] for begin, content in contents]
         torch._foreach_copy_(targets, sources)

@@ -1,4 +1,4 @@
-"""The device of a run, its random number generators, and copies from it."""
+"""The device of a run and its random number generators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,26 +85,3 @@ def reseed(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
-
-
-class HostCopy:
-    """A copy of a tensor on its way to the host."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._arrived = tensor, None
-        if tensor.is_cuda:
-            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._tensor.copy_(tensor, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the tensor was on the host all along."""
-        return self._arrived is None
-
-    def numpy(self) -> np.ndarray:
-        """Wait for the copy, not for what was launched after it."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._tensor.numpy()

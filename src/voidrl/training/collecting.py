@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import dist
 from voidrl.agent import diagnosis
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.detours import Detours
 from voidrl.envs.vector import StepResult
 from voidrl.errors import ConfigError
+from voidrl.kernels.copies import HostCopy
 from voidrl.methods.base import Method
-from voidrl.system.device import HostCopy
 from voidrl.training import failures
 from voidrl.training.evaluation import run_seed
 from voidrl.training.run import Run
@@ -59,6 +58,7 @@ class Collector:
     def begin(self) -> None:
         """Reset all environments, with a seed made from the run's seed and the step."""
         n, device = self.envs.num_envs, self.agent.device
+        self.run.is_cut = False
         seed = run_seed(self.run.config.seed, 0, self.run.state.steps) + self.first_column
         frames, info = self.envs.reset(seed)
         self.replay.reset(frames)
@@ -125,17 +125,17 @@ class Collector:
             raise failures.bad_action(self.run)
         self.envs.send(action)
 
-    def receive(self, pending: PendingStep) -> bool:
-        """Wait for the environments and record the step; returns whether any rank is to stop."""
+    def receive(self, pending: PendingStep) -> None:
+        """Wait for the environments and record the step."""
         result = self.envs.recv()
         if not self.envs.actions_are_finite:
             raise failures.bad_action(self.run)
-        return self.record(pending, result)
+        self.record(pending, result)
 
     # What came back
 
-    def record(self, pending: PendingStep, result: StepResult) -> bool:
-        """Store one step of all environments; returns whether any rank is to stop."""
+    def record(self, pending: PendingStep, result: StepResult) -> None:
+        """Store and count one step of all environments."""
         run, state, agent, skill = self.run, self.run.state, self.agent, pending.skill
         taken = pending.actions if isinstance(pending.actions, Tensor) else pending.actions.numpy()
         real = ~self.ended  # where an episode had ended, this step was its reset
@@ -156,10 +156,7 @@ class Collector:
             changes,
         )
         ended = result.ended & real
-        steps, episodes, stops = dist.total(added, int(ended.sum()), run.stops)  # of all ranks
-        state.steps += int(steps)
-        state.episodes += int(episodes)
-        agent.steps = run.initial_agent_steps + state.steps
+        run.count(added, int(ended.sum()))
         self._count_visits(result.info)
         if self.observes or self.begins:
             self._observe(real, skill)
@@ -174,7 +171,6 @@ class Collector:
         for i in np.flatnonzero(ended):
             run.unlogged.finished.append((float(self.score[i]), int(self.length[i])))
             self.score[i], self.length[i] = 0.0, 0
-        return stops > 0
 
     def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""

@@ -132,13 +132,7 @@ def evaluate_agent(
         watch: Called with the result of each step, and with None at the first reset.
     """
     n, best = envs.num_envs, deterministic and not agent.learner.plays_by_sampling
-    total = episodes if steps is None else steps
-    budget = np.array([total // n + (i < total % n) for i in range(n)])  # episodes or steps
-    used, taken = np.zeros(n, np.int64), np.zeros(n, np.int64)  # of the budget by whole episodes; steps
-    played: list[list[tuple[float, int, bool]]] = [[] for _ in budget]  # return, length, success
-    score, length = np.zeros(n), np.zeros(n, np.int64)
-    succeeded, ended = np.zeros(n, bool), np.zeros(n, bool)
-    reports_success, counted_steps = False, 0
+    tally = _Tally(n, episodes if steps is None else steps, steps is not None, max_episode_steps)
     with seeded(seed, agent.device), acting_threads(agent, n):
         frames, _ = envs.reset(seed)
         if watch is not None:
@@ -148,49 +142,87 @@ def evaluate_agent(
         history.reset(frames)
         at_start = torch.zeros(n, dtype=torch.int64, device=agent.device)
         skill = agent.new_skills(at_start)
-        while (playing := used < budget).any():
+        while tally.playing.any():
             obs = history.latest()
-            chosen = agent.choose(obs, skill, deterministic=best)
+            action = agent.choose(obs, skill, deterministic=best)
             if epsilon:
                 random_actions = agent.random_actions(obs)
                 explore = torch.rand(n, device=agent.device) < epsilon
-                explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
-                chosen = torch.where(explore, random_actions, chosen)
-            action = chosen if envs.takes_tensors else chosen.cpu().numpy()
-            real = ~ended  # after the end of an episode, this step is the reset
-            counted = real & playing & (True if steps is None else taken < budget)
-            if is_finite := isinstance(action, torch.Tensor) or bool(np.isfinite(action).all()):
-                envs.send(action)
-                result = envs.recv(counted)
-            if not (is_finite and envs.actions_are_finite):  # of tensors, this is known with the results
-                raise NonFiniteError(
-                    f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
-                    f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
-                )
+                action = torch.where(explore.reshape(n, *[1] * (action.ndim - 1)), random_actions, action)
+            taken = action if envs.takes_tensors else action.cpu().numpy()
+            result = _step(agent, envs, taken, tally.counted)
             if watch is not None:
                 watch(result)
-            history.add(
-                action, result.reward, result.terminated, result.truncated, result.frames, skill, result.ended
-            )
-            if ended.any():
-                fresh = torch.from_numpy(ended).to(skill.device)[:, None]
+            ends = result.terminated, result.truncated
+            history.add(taken, result.reward, *ends, result.frames, skill, result.ended)
+            if tally.ended.any():
+                fresh = torch.from_numpy(tally.ended).to(skill.device)[:, None]
                 skill = torch.where(fresh, agent.new_skills(at_start), skill)
-            taken, counted_steps = taken + real, counted_steps + int(counted.sum())
-            score, length = score + np.where(real, result.score, 0), length + real
-            if "success" in result.info:
-                reports_success = True
-                succeeded |= np.asarray(result.info["success"], bool) & real
-            ended = result.ended & real
-            cut = np.zeros(n, bool) if max_episode_steps is None else ~ended & (length >= max_episode_steps)
-            for i in np.flatnonzero(ended | cut):
-                if playing[i]:
-                    played[i].append((float(score[i]), int(length[i]), bool(succeeded[i])))
-                    used[i] += budget[i] if cut[i] else 1 if steps is None else length[i]
-                score[i], length[i], succeeded[i] = 0, 0, False
+            tally.add(result)
         counts = {} if envs.counter is None else dict(envs.counter.counts())
-    returns, lengths, successes = zip(*chain(*played), strict=True)
-    known_successes = [*successes] if reports_success else None
-    return Evaluation([*returns], [*lengths], known_successes, counted_steps, counts, envs.game)
+    returns, lengths, successes = zip(*chain(*tally.played), strict=True)
+    known_successes = [*successes] if tally.reports_success else None
+    return Evaluation([*returns], [*lengths], known_successes, tally.counted_steps, counts, envs.game)
+
+
+def _step(agent: Agent, envs: Envs, action: np.ndarray | torch.Tensor, counted: np.ndarray) -> StepResult:
+    """Step the environments, by actions that have to be finite."""
+    if is_finite := isinstance(action, torch.Tensor) or bool(np.isfinite(action).all()):
+        envs.send(action)
+        result = envs.recv(counted)
+    if not (is_finite and envs.actions_are_finite):  # of tensors, this is known with the results
+        raise NonFiniteError(
+            f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
+            f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
+        )
+    return result
+
+
+class _Tally:
+    """The episodes of N environments, each of which plays its part of a total of episodes or steps."""
+
+    def __init__(self, n: int, total: int, in_steps: bool, longest: int | None) -> None:
+        self.budget = np.array([total // n + (i < total % n) for i in range(n)])  # episodes or steps
+        self.in_steps, self.longest = in_steps, longest
+        self.used, self.taken = np.zeros(n, np.int64), np.zeros(n, np.int64)  # by whole episodes; steps
+        self.played: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]  # return, length, success
+        self.score, self.length = np.zeros(n), np.zeros(n, np.int64)  # of the episodes under way
+        self.succeeded, self.reports_success = np.zeros(n, bool), False
+        self.ended = np.zeros(n, bool)  # with the last step: the next one is the reset
+        self.counted_steps = 0
+
+    @property
+    def playing(self) -> np.ndarray:
+        """(N,) bool: whether there is a part left to play."""
+        playing: np.ndarray = self.used < self.budget
+        return playing
+
+    @property
+    def counted(self) -> np.ndarray:
+        """(N,) bool: whether the next step counts."""
+        counts: np.ndarray = self.playing & ~self.ended
+        if self.in_steps:
+            counts &= self.taken < self.budget
+        return counts
+
+    def add(self, result: StepResult) -> None:
+        """Add a step of all environments."""
+        real, playing = ~self.ended, self.playing
+        self.counted_steps += int(self.counted.sum())
+        self.taken += real
+        self.score += np.where(real, result.score, 0)
+        self.length += real
+        if "success" in result.info:
+            self.reports_success = True
+            self.succeeded |= np.asarray(result.info["success"], bool) & real
+        self.ended = result.ended & real
+        cut = ~self.ended & (self.length >= (self.longest or np.inf))
+        for i in np.flatnonzero(self.ended | cut):
+            if playing[i]:
+                played = float(self.score[i]), int(self.length[i]), bool(self.succeeded[i])
+                self.played[i].append(played)
+                self.used[i] += self.budget[i] if cut[i] else self.length[i] if self.in_steps else 1
+            self.score[i], self.length[i], self.succeeded[i] = 0, 0, False
 
 
 def evaluation_record(

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from voidrl.system.terminal.progress import Progress
-from voidrl.system.units import crossed
 from voidrl.training import failures
 from voidrl.training.hooks import Hook
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.metrics.health import HealthMonitor
-from voidrl.training.run import Run
+from voidrl.training.run import Experience, Run
 from voidrl.training.saved_run import require_same_agent
-from voidrl.training.split import RankMetrics
 from voidrl.training.trainer import Trainer
 from voidrl.types import CHECK
 
@@ -63,14 +61,12 @@ class Logging(Hook):
             run.envs.counter.load(state.states)
             state.states = {}  # the counter has them
 
-    def report(self, run: Run, before: int) -> bool:
+    def after_step(self, run: Run) -> None:
         """Write a row if one is due, and move the progress line."""
-        is_due = crossed(before, run.state.steps, run.config.log.log_every_steps)
-        if is_due:
+        if run.passed(run.config.log.log_every_steps):
             self.log(run)
         if run.is_main:
             run.progress.update(run.state.steps, updates=run.state.updates)
-        return is_due
 
     def before_checkpoint(self, run: Run) -> None:
         """Write the last row that the checkpoint covers."""
@@ -94,7 +90,7 @@ class Logging(Hook):
         if counter is not None and not run.is_main:  # the first rank counts those of all
             run.unlogged.states = [counter.state()]
             counter.clear()
-        metrics, run.unlogged = run.unlogged.of_all_ranks(), RankMetrics()
+        metrics, run.unlogged = run.unlogged.of_all_ranks(), Experience()
         self.recent.extend(score for score, _ in metrics.finished)
         if not run.is_main:
             self._mark(run, time.monotonic())
@@ -107,10 +103,10 @@ class Logging(Hook):
             run.engine.say(warning)
         self._show(run, row)
 
-    def _row(self, run: Run, metrics: RankMetrics) -> dict[str, Any]:
+    def _row(self, run: Run, metrics: Experience) -> dict[str, Any]:
         state, counter = run.state, run.envs.counter
         row: dict[str, Any] = {f"train/{k}": v for k, v in metrics.trained.items() if not k.startswith(CHECK)}
-        row |= {"phase": run.config.phase, "updates": state.updates, "episodes": state.episodes}
+        row |= {"updates": state.updates, "episodes": state.episodes}
         row["frames"] = state.steps * run.envs.frames_per_step
         row["reward/extrinsic"] = float(np.mean(metrics.rewards))
         if metrics.finished:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from voidrl import dist
 from voidrl.engine.engine import Engine
@@ -15,12 +18,42 @@ from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.terminal.signals import StopSignals
-from voidrl.training.best import BestAgent
+from voidrl.system.units import crossed
 from voidrl.training.callbacks import CallbackList, RunView
 from voidrl.training.evaluation import Evaluation
 from voidrl.training.metrics import MetricsWriter
 from voidrl.training.saved_run import LoopState
-from voidrl.training.split import RankMetrics
+
+
+@dataclass
+class Experience:
+    """The experience of a rank's environments since the last row of metrics."""
+
+    rewards: list[float] = field(default_factory=list)
+    """One for each real step."""
+    finished: list[tuple[float, int]] = field(default_factory=list)
+    """Return and length of episodes."""
+    visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Visits of each cell since the run began."""
+    trained: dict[str, float] = field(default_factory=dict)
+    """Metrics of updates."""
+    states: list[dict[str, np.ndarray]] = field(default_factory=list)
+    """Counts of `env.count_states` in ranks other than the first."""
+
+    def of_all_ranks(self) -> Experience:
+        """The experience of all ranks together; metrics of updates are averaged."""
+        parts: list[Experience] = dist.all_gather_object(self)
+        longest = max(len(part.visits) for part in parts)
+        return Experience(
+            rewards=[reward for part in parts for reward in part.rewards],
+            finished=[episode for part in parts for episode in part.finished],
+            visits=np.sum([np.pad(each.visits, (0, longest - len(each.visits))) for each in parts], axis=0),
+            trained={
+                name: float(np.mean([part.trained[name] for part in parts if name in part.trained]))
+                for name in self.trained
+            },
+            states=[states for part in parts for states in part.states],
+        )
 
 
 class Run:
@@ -49,13 +82,21 @@ class Run:
         self.group = dist.current()  # kept: it is another one within `dist.alone`, also for other threads
         self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
         self.initial_agent_steps = self.agent.steps - state.steps
-        self.unlogged = RankMetrics()  # since the last row
+        self.steps_before = state.steps
+        """Steps of the run before its newest one."""
+        self.is_cut = True
+        """Whether the next step begins new episodes, as the first one and those after checkpoints do."""
+        self.is_stopped = False
+        """Whether a signal or a callback of any rank stops the run."""
+        self.unlogged = Experience()  # since the last row
         self.logged_updates = state.updates  # at the last row
         self.row: Mapping[str, Any] = MappingProxyType({})
         self.evaluation: Evaluation | None = None
         self.checkpoint: Path | None = None
-        self.best: BestAgent | None = None
-        """Keeps the best agent of a fine-tuning, on the first rank."""
+        self.closing_lines: list[str] = []
+        """Sentences for the user once the run has ended."""
+
+    # Progress
 
     @property
     def is_new(self) -> bool:
@@ -63,13 +104,38 @@ class Run:
         return self.state.metrics_bytes is None
 
     @property
-    def stops(self) -> bool:
-        """Whether this process is to stop."""
+    def is_over(self) -> bool:
+        """Whether there is no other step."""
+        return self.is_stopped or self.state.steps >= self.config.steps
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether a checkpoint follows the newest step."""
+        return self.is_over or self.passed(self.config.log.checkpoint_every_steps)
+
+    def passed(self, every: int) -> bool:
+        """Whether the newest step has reached a multiple of `every`; never for 0."""
+        return crossed(self.steps_before, self.state.steps, every)
+
+    def count(self, steps: int, episodes: int) -> None:
+        """Count a step of all environments, and agree on whether the run is to stop."""
+        state = self.state
+        steps_of_all, episodes_of_all, stops = dist.total(steps, episodes, self._is_asked_to_stop)
+        self.steps_before = state.steps
+        state.steps += int(steps_of_all)
+        state.episodes += int(episodes_of_all)
+        self.agent.steps = self.initial_agent_steps + state.steps
+        self.is_stopped = stops > 0
+
+    def agree_to_stop(self) -> None:
+        """Stop all ranks if one is asked to."""
+        self.is_stopped = dist.total(self._is_asked_to_stop)[0] > 0
+
+    @property
+    def _is_asked_to_stop(self) -> bool:
         return bool(self.stop.requested or self.callbacks.stopped_by)
 
-    def any_stops(self) -> bool:
-        """Whether any rank is to stop."""
-        return dist.total(self.stops)[0] > 0
+    # Reports
 
     def call(self, event: str) -> None:
         """Call the user's callbacks for an event, which only the first rank has."""
@@ -82,8 +148,9 @@ class Run:
         """Write a row that callbacks do not see."""
         self.writer.write(self.state.steps, {"phase": self.config.phase, **metrics})
 
-    def write_row(self, row: dict[str, Any]) -> None:
+    def write_row(self, metrics: Mapping[str, Any]) -> None:
         """Write a row, and show it to the callbacks."""
+        row = {"phase": self.config.phase, **metrics}
         self.writer.write(self.state.steps, row)
         self.row = MappingProxyType(row)
         self.call("on_row")

@@ -9,6 +9,7 @@ that a kill at any moment leaves a valid one.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -26,7 +27,6 @@ from voidrl.engine.engine import Engine
 from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import CheckpointError, PieceFailedError, SpaceError
 from voidrl.replay import Replay
-from voidrl.replay.checksum import checksum
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.system.device import random_state, reseed, restore_random_state
@@ -65,7 +65,7 @@ class LoopState:
     """Steps before the rollout under way. One that a checkpoint interrupts continues with new episodes: its
     steps are in the replay, and the policy has not changed."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """How often each `info["cell"]` was entered, if the environment reports it."""
+    """Visits of each `info["cell"]`, if the environment reports it."""
     states: dict[str, np.ndarray] = field(default_factory=dict)
     """The states that `env.count_states` has counted, as of the last checkpoint."""
     metrics_bytes: int | None = None
@@ -132,8 +132,11 @@ def _part_files(device: torch.device, replay: Replay | None, state: LoopState) -
 def require_same_agent(agent: Agent) -> str:
     """A checksum of the agent and its optimizers; refuses ranks whose agents differ."""
     tensors = {**agent.tensors(), **{f"optimizer {k}": v for k, v in agent.optimizers.tensors().items()}}
-    # Sorted, since optimizers are in the order of their first use.
-    mine = f"{checksum(tensor.detach() for _, tensor in sorted(tensors.items())):08x}"
+    digest = hashlib.sha256()
+    for _, tensor in sorted(tensors.items()):  # optimizers are in the order of their first use
+        content = tensor.detach().reshape(-1).view(torch.uint8)
+        digest.update(content.cpu().numpy().data)  # host synchronization
+    mine = digest.hexdigest()
     if len({*dist.all_gather_object(mine)}) > 1:
         raise PieceFailedError(
             "the agents of the ranks differ: expected the same in all; a piece that keeps what its own "
@@ -226,7 +229,7 @@ def load_run(saved: checkpoint.Checkpoint, engine: Engine) -> LoopState:
 
 
 def begin_stream(agent: Agent) -> None:
-    """Give each rank random numbers of its own; the first has those of a run on one process."""
+    """Give each rank its own random numbers; the first has those of a run on one process."""
     here = dist.current()
     if not here.is_main:
         reseed(run_seed(agent.config.seed, RANK_STREAM, here.rank, 0), agent.device)

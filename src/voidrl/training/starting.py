@@ -10,16 +10,29 @@ from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
+from voidrl.agent.adapter import Adapter
 from voidrl.config import bonus_method
+from voidrl.errors import RunFolderError, by_caller
+from voidrl.replay.sizes import slot_bytes
+from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
+from voidrl.system.machine import free_disk
 from voidrl.system.terminal.output import say
-from voidrl.system.units import human_seconds
-from voidrl.training.build import Parts
+from voidrl.system.units import human_bytes, human_seconds
+from voidrl.training.assembly import Parts
 from voidrl.training.callbacks import CallbackList
+from voidrl.training.collecting import Collector
+from voidrl.training.evaluating import Evaluating, OpenEnvs, Probing
 from voidrl.training.failures import needs_traceback
+from voidrl.training.hooks import Checkpoints, Hook, Snapshots, UserCallbacks
+from voidrl.training.logging import Logging, Output
+from voidrl.training.loop import Loop
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
-from voidrl.training.wiring import make_loop
+from voidrl.training.trainer import OffPolicyTrainer, OnPolicyTrainer
+
+ADAM_MOMENTS = 2
+POSITION_BYTES = 8  # of each slot, written in full with every checkpoint
 
 
 def default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
@@ -67,6 +80,36 @@ def short_run_note(agent: Agent) -> str:
     return ""
 
 
+def require_disk_space(folder: Path, agent: Agent) -> None:
+    """Refuse a run whose newest checkpoint would not fit alongside the previous one."""
+    needed = two_checkpoints_bytes(agent)
+    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
+    needed -= sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
+    free = free_disk(folder)
+    if free is not None and needed > free:
+        raise RunFolderError(
+            f"the disk of {folder} has {human_bytes(free)} free, and by its end the run needs "
+            f"{human_bytes(needed)} for a checkpoint and its successor: choose another "
+            f"{by_caller('out', '--out')}, or lower replay.capacity_steps"
+        )
+
+
+def two_checkpoints_bytes(agent: Agent) -> int:
+    """Disk space of the last two checkpoints, each with the replay, and of snapshots and the best agent.
+
+    They share the files of all steps that are in both.
+    """
+    config, log, capacity = agent.config, agent.config.log, agent.config.replay.capacity_steps
+    one = sum(tensor.nbytes for tensor in agent.tensors().values())
+    one += ADAM_MOMENTS * sum(weight.nbytes for weight in agent.optimizers.all_parameters())
+    adapts = config.effective.adapts
+    count = min(2, adapts + -(-config.steps // log.checkpoint_every_steps))
+    others = sum(steps <= config.steps for steps in log.snapshot_steps) + adapts
+    stored = min(config.steps, capacity + min(capacity, log.checkpoint_every_steps))
+    step = slot_bytes(agent.spec, agent.method.skill_dim, note_dim=agent.note_dim) - POSITION_BYTES
+    return (count + others) * one + stored * step + count * capacity * POSITION_BYTES
+
+
 def train(
     parts: Parts,
     folder: RunFolder,
@@ -88,9 +131,34 @@ def train(
         folder.status.fail(error, state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    run.engine.say(f"{folder.path}: {state.steps - before} steps in {took}")
-    for line in [] if run.best is None else run.best.summary(state.steps):
+    for line in [f"{folder.path}: {state.steps - before} steps in {took}", *run.closing_lines]:
         run.engine.say(line)
+
+
+def make_loop(
+    run: Run,
+    eval_envs: OpenEnvs | None = None,
+    probe: Callable[[], dict[str, float]] | None = None,
+    pretrained: Agent | None = None,
+) -> Loop:
+    """The loop of a run with its collector, its trainer and its hooks.
+
+    Args:
+        run: The run.
+        eval_envs: Opens the environments for evaluations; None in a run without, and on other ranks.
+        probe: Measures the agent, for `log.probe_every_steps`; None likewise.
+        pretrained: The agent that a new run fine-tunes.
+    """
+    adapter = Adapter(run.agent, run.replay, run.state, run.engine.say)
+    collector = Collector(run, adapter)
+    trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
+    hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]
+    if eval_envs is not None:
+        hooks.append(Evaluating(run, eval_envs, pretrained))
+    if probe is not None:
+        hooks.append(Probing(probe))
+    hooks.append(Snapshots())
+    return Loop(run, collector, trainer, [*hooks, Checkpoints(trainer, hooks)])
 
 
 def speaker(folder: RunFolder) -> Callable[[str], None]:

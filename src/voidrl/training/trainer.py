@@ -1,17 +1,21 @@
-"""Off-policy training: the updates that are due, and what comes between them (adaptation, resets)."""
+"""The updates that are due: off-policy on samples of the replay, on-policy on full rollouts."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 
 from voidrl.agent import diagnosis
 from voidrl.agent.adapter import Adapter
+from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.reset import reset
 from voidrl.training import failures
 from voidrl.training.collecting import Collector
 from voidrl.training.run import Run
 
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
+ROLLOUT = -1  # in place of a variant of the update, for the metrics of a rollout
 
 
 class Trainer:
@@ -19,12 +23,11 @@ class Trainer:
 
     warmup_steps = 0
     """Steps before the first update, for the status."""
+    acts_with_newest = False
+    """Whether updates are run as soon as they are due, before the next actions are chosen."""
 
     def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
         self.run, self.adapter, self.collector = run, adapter, collector
-
-    def before_acting(self) -> None:
-        """Run updates that must not overlap with the environments."""
 
     def update(self) -> None:
         """Run the updates that are due."""
@@ -99,6 +102,41 @@ class OffPolicyTrainer(Trainer):
                 self.run, diagnosis.diagnose(agent, "method", "a skill", "select_skill")
             )
         self.collector.change_all_skills()
+
+
+class OnPolicyTrainer(Trainer):
+    """Updates the policy once a rollout is full, then the representation as often as has become due."""
+
+    acts_with_newest = True
+
+    def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
+        super().__init__(run, adapter, collector)
+        run.engine.replace_update(partial(representation_step, run.agent))
+        self._logged_rollouts = run.state.rollouts
+
+    def update(self) -> None:
+        """Run the updates that are due."""
+        run, state, agent = self.run, self.run.state, self.run.agent
+        steps = state.steps - state.rollout_start
+        if steps < agent.learner.rollout_steps * run.envs.num_envs:
+            return
+        # Always eagerly: how many gradient steps it takes depends on the data.
+        run.engine.metrics.add(rollout_step(agent, run.replay, steps), ROLLOUT)
+        state.rollout_start = state.steps
+        state.rollouts += 1
+        state.updates += 1
+        if agent.trains_representation:
+            done = state.updates - state.rollouts
+            due = int((state.steps - agent.effective.warmup_steps) * agent.effective.updates_per_step)
+            if due > done:
+                run.engine.update(done, due - done)
+                state.updates += due - done
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """The number of rollouts and their rate."""
+        new = self.run.state.rollouts - self._logged_rollouts
+        self._logged_rollouts = self.run.state.rollouts
+        return {"rollouts": self.run.state.rollouts, "time/rollouts_per_second": new / seconds}
 
 
 def _skill_name(skill: list[float]) -> str:

@@ -29,7 +29,7 @@ from voidrl.system.device import seeded
 from voidrl.system.files import user_path
 from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.units import human_count
-from voidrl.training import build
+from voidrl.training import assembly, build
 from voidrl.training.evaluation import evaluate_agent
 from voidrl.training.layers import Env
 
@@ -159,7 +159,7 @@ def record(
     config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=False)
     with closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs:
-        build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
+        assembly.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         steps_per_second = envs.steps_per_second or DEFAULT_STEPS_PER_SECOND
         every = 1 if fps is not None else math.ceil(steps_per_second / MAX_FPS)
         place = find_dmc_task(config.id) if factory is None else None

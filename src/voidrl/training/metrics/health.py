@@ -1,4 +1,4 @@
-"""Warns of runs that train on finite numbers and learn nothing: their losses alone do not stop them."""
+"""Warns of runs that learn nothing although all their numbers are finite."""
 
 from __future__ import annotations
 

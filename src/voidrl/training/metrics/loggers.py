@@ -61,8 +61,8 @@ class Guarded:
 class TensorBoard:
     """An event file in a folder.
 
-    Written here and not by torch's `SummaryWriter`, whose background thread reports a full disk with a
-    traceback on the terminal and again at some later call.
+    torch's `SummaryWriter` would report a full disk from a background thread: with a traceback on the
+    terminal, and again at a later call.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
@@ -96,7 +96,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run on W&B, in a thread of its own: neither its start nor its end waits for a network.
+    """A run on W&B, in its own thread: neither its start nor its end waits for a network.
 
     A resumed run continues the one whose id the folder keeps; W&B itself skips the repeated steps.
     """

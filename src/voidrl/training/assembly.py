@@ -1,0 +1,152 @@
+"""Makes everything that a run needs, except its folder: environments, agent, replay and engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+from typing import NamedTuple
+
+from voidrl import dist
+from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
+from voidrl.config import Config, EnvConfig, ReplayConfig
+from voidrl.engine.engine import Engine
+from voidrl.envs.ids import atari_game
+from voidrl.envs.make import EnvFactory, make_envs
+from voidrl.envs.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
+from voidrl.envs.tensor import is_tensor_env
+from voidrl.envs.vector import Envs
+from voidrl.errors import ConfigError, SpaceError
+from voidrl.replay import make_replay
+from voidrl.runs.checkpoint import Checkpoint
+from voidrl.system.device import placed
+from voidrl.system.machine import claim_cores
+from voidrl.system.threads import cpu_threads
+from voidrl.training.build import require_ranks
+from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
+from voidrl.training.metrics.loggers import import_wandb
+from voidrl.training.saved_run import spec_of
+from voidrl.types import EnvSpec
+
+ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
+
+
+class Parts(NamedTuple):
+    """Everything that a run needs, except its folder; the engine has the agent and the replay."""
+
+    engine: Engine
+    envs: Envs
+    eval_envs: OpenEnvs | None
+
+
+@contextmanager
+def assemble(
+    config: Config, factory: EnvFactory | None, say: Callable[[str], None], saved: Checkpoint | None = None
+) -> Iterator[Parts]:
+    """Build a run, for its duration; combinations that cannot work are refused here.
+
+    Args:
+        config: The config, with nothing left to decide.
+        factory: Makes one environment; None takes `config.env.id`.
+        say: Shows a sentence to the user.
+        saved: The checkpoint of a run that is resumed, whose spaces, threads and engine are kept.
+    """
+    if config.log.wandb_project:
+        import_wandb()
+    require_ranks(config, factory, dist.current().size)
+    place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
+    count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
+    with (
+        claim_cores(),
+        closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
+        _eval_envs(config, factory, place) as eval_envs,
+        placed(place, config.seed) as device,
+        # Before the networks are made, as the rounding of their initial weights may depend on it.
+        cpu_threads(
+            device,
+            update_gflop(envs.spec, config),
+            fixed=config.cpu_threads,
+            before=meta.get("cpu_threads"),
+            say=say,
+        ),
+    ):
+        if saved is not None:
+            require_same_spaces(spec_of(saved), config.env.id, envs.spec, config.env.id)
+        for notice in envs.reading.notices:
+            say(notice)
+        if config.effective.adapts and is_tensor_env(factory) and config.log.eval_episodes:
+            say(
+                "fine-tuning is not evaluated in environments that were passed as objects: to keep its best "
+                "agent, pass a function that takes num_envs and device"
+            )
+        dist.place(device)
+        agent = Agent(envs.spec, config, device)
+        dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
+        size = envs.spec, envs.num_envs, agent.method.skill_dim
+        replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
+        with closing(Engine(agent, replay, say, before=meta.get("engine"))) as engine:
+            yield Parts(engine, envs, eval_envs)
+
+
+def replay_part(config: Config) -> ReplayConfig:
+    """The replay of this rank: as many rows as the whole has, with fewer columns."""
+    here, num_envs = dist.current(), config.env.num_envs
+    if here.size == 1:
+        return config.replay
+    rows = -(-config.replay.capacity_steps // num_envs)
+    return dataclasses.replace(config.replay, capacity_steps=rows * len(here.part(num_envs)))
+
+
+@contextmanager
+def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Iterator[OpenEnvs | None]:
+    """A function that opens the evaluation environments, if any; only the first rank evaluates.
+
+    With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them at its start and its end.
+    """
+    log = config.log
+    if is_tensor_env(factory) and log.eval_every_steps:
+        raise ConfigError(
+            f"log.eval_every_steps = {log.eval_every_steps} cannot be used with environments that "
+            f"were passed as objects, since evaluations would cut their episodes: pass a function that takes "
+            f"num_envs and device, or set it to 0"
+        )
+    at_ends = config.effective.adapts and log.eval_episodes > 0 and not is_tensor_env(factory)
+    if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
+        yield None
+        return
+    env = dataclasses.replace(config.env, count_states=False)
+    episodes = log.eval_episodes if log.eval_every_steps else min(log.eval_episodes, MAX_EPISODES)
+    num_envs = evaluation_envs(config.env, episodes)
+    make = partial(make_envs, env, factory, num_envs, evaluation=True, device=device)
+    if not log.eval_every_steps:
+        yield lambda: closing(make())
+        return
+    with closing(make()) as envs:
+        yield lambda: nullcontext(envs)
+
+
+def evaluation_envs(env: EnvConfig, episodes: int) -> int:
+    """Environments played side by side: as many as in training; on Atari, where they cost little, 32."""
+    return min(env.num_envs if atari_game(env.id) is None else ATARI_EVAL_ENVS, episodes)
+
+
+def require_same_spaces(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
+    """Refuse an agent from environment `home` in one with another body or other spaces."""
+    mine, other = find_dmc_task(home), find_dmc_task(name)
+    elsewhere = mine is not None and other is not None and mine.domain != other.domain
+    if agent == env and not elsewhere:
+        return
+    fields = [k for k, v in agent.to_json().items() if v != env.to_json()[k]]
+    ours, theirs = (", ".join(f"{k} {getattr(spec, k)}" for k in fields) for spec in (agent, env))
+    remedy = "expected the same spaces on both sides"
+    if mine is not None and other is not None:
+        fitting = [task for task in TASKS[mine.domain] if f"{mine.domain}_{task}" not in OTHER_OBSERVATIONS]
+        remedy = f"expected a task of domain {mine.domain!r}: {', '.join(fitting)}"
+    if fields == ["num_actions"] and atari_game(name) and atari_game(home):
+        remedy += "; with ?full_actions=true after the name, in pre-training too, all games have 18 actions"
+    raise SpaceError(
+        f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "
+        f"{env.describe()} ({ours} against {theirs}): {remedy}"
+    )
