@@ -21,7 +21,7 @@ CASES = [  # each on a minibatch of 16
     ("re3", {"k": 16, "pool": 0}, r"method\.k = 16 cannot be used with learner\.batch_size = 16"),
     # Fewer than it needs
     ("apt", {"k": 1, "include_self": True}, "k = 1 cannot be used: expected 2 or more with include_self"),
-    ("apt", {"pool": -1}, "pool = -1 cannot be used: expected 0 or more"),
+    ("apt", {"pool": -1}, "pool = -1 cannot be used: expected 0 to 65536"),
     ("apt", {"normalize": "distance_variance", "mean_momentum": 0.9}, "= 0.9 .*: expected None with"),
     ("aps", {"k": 1, "include_self": True}, "2 or more with include_self"),
     ("aps", {"mean_momentum": 1.5}, "mean_momentum = 1.5 cannot be used"),

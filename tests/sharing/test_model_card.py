@@ -198,7 +198,7 @@ HOSTILE = (
 def test_text_of_others_is_shown_and_never_markup(tmp_path):
     """Newlines, HTML, backticks, separators and links in ids and records."""
     agent = make_agent()
-    env = dataclasses.replace(agent.config.env, id=HOSTILE.replace(":", ""))  # not a function
+    env = dataclasses.replace(agent.config.env, id=" ".join(HOSTILE.replace(":", "").split()))  # no function
     agent.config = dataclasses.replace(agent.config, env=env)
     saved = voidrl.save_pretrained(agent, tmp_path / "agent", evaluation=Evaluation([1.0], [3], None))
     data = json.loads((saved / "config.json").read_text())

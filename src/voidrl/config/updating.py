@@ -123,6 +123,8 @@ def require_type(value: Any, hint: Any, name: str) -> Any:
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            printable = not isinstance(value, str) or value.isprintable()
+            require(printable, name, value, "text on one line, without control characters")
             return value
         expected.append(_kind_text(kind, value))
     raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import PositiveCount, SkillConfig, require
+from voidrl.config import Size, SkillConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
@@ -46,13 +46,13 @@ class CICConfig(SkillConfig):
 
     skill_every_steps: int = 50
     """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
-    skill_dim: int = 64
+    skill_dim: Size = 64
     """Width of the skill."""
-    rep_dim: PositiveCount = 64
+    rep_dim: Size = 64
     """Width of φ, and of the two vectors that are compared."""
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the two hidden layers of each network."""
-    k: int = 16
+    k: Size = 16
     """Neighbors, the first of which is the state itself, as in the authors' code."""
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, PositiveCount, SkillConfig, require
+from voidrl.config import LearnerConfig, Size, SkillConfig, require
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, successor_critic, unit_vectors
@@ -49,9 +49,9 @@ class VISRConfig(SkillConfig):
 
     learning_rate: float = 1e-3
     """Learning rate of φ."""
-    skill_dim: int = 5
+    skill_dim: Size = 5
     """Width of w and φ."""
-    hidden_dim: PositiveCount = 256
+    hidden_dim: Size = 256
     """Width of the two hidden layers of φ."""
 
     def __post_init__(self) -> None:
