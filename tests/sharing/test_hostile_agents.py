@@ -478,16 +478,13 @@ RESULT |= {"success_rate": 1, "how": "by hand"}
 @pytest.mark.parametrize(
     "about",
     [
-        {"run": []},
-        {"run": {"date": 3}},
-        {"run": {"versions": {"torch": [1]}, "date": "", "machine": "", "commit": None}},
         {"results": {}},
         {"results": [3]},
         {"results": [{"env": "x"}]},
     ],
     ids=str,
 )
-def test_what_is_recorded_about_a_run_is_checked_before_a_card_shows_it(saved, about):
+def test_recorded_results_are_checked_before_a_card_shows_it(saved, about):
     write(saved, {**contents(saved), "about": about})
     assert "config.json is damaged, or not voidrl's: it" in refusal(saved)
 
