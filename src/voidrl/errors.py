@@ -39,6 +39,11 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
+def printable(text: object) -> str:
+    """Text on one line, with spaces for control characters, which could change what a terminal shows."""
+    return "".join(each if each.isprintable() else " " for each in str(text))
+
+
 class VoidrlError(Exception):
     """Base of every error raised for a user; the command line prints it without a traceback."""
 

@@ -19,7 +19,7 @@ from jinja2 import Environment
 from voidrl.config import PIECES, bonus_method
 from voidrl.envs.ids import is_importable
 from voidrl.envs.spaces import spec_from_json
-from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.errors import CheckpointError, RunFolderError, printable
 from voidrl.runs.checkpoint import MANIFEST, read_json
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.metrics import read_metrics
@@ -106,8 +106,7 @@ def code(text: object) -> str:
 
 def one_line(text: object) -> str:
     """Text without line breaks and control characters, and without those that end code or a cell."""
-    spaced = "".join(each if each.isprintable() else " " for each in str(text))
-    return " ".join(spaced.replace("`", "'").replace("|", "¦").split())
+    return " ".join(printable(text).replace("`", "'").replace("|", "¦").split())
 
 
 def _place(env: str, style: Callable[[object], str]) -> str:
