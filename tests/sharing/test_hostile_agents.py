@@ -165,14 +165,19 @@ def test_text_that_would_reach_the_terminal_is_printable(saved, env):
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(saved):
-    tensors = load_file(saved / "model.safetensors")
-    name = next(name for name, tensor in tensors.items() if name.startswith("learner.") and tensor.ndim == 2)
-    for value in (float("nan"), float("inf"), -float("inf")):
+    tensors, agent = load_file(saved / "model.safetensors"), make_agent(seed=3)
+    weights, buffers = dict(agent.named_parameters()), dict(agent.named_buffers())
+    weight = next(name for name in weights if name.startswith("learner."))
+    buffer = next(name for name, each in buffers.items() if name in tensors and each.is_floating_point())
+    for name, value in ((weight, "nan"), (weight, "inf"), (weight, "-inf"), (buffer, "nan"), (buffer, "inf")):
         broken = {key: tensor.clone() for key, tensor in tensors.items()}
-        broken[name][0, 0] = value
+        broken[name].view(-1)[0] = float(value)
         save_file(broken, saved / "broken.safetensors")
         put_weights(saved, (saved / "broken.safetensors").read_bytes())
-        assert f"'{name}' has 1 values that are NaN or infinite" in refusal(saved)
+        if (name, value) == (buffer, "inf"):  # as a running maximum may be
+            voidrl.from_pretrained(saved, device="cpu")
+        else:
+            assert f"'{name}' has 1 values that are NaN or infinite" in refusal(saved)
 
 
 def test_a_tensor_too_many_too_few_or_of_another_type_is_named(saved):
