@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import Size
 from voidrl.methods.apt import APT, APTConfig, ParticleConfig
 from voidrl.methods.base import About, Latents, require_neighbors, whole_minibatch
 from voidrl.methods.visr import VISR, VISRConfig
@@ -40,7 +39,7 @@ class APSConfig(ParticleConfig, VISRConfig):
 
     learning_rate: float = 1e-4
     """Learning rate of φ."""
-    skill_dim: Size = 10
+    skill_dim: int = 10
     """Width of w and φ."""
 
 

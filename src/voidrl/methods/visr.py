@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig, Size, SkillConfig, require
 from voidrl.kernels.fusion import fusable
+from voidrl.methods._skills import MAX_SKILLS
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, successor_critic, unit_vectors
 from voidrl.nets.spectral import full_precision
@@ -49,7 +50,7 @@ class VISRConfig(SkillConfig):
 
     learning_rate: float = 1e-3
     """Learning rate of φ."""
-    skill_dim: Size = 5
+    skill_dim: int = 5
     """Width of w and φ."""
     hidden_dim: Size = 256
     """Width of the two hidden layers of φ."""
@@ -57,7 +58,8 @@ class VISRConfig(SkillConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         # On a line a unit vector is a sign, which has no gradient.
-        require(self.skill_dim >= 2, "skill_dim", self.skill_dim, "2 or more; apt does without skills")
+        expected = f"2 to {MAX_SKILLS}; apt does without skills"
+        require(2 <= self.skill_dim <= MAX_SKILLS, "skill_dim", self.skill_dim, expected)
 
 
 class VISR(Method):
