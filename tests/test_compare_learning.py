@@ -20,7 +20,6 @@ def module(monkeypatch):
     ("differences", "p"),
     [
         ([0.0, 0.0], 1),  # equal versions
-        ([5.0], 1),  # +5 and −5 are as far from 0
         ([1.0, 1.0, 1.0], 2 / 8),  # only all of one sign
         ([3.0, 1.0], 2 / 4),  # ±4, but not ±2
         ([1.0, -1.0], 1),  # nothing is nearer to 0
@@ -30,15 +29,6 @@ def module(monkeypatch):
 )
 def test_p_is_the_fraction_of_signs_that_are_as_far(module, differences, p):
     assert module.sign_flip_p(differences) == p
-
-
-@pytest.mark.parametrize(
-    ("count", "chosen"),
-    [(1, [9]), (2, [3, 9]), (3, [3, 6, 9]), (7, [3, 4, 5, 6, 7, 8, 9]), (20, [3, 4, 5, 6, 7, 8, 9])],
-)
-def test_rows_of_a_table_go_from_the_first_to_the_last(module, count, chosen):
-    assert module.spread_out(range(3, 10), count) == chosen
-    assert module.spread_out([5], count) == [5]
 
 
 def logged(folder, every, rows):
@@ -62,12 +52,8 @@ def test_rows_are_paired_by_the_step_at_which_they_were_due(module, tmp_path):
     ("words", "sentence"),
     [
         (["--seeds", "1", "1"], "expected different seeds"),
-        (["--at-once", "0"], "are 1 or more"),
         (["--load", "taken/notes.txt"], "expected what --save has written"),
         (["src", "src", "--out", "o", "--", "CartPole-v1", "--seed", "5"], "--seed after --: seeds and"),
-        (["src", "--out", "o", "--", "CartPole-v1"], "expected OLD/src NEW/src"),
-        (["src", "none", "--out", "o", "--", "CartPole-v1"], "none has no voidrl"),
-        (["src", "src", "--out", "o", "--save", "no/f", "--", "CartPole-v1"], "--save no/f: there is no"),
         (["src", "src", "--out", "taken", "--", "CartPole-v1"], "with other arguments: choose another --out"),
     ],
 )

@@ -18,6 +18,7 @@ from voidrl.config import (
     LearnerConfig,
     MethodConfig,
     ReplayConfig,
+    flat,
     merge,
     registry,
     to_json,
@@ -171,6 +172,8 @@ def test_naming_another_piece_drops_the_values_of_the_first(other):
         ("learner.encoder.stack", "vgg", "'vgg' cannot be used: expected auto, "),
         ("learner.hidden_layers", 101, "101 cannot be used: expected "),  # dqn has another default for it
         ("log.snapshot_steps", [100, 0], "0 cannot be used: expected "),
+        ("env.id", "a\x1b[2Jb", r"'a\x1b[2Jb' cannot be used: expected text on one line"),
+        ("env.keys", ["a\nb"], r"'a\nb' cannot be used: expected text on one line"),
         ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit' cannot be used: expected "),
         ("log", {"eval_episodes": 0, "eval_every_steps": 10}, "0 cannot be used: expected 1 or more"),
     ],
@@ -205,6 +208,8 @@ def test_an_unknown_name_is_answered_with_a_near_one(changes, guess):
         ("updates_per_step", 1024, 1024.5),
         ("log.snapshot_steps", [*range(1, 1001)], [*range(1, 1002)]),
         ("learner.discount", 0.9999, 1.0),
+        ("learner.batch_size", 2**16, 10**9),
+        ("learner.n_step", 1000, 10**9),
         ("seed", 2**31 - 1, 2**31),
     ],
 )
@@ -213,6 +218,17 @@ def test_values_that_are_too_large(field, most, too_much):
     with pytest.raises(ConfigError, match=rf"^{field} = .* cannot be used: expected .*\d") as caught:
         update(Config(), {field: too_much})
     assert len(str(caught.value)) < 500
+
+
+def test_every_size_has_a_limit():
+    """Only a duration may be a billion, a seed, and what is compared with memory when a run starts."""
+    unlimited = ("steps", "_updates", "seed", "keep_last", "env.atari.max_frames", "env.atari.noop_max")
+    configs = [Config(), *(registry.find(kind, name).Config(name) for kind, name in EVERY_PIECE)]
+    for config in configs:
+        for field, value in flat(to_json(config)).items():
+            if type(value) is int and not field.endswith(unlimited):
+                with pytest.raises(ConfigError, match=" = 1000000000 cannot be used"):
+                    update(config, {field: 10**9})
 
 
 # --- what the command line says ---------------------------------------------------------------------------

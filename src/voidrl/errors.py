@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 LONGEST_VALUE = 200  # characters of a value in a message
 _from_command: ContextVar[bool] = ContextVar("from_command", default=False)
@@ -36,6 +37,11 @@ def shown(value: object) -> str:
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def printable(text: object) -> str:
+    """Text on one line, with spaces for control characters, which could change what a terminal shows."""
+    return "".join(each if each.isprintable() else " " for each in str(text))
 
 
 class VoidrlError(Exception):
@@ -122,11 +128,18 @@ class ReplayMemoryError(VoidrlError, MemoryError):
     """The replay does not fit into memory."""
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an extra: from the clone that voidrl runs in, where it does."""
+    clone = Path(__file__).parents[2]
+    source = clone if (clone / "pyproject.toml").is_file() else "voidrl"
+    return f"pip install '{source}[{extra}]'"
+
+
 class MissingExtraError(VoidrlError, ImportError):
     """An optional package is not installed; the message names the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'voidrl[{extra}]'")
+        super().__init__(f"{purpose} needs {package}, which is not installed: {install_command(extra)}")
 
 
 class OutputError(VoidrlError):

@@ -17,6 +17,7 @@ from voidrl.cli import main as cli
 from voidrl.cli.doctor import examine, summary
 from voidrl.cli.probes import Finding
 from voidrl.envs import gl
+from voidrl.errors import install_command
 
 GB = 10**9
 
@@ -129,7 +130,7 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", version)
-    fix = "pip install 'voidrl[atari]'"
+    fix = install_command("atari")
     assert probes.examine("Atari") == Finding("Atari", "warn", "ale-py is not installed", fix)
     assert probes.examine("PyTorch").state == "fail"
     monkeypatch.setattr(metadata, "version", {"ale-py": "0.9.1"}.get)

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from helpers import CONTINUOUS, make_agent
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.buffers import NStepReplayBuffer
-from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
 
@@ -286,17 +285,6 @@ def test_dqn_learns_with_the_buffer_from_images():
     assert model.replay_buffer.latent.spec.raw_shape == (3, 36, 36)  # SB3 has turned them
 
 
-def test_evaluation_is_of_the_environments_reward(tmp_path):
-    venv = APTReward(make_vec_env("CartPole-v1", 1, seed=0))
-    evaluation = EvalCallback(
-        APTReward(make_vec_env("CartPole-v1", 1, seed=1), intrinsic_scale=0), eval_freq=32, n_eval_episodes=2,
-        verbose=0, log_path=str(tmp_path),
-    )  # fmt: skip
-    PPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=1, device="cpu").learn(32, evaluation)
-    found = np.load(tmp_path / "evaluations.npz")
-    assert np.array_equal(found["results"], found["ep_lengths"])
-
-
 # What is refused
 
 
@@ -368,5 +356,5 @@ def test_a_vecenv_that_hides_last_states_is_refused():
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.buffers", None)
     monkeypatch.delitem(sys.modules, "voidrl.playing.sb3")
-    with pytest.raises(MissingExtraError, match=r"needs stable-baselines3, .*pip install 'voidrl\[sb3\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs stable-baselines3, .*pip install '.*\[sb3\]'"):
         importlib.import_module("voidrl.playing.sb3")

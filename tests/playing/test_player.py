@@ -195,14 +195,6 @@ def test_nested_observations_masks_and_several_choices():
         assert torch.equal(mine[:, :2], whole[:, :2])
 
 
-def test_a_mask_of_actions_is_passed_on():
-    agent, seen = make_agent(), []
-    agent.act = lambda obs, deterministic, skill, action_mask=None: seen.append(action_mask) or 0
-    mask = np.array([1, 0, 1], np.int8)
-    agent.player()(np.zeros(4, np.float32), action_mask=mask)
-    assert seen == [mask]
-
-
 def test_a_bad_number_of_environments_is_refused():
     with pytest.raises(ConfigError, match=r"num_envs = 0 cannot be used: expected None \(one environment\)"):
         make_agent().player(num_envs=0)

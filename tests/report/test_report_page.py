@@ -206,7 +206,7 @@ def test_the_page_says_once_why_videos_are_missing_and_the_remedy(runs, tmp_path
 
     monkeypatch.setattr(media, "clip", without_ffmpeg)
     found = report(runs, out=tmp_path / "report.html", media=True)
-    assert found.text.count("pip install 'voidrl[video]'") == 1
+    assert found.text.count("[video]'") == 1
     assert "No video of apt1, tuned1" in found.text
     assert found.data["clips"] == []
 
@@ -342,3 +342,18 @@ def test_unreadable_cached_media_is_made_again(runs, tmp_path, studio, data):
     studio.clear()
     report(runs, out=tmp_path / "report.html", media=True)
     assert studio == []
+
+
+def test_text_of_strangers_reaches_neither_the_terminal_nor_the_page(tmp_path, capsys):
+    hostile = "x\x1b[2J\r\n<script>alert(1)</script>"
+    write_run(tmp_path / "run", env=hostile, rows=ROWS, error=hostile)
+    for name in ("page.html", "page.md"):
+        assert main(["report", str(tmp_path), "-o", str(tmp_path / name)]) == 0
+        written = (tmp_path / name).read_text("utf-8")
+        assert "[2J" in written
+        assert "\x1b" not in written
+    assert "<script>alert" not in (tmp_path / "page.html").read_text("utf-8")
+    assert main(["status", str(tmp_path)]) == 0
+    said = "".join(capsys.readouterr())
+    assert "failed: run: x [2J" in said
+    assert "\x1b" not in said

@@ -11,8 +11,7 @@ import hub_fakes
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, PIXELS, make_agent
-from safetensors.torch import load_file, save_file
-from tiny_runs import Walk, tiny
+from safetensors.torch import load, load_file, save_file
 
 import voidrl
 from voidrl.cli import main as cli
@@ -84,29 +83,20 @@ def refusal(folder):
     "changes",
     [
         {"learner__hidden_dim": 10**7},
-        {"learner__hidden_dim": 10**12},
         {"learner__hidden_dim": 17},
-        {"learner__hidden_layers": 50},
         {"learner__hidden_layers": 10**9},
+        {"learner__batch_size": 10**9},
+        {"learner__n_step": 10**9},
         {"learner__encoder__feature_dim": 10**9},
-        {"learner__encoder__hidden_dim": 10**18},
         {"learner__encoder__stack": "nature"},
         {"learner": "sac"},
-        {"learner__encoder__spectral_norm_iterations": 10**9},
         {"representation": {"name": "simclr", "encoder": {"stack": "mlp", "feature_dim": 10**8}}},
-        {"method": {"name": "diayn", "num_skills": 10**10}},
         {"method": {"name": "diayn", "num_skills": 60_000}},
-        {"method": {"name": "rnd", "rep_dim": 10**9}},
         {"env__frame_stack": 10**9},
-        {"env__num_envs": 10**12},
         {"updates_per_step": 1e9},
-        {"finetune__updates_per_step": 1e9},
-        {"log__eval_episodes": 10**9},
-        {"log__snapshot_steps": [*range(1, 10**5)]},
+        {"log__snapshot_steps": [*range(1, 1002)]},
         {"replay__capacity_steps": 10**30},
         {"steps": 10**400},
-        {"augment__intensity_scale": 10**400},
-        {"log__snapshot_steps": [10**100]},
     ],
     ids=str,
 )
@@ -120,11 +110,11 @@ def test_a_config_that_implies_other_weights_is_refused_without_memory(saved, ch
 
 
 def test_the_first_tensor_that_differs_is_named_with_both_shapes(saved):
-    configure(saved, learner__hidden_dim=10**7)
+    configure(saved, learner__hidden_dim=10**4)
     text = refusal(saved)
     assert "model.safetensors does not fit its config: 'learner." in text
     assert "F32 of shape (16," in text
-    assert "F32 of shape (10000000," in text
+    assert "F32 of shape (10000," in text
 
 
 def test_images_and_continuous_actions_are_compared_too(tmp_path):
@@ -163,18 +153,32 @@ def test_every_learner_method_and_representation_fits_its_own_weights(tmp_path):
             assert any(done), (kind, name)
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1\x1b[2J", "CartPole-v1\n\ndone", "\u202egnp.v1"], ids=ascii)
+def test_text_that_would_reach_the_terminal_is_printable(saved, env):
+    configure(saved, env__id=env)
+    text = refusal(saved)
+    assert text.isprintable()
+    assert f"env.id = {env!a} cannot be used: expected text on one line" in text
+
+
 # Weights
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(saved):
-    tensors = load_file(saved / "model.safetensors")
-    name = next(name for name, tensor in tensors.items() if name.startswith("learner.") and tensor.ndim == 2)
-    for value in (float("nan"), float("inf"), -float("inf")):
+    tensors, agent = load((saved / "model.safetensors").read_bytes()), make_agent(seed=3)
+    weights, buffers = dict(agent.named_parameters()), dict(agent.named_buffers())
+    weight = next(name for name in weights if name.startswith("learner."))
+    floats = [name for name, each in tensors.items() if each.is_floating_point() and each.numel()]
+    buffer = next(name for name in floats if name in buffers)
+    for name, value in ((weight, "nan"), (weight, "inf"), (weight, "-inf"), (buffer, "nan"), (buffer, "inf")):
         broken = {key: tensor.clone() for key, tensor in tensors.items()}
-        broken[name][0, 0] = value
+        broken[name].view(-1)[0] = float(value)
         save_file(broken, saved / "broken.safetensors")
         put_weights(saved, (saved / "broken.safetensors").read_bytes())
-        assert f"'{name}' has 1 values that are NaN or infinite" in refusal(saved)
+        if (name, value) == (buffer, "inf"):  # as a running maximum may be
+            voidrl.from_pretrained(saved, device="cpu")
+        else:
+            assert f"'{name}' has 1 values that are NaN or infinite" in refusal(saved)
 
 
 def test_a_tensor_too_many_too_few_or_of_another_type_is_named(saved):
@@ -199,23 +203,16 @@ def header_bytes(header, data=b""):
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"\0" * 7,
         struct.pack("<Q", 2**63) + b"{}",
-        struct.pack("<Q", 10**8) + b"{}",
         header_bytes(b"[" * 100_000),
-        header_bytes(b"\xff\xfe"),
         header_bytes([]),
-        header_bytes({"a": 1}),
-        header_bytes({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}),
         header_bytes({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 9),
         header_bytes({"a": {"dtype": "F32", "shape": [10**18, 10**18], "data_offsets": [0, 8]}}, b"\0" * 8),
-        header_bytes({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}}, b"\0" * 8),
         header_bytes({"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8),
         header_bytes(
             {name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for name in "ab"}, b"\0" * 8
         ),
-        header_bytes({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"\0" * 8),
         header_bytes({}),
     ],
     ids=lambda changes: str(changes)[:60],
@@ -288,18 +285,6 @@ def test_the_author_of_a_download_does_not_decide_what_is_logged(saved, tmp_path
     assert {name: own[name] for name in CHOSEN} == CHOSEN
 
 
-def test_fine_tuning_an_agent_of_others_logs_nowhere_else(tmp_path):
-    run = tmp_path / "run"
-    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
-    folder = voidrl.save_pretrained(voidrl.load(run, device="cpu"), tmp_path / "agent")
-    configure(folder, **LOCAL)
-    # With the project of somebody else this would need W&B.
-    voidrl.finetune(folder, Walk, steps=9, out=tmp_path / "task", config={"log.tensorboard": False})
-    written = flat(json.loads((tmp_path / "task" / "config.json").read_text()))
-    assert written["log.wandb_project"] is None
-    assert (written["device"], written["engine"], written["log.keep_last"]) == ("auto", "auto", 2)
-
-
 # Code
 
 
@@ -339,42 +324,29 @@ def test_no_wrapper_of_a_downloaded_config_is_imported(saved, tmp_path, monkeypa
     assert trusted.config.env.wrappers == ("evil:Wrapper",)
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        "evil:make",
-        "evil:make?x=1",
-        "evil:Name-v0",
-        "GymV26Environment-v0?env_id=evil:Name-v0",
-        "GymV26Environment-v0?env_id=evil%3AName-v0",
-        'GymV26Environment-v0?env_id="evil\\u003aName-v0"',
-        'CartPole-v1?a=["x",{"b":"evil:make"}]',
-        'CartPole-v1?a={"evil:make":1}',
-        "CartPole-v1?evil:make=1",
-        "CartPole-v1?evil:make",
-    ],
-)
-def test_no_environment_of_a_downloaded_config_names_code(saved, tmp_path, monkeypatch, env):
-    refuses_environment(saved, tmp_path, monkeypatch, env, "would run code named by a downloaded file")
+CODE = [
+    "evil:make?x=1",
+    "evil:Name-v0",
+    "GymV26Environment-v0?env_id=evil%3AName-v0",
+    'GymV26Environment-v0?env_id="evil\\u003aName-v0"',
+    'CartPole-v1?a=["x",{"b":"evil:make"}]',
+    'CartPole-v1?a={"evil:make":1}',
+    "CartPole-v1?evil:make",
+]
+PATHS = [
+    "CartPole-v1?xml_file=/etc/passwd",
+    "CartPole-v1?xml_file=..%5Csecret.xml",
+    'CartPole-v1?xml_file="\\u002fetc"',
+    'CartPole-v1?a=[{"b":"~root"}]',
+    'CartPole-v1?a={"x/y":1}',
+]
 
 
 @pytest.mark.parametrize(
-    "env",
-    [
-        "CartPole-v1?xml_file=/etc/passwd",
-        "CartPole-v1?xml_file=..%2Fsecret.xml",
-        "CartPole-v1?xml_file=..%5Csecret.xml",
-        'CartPole-v1?xml_file="\\u002fetc"',
-        "CartPole-v1?xml_file=~",
-        'CartPole-v1?a=[{"b":"~root"}]',
-        'CartPole-v1?a={"x/y":1}',
-    ],
+    ("env", "risk"), [*((env, "run code") for env in CODE), *((env, "open a path") for env in PATHS)]
 )
-def test_no_environment_of_a_downloaded_config_names_a_path(saved, tmp_path, monkeypatch, env):
-    refuses_environment(saved, tmp_path, monkeypatch, env, "would open a path named by a downloaded file")
-
-
-def refuses_environment(saved, tmp_path, monkeypatch, env, why):
+def test_no_environment_of_a_downloaded_config_names_code_or_a_path(saved, tmp_path, monkeypatch, env, risk):
+    why = f"would {risk} named by a downloaded file"
     configure(saved, env__id=env)
     put(monkeypatch, tmp_path, saved)
     agent = voidrl.from_pretrained(NAME, device="cpu")
@@ -402,20 +374,13 @@ def test_options_that_are_no_paths_are_those_of_the_environment(saved, tmp_path,
     [
         (b"[" * 100_000, "nested more than"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested more than"),
-        (b'{"a":' * 200 + b"1" + b"}" * 200, "nested more than"),
         (b'{"library_name": "voidrl", "a": ' + b"9" * 10**6 + b"}", "digits"),
         (b'{"a": 1e999}', "too large"),
         (b'{"a": 1, "a": 2}', "'a' appears twice"),
         (b'{"a": NaN}', "NaN is not valid JSON"),
-        (b'{"a": -Infinity}', "-Infinity is not valid JSON"),
         (b'["library_name"]', "not an object"),
-        (b"null", "not an object"),
-        (b"3", "not an object"),
-        (b'"voidrl"', "not an object"),
-        (b"\xff\xfe{}", "utf-8"),
         (b'{"a": "\xed\xa0\x80"}', "utf-8"),
         (b"", "Expecting value"),
-        (b"\0" * 100, "Expecting value"),
     ],
 )
 def test_files_that_are_not_strict_json_are_named(saved, text, reason, capsys):
@@ -468,16 +433,13 @@ RESULT |= {"success_rate": 1, "how": "by hand"}
 @pytest.mark.parametrize(
     "about",
     [
-        {"run": []},
-        {"run": {"date": 3}},
-        {"run": {"versions": {"torch": [1]}, "date": "", "machine": "", "commit": None}},
         {"results": {}},
         {"results": [3]},
         {"results": [{"env": "x"}]},
     ],
     ids=str,
 )
-def test_what_is_recorded_about_a_run_is_checked_before_a_card_shows_it(saved, about):
+def test_recorded_results_are_checked_before_a_card_shows_it(saved, about):
     write(saved, {**contents(saved), "about": about})
     assert "config.json is damaged, or not voidrl's: it" in refusal(saved)
 
@@ -486,26 +448,7 @@ def test_what_is_recorded_about_a_run_is_checked_before_a_card_shows_it(saved, a
 
 
 TEXTS = ["", "x", "a:b", "../x", "atari/pong", "1e9", "\n---\n", "\0", "é" * 300]
-VALUES = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    2,
-    3,
-    10**9,
-    -(10**18),
-    2**63,
-    10**40,
-    0.5,
-    -0.0,
-    1e-300,
-    1e300,
-    [],
-    {},
-]
+VALUES = [None, True, 0, 1, -1, 3, 10**9, -(10**18), 2**63, 10**40, 0.5, -0.0, 1e-300, 1e300]
 
 
 def mutate(data, rng):
@@ -572,4 +515,4 @@ def test_mutated_agents_raise_only_our_errors(original, tmp_path):
 
 @pytest.mark.slow
 def test_many_more_mutated_agents_raise_only_our_errors(original, tmp_path):
-    fuzz(original, tmp_path, range(40, 5000))
+    fuzz(original, tmp_path, range(40, 1500))

@@ -115,12 +115,13 @@ def test_a_later_save_replaces_the_earlier_whatever_its_steps(tmp_path):
     first, second = make_agent(seed=1), make_agent(DISCRETE, seed=2, learner__hidden_dim=8)
     first.steps, second.steps = 300, 100
     voidrl.save_pretrained(first, tmp_path / "agent")
-    (tmp_path / "agent" / "notes.txt").write_text("mine")
+    for name in ("notes.txt", ".gitattributes"):
+        (tmp_path / "agent" / name).write_text("mine")
     voidrl.save_pretrained(second, tmp_path / "agent")
     loaded = voidrl.from_pretrained(tmp_path / "agent", device="cpu")
     assert loaded.steps == 100
     assert not moved(second.tensors(), loaded.tensors())
-    assert {path.name for path in (tmp_path / "agent").iterdir()} == {*FILES, "notes.txt"}
+    assert {path.name for path in (tmp_path / "agent").iterdir()} == {*FILES, "notes.txt", ".gitattributes"}
 
 
 def test_folders_without_a_saved_agent_are_left_untouched(tmp_path, run):
@@ -135,20 +136,11 @@ def test_folders_without_a_saved_agent_are_left_untouched(tmp_path, run):
         assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(CheckpointError, match="is a file: choose a folder"):
         voidrl.save_pretrained(make_agent(), tmp_path / "photos" / "one.jpg")
-
-
-def test_hidden_files_are_ignored_and_kept(tmp_path):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".gitattributes").write_text("*.safetensors filter=lfs\n")
-    voidrl.save_pretrained(make_agent(), tmp_path)
-    assert (tmp_path / ".gitattributes").read_text() == "*.safetensors filter=lfs\n"
-    assert (tmp_path / ".git").is_dir()
-
-
-def test_a_folder_that_cannot_be_created_is_refused(tmp_path):
-    (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"cannot save the agent.*choose a writable folder"):
-        voidrl.save_pretrained(make_agent(), tmp_path / "file" / "agent")
+        voidrl.save_pretrained(make_agent(), tmp_path / "photos" / "one.jpg" / "agent")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".git").mkdir()  # hidden
+    voidrl.save_pretrained(make_agent(), tmp_path / "empty")
 
 
 def test_a_full_disk_leaves_the_old_agent(saved, monkeypatch):

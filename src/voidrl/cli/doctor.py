@@ -19,6 +19,7 @@ from pathlib import Path
 from voidrl import __version__
 from voidrl.cli.options import make_parser
 from voidrl.cli.probes import COMPONENTS, GROUPS, MARK, Finding, problem
+from voidrl.errors import install_command
 from voidrl.system import machine
 from voidrl.system.files import user_path
 from voidrl.system.machine import GB
@@ -140,7 +141,7 @@ def _extras() -> Finding:
     """Optional packages, which are looked up, not tried."""
     there = [extra for extra, module in EXTRAS.items() if find_spec(module)]
     missing = ",".join(extra for extra in EXTRAS if extra not in there)
-    more = f"; pip install 'voidrl[{missing}]' adds others" if missing else ""
+    more = f"; {install_command(missing)} adds others" if missing else ""
     return Finding("extras", "ok", f"{', '.join(there) or 'none'}{more}")
 
 

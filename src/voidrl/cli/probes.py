@@ -19,6 +19,8 @@ from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
+from voidrl.errors import install_command
+
 MARK = "voidrl-finding "
 ESSENTIAL = {"voidrl", "Gymnasium", "PyTorch"}
 
@@ -79,7 +81,7 @@ def installed(package: str, extra: str = "") -> str:
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
-        fix = f"pip install 'voidrl[{extra}]'" if extra else fix
+        fix = install_command(extra) if extra else fix
         raise UnusableError(f"{package} is not installed", fix) from None
     if wanted and not Requirement(f"{package}{wanted}").specifier.contains(version, prereleases=True):
         raise UnusableError(f"{package} {version} is not supported: expected {wanted}", fix)

@@ -4,7 +4,7 @@ The swappable pieces (method, representation, learner) define their config class
 that they have in common are here. Nothing here imports torch.
 """
 
-from voidrl.config.checks import Count, Positive, PositiveCount, require
+from voidrl.config.checks import Count, OptionalSize, Positive, PositiveCount, Size, require
 from voidrl.config.environment import AtariConfig, DMControlConfig, EnvConfig
 from voidrl.config.fields import (
     LOCAL_FIELDS,
@@ -70,12 +70,14 @@ __all__ = [
     "LearnerConfig",
     "LogConfig",
     "MethodConfig",
+    "OptionalSize",
     "PieceConfig",
     "Positive",
     "PositiveCount",
     "ReplayConfig",
     "RepresentationConfig",
     "ResetConfig",
+    "Size",
     "SkillConfig",
     "bonus_method",
     "bonus_suffix",

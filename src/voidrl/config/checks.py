@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from voidrl.errors import ConfigError, shown
 
+MAX_SIZE = 2**16
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 
 
@@ -31,6 +32,9 @@ NotNegative = Annotated[float, Limit(lambda value: 0 <= value < math.inf, "a fin
 Share = Annotated[float, Limit(lambda value: 0 <= value <= 1, "a number in [0, 1]")]
 Count = Annotated[int, Limit(lambda value: value >= 0, "0 or more")]
 PositiveCount = Annotated[int, Limit(lambda value: value > 0, "a finite number above 0")]
+# Widths, batches and everything else that takes memory in proportion.
+Size = Annotated[int, between(1, MAX_SIZE)]
+OptionalSize = Annotated[int, between(0, MAX_SIZE)]
 Polyak = Annotated[float, Limit(lambda value: 0 < value <= 1, "a number in (0, 1]")]
 Momentum = Annotated[float, Limit(lambda value: 0 <= value < 1, "None or a number in [0, 1)")]
 UpdateRate = Annotated[float, Limit(lambda value: 0 < value <= 1024, "a number above 0, up to 1024")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from voidrl.config.checks import Checked, Count, Limit, Positive, between
+from voidrl.config.checks import Checked, Limit, Positive, between
 
 MAX_FRAMES = 2**31 - 2  # of a game of Atari, which ALE counts in 32 bits
 WRAPPER = "'module:Wrapper', such as gymnasium.wrappers:TimeLimit"
@@ -42,7 +42,7 @@ class DMControlConfig(Checked):
 
     observation: Literal["states", "pixels"] = "states"
     """The task's own observations as one vector, or images."""
-    action_repeat: Count = 0
+    action_repeat: Annotated[int, between(0, 1000)] = 0
     """Control steps per agent step, in which the action is held. 0 is the domain's default: 1 for states; for
     pixels the paper's, 4 for the cheetah and 2 for all others."""
     image_size: Annotated[int, between(1, 1024, "pixels")] = 84

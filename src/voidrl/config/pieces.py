@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from voidrl.config.checks import Checked, Count, Limit, NotNegative, Polyak, Positive, PositiveCount, between
+from voidrl.config.checks import (
+    Checked,
+    Count,
+    Limit,
+    NotNegative,
+    OptionalSize,
+    Polyak,
+    Positive,
+    PositiveCount,
+    Size,
+    between,
+)
 
 PIECES = ("method", "representation", "learner")
 STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 EncoderTrainer = Literal["representation", "method", "learner"]
 STACK = Limit(lambda stack: stack in STACKS or ":" in stack, f"{', '.join(STACKS)}, or 'module:Class'")
+Steps = Annotated[int, between(1, 1000)]
 Discount = Annotated[float, Limit(lambda value: 0 < value < 1, "a number in (0, 1)")]
 
 
@@ -26,9 +38,9 @@ class EncoderConfig(Checked):
     20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
     hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
     enough. Numbers that come with images are joined behind the convolutions."""
-    feature_dim: Count = 50
+    feature_dim: OptionalSize = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
-    hidden_dim: Count = 0
+    hidden_dim: OptionalSize = 0
     """Width of one more fully connected layer before the output; 0 for none."""
     activation: Literal["elu", "relu"] = "elu"
     """Non-linearity between layers."""
@@ -86,7 +98,7 @@ class RepresentationConfig(OptimizerConfig):
     warmup_updates: Count = 0
     """Updates over which the learning rate rises from 0. Where images differ in a few pixels only, as on
     Atari, large first updates make f ignore them all."""
-    batch_size: Count = 512
+    batch_size: OptionalSize = 512
     """Observations in one representation update; 0 takes the learner's own transitions, as in URLB: s' is
     then `learner.n_step` steps after s."""
     auxiliary: bool = False
@@ -102,7 +114,7 @@ class LearnerConfig(OptimizerConfig):
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu"))
     """The learner's encoder; not built with `share_encoder = "all"`."""
-    batch_size: PositiveCount = 256
+    batch_size: Size = 256
     """Transitions in one update; also the particles searched for neighbors, unless the method draws more."""
     views: Annotated[int, between(1, 16)] = 1
     """Augmented views of each state, over which targets and losses are averaged (DrQ on DMControl: 2)."""
@@ -111,9 +123,9 @@ class LearnerConfig(OptimizerConfig):
     discount_end: Discount | None = None
     """γ after `anneal_updates`, which 1 − γ approaches exponentially (BBF: from 0.97 to 0.997); None keeps
     γ."""
-    n_step: PositiveCount = 1
+    n_step: Steps = 1
     """Steps whose rewards are summed before the value is bootstrapped."""
-    n_step_end: PositiveCount | None = None
+    n_step_end: Steps | None = None
     """n after `anneal_updates`, approached exponentially (BBF: from 10 to 3); None keeps n."""
     anneal_updates: PositiveCount = 10_000
     """Updates from the start, and from each reset, over which n and γ are annealed."""
@@ -124,7 +136,7 @@ class LearnerConfig(OptimizerConfig):
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay (AdamW) of all weights that learner and representation train, biases and
     normalizations excepted; 0 turns it off."""
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the heads."""
     hidden_layers: Annotated[int, between(1, 100)] = 2
     """Hidden layers of the heads."""

@@ -13,6 +13,7 @@ from voidrl.config.checks import (
     Limit,
     Momentum,
     NotNegative,
+    OptionalSize,
     Positive,
     PositiveCount,
     Share,
@@ -39,16 +40,16 @@ class AugmentConfig(Checked):
     edges, and cropped at random, to `crop_size` or the size that it had.
     """
 
-    shift_pixels: Count | None = None
+    shift_pixels: OptionalSize | None = None
     """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated. None
     goes by the images: a ninth of the shorter side, at most 4, and 0 for a side below 16 pixels, where a
     pixel is often a symbol and a shift another state."""
     intensity_scale: NotNegative = 0.0
     """Intensity jitter: images are multiplied by 1 + scale · clip(N(0, 1), −2, 2)."""
-    crop_size: Count = 0
+    crop_size: OptionalSize = 0
     """Height and width of the images that networks read: random crops in losses, the center everywhere else
     (RAD: 84 of 100, with `shift_pixels` 0). The replay stores whole images. 0 does not crop."""
-    inner_size: Count = 0
+    inner_size: OptionalSize = 0
     """Height and width of a random window outside of which its edges are repeated (CURL on Atari: 80); 0 for
     the whole image."""
     shift_probability: Share = 1.0

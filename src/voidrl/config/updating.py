@@ -38,10 +38,18 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
             values[key] = update(current, value, f"{path}{key}.")
         else:
             values[key] = require_type(value, hints[key], path + key)
+            _require_printable(values[key], path + key)
     try:
         return dataclasses.replace(config, **values)  # type: ignore[type-var]
     except ConfigError as error:  # a nested config does not know its own path
         raise ConfigError(f"{path}{error}") from None
+
+
+def _require_printable(value: Any, name: str) -> None:
+    """Refuse text that could change what a terminal or a page shows."""
+    for each in value if isinstance(value, tuple) else (value,):
+        printable = not isinstance(each, str) or each.isprintable()
+        require(printable, name, each, "text on one line, without control characters")
 
 
 def _switch_piece(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Mapping[str, Any]]:

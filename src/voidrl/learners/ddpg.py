@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Count, LearnerConfig
+from voidrl.config import Count, LearnerConfig, OptionalSize
 from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import ActorCritic, frozen, linear_schedule
@@ -30,7 +30,7 @@ class DDPGConfig(LearnerConfig):
 
     n_step: int = 3
     """Steps whose rewards are summed before the value is bootstrapped."""
-    trunk_dim: Count = 0
+    trunk_dim: OptionalSize = 0
     """Width of a trunk FC → LayerNorm → tanh that actor and critic each begin with, trained by their own
     loss; 0 leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
     stddev_start: NotNegative = 1.0

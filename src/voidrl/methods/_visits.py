@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, MethodConfig, PositiveCount, registry, require
+from voidrl.config import MethodConfig, OptionalSize, Size, registry, require
 from voidrl.config.checks import between
 from voidrl.methods.base import Latents, Method
 from voidrl.nets.counting import CodeSample, SimHash, VisitTable, hash_input, hash_width
@@ -29,11 +29,11 @@ class VisitConfig(MethodConfig):
     `latent` if the representation has a loss, else `image`."""
     bits: Annotated[int, between(0, 4096)] = 0
     """Bits of a code; more tell more states apart. 0: 128 for images, 32 for vectors and latents."""
-    table_size: Annotated[int, between(1, 2**32)] = 2**22
+    table_size: Annotated[int, between(1, 2**26)] = 2**22
     """Counts in the table, 8 bytes each. With fewer than 2^bits, codes share them at random."""
-    pool: PositiveCount = 256
+    pool: Size = 256
     """States drawn from the replay in each update to recount the codes of latents."""
-    recounted: Count = 4096
+    recounted: OptionalSize = 4096
     """The newest codes of drawn states, from which visits of latents are estimated."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, MethodConfig, PositiveCount, require
+from voidrl.config import MethodConfig, OptionalSize, Size, require
 from voidrl.config.checks import Momentum
 from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
@@ -21,7 +21,7 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class ParticleConfig(MethodConfig):
     """A reward that grows with the distance to neighbors, scaled by a running mean."""
 
-    k: PositiveCount = 5
+    k: Size = 5
     """Neighbors (APT's paper searched 3, 5, 10)."""
     include_self: bool = False
     """Count a particle as its own neighbor, as the code of APT's authors and URLB's do."""
@@ -43,7 +43,7 @@ class APTConfig(ParticleConfig):
     """`random`: the paper's ablation."""
     particle: Literal["next", "current"] = "next"
     """The state of the transition that is scored: s' (the text) or s (the equation)."""
-    pool: Count = 0
+    pool: OptionalSize = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
     normalize: Literal["reward_mean", "distance_mean", "distance_variance", "none"] = "reward_mean"
     """Divide the reward by its running mean (the paper), distances by theirs (URLB's code) or by their

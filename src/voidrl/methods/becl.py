@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.config import Config as RunConfig
-from voidrl.config import PositiveCount
+from voidrl.config import Size
 from voidrl.config.checks import between
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -44,7 +44,7 @@ TEMPERATURE = 0.5  # T, as in the authors' code
 class BeCLConfig(DiscreteSkillConfig):
     """r = exp(s_ij / T) / Σ_{k ≠ i} exp(s_ik / T), where j has the skill of i."""
 
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the hidden layers."""
     loss_batches: Annotated[int, between(1, 100)] = 3
     """Batches on which an update trains the embedding, one after another."""

@@ -27,9 +27,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import PositiveCount, SkillConfig, require
+from voidrl.config import Size, SkillConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
+from voidrl.methods._skills import MAX_SKILLS
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
 from voidrl.nets import info_nce, join, mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
@@ -48,16 +49,17 @@ class CICConfig(SkillConfig):
     """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
     skill_dim: int = 64
     """Width of the skill."""
-    rep_dim: PositiveCount = 64
+    rep_dim: Size = 64
     """Width of φ, and of the two vectors that are compared."""
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the two hidden layers of each network."""
-    k: int = 16
+    k: Size = 16
     """Neighbors, the first of which is the state itself, as in the authors' code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.skill_dim >= 1, "skill_dim", self.skill_dim, "1 or more; apt does without skills")
+        expected = f"1 to {MAX_SKILLS}; apt does without skills"
+        require(1 <= self.skill_dim <= MAX_SKILLS, "skill_dim", self.skill_dim, expected)
         require(self.k >= 2, "k", self.k, "2 or more, since a state is its own first neighbor")
 
 

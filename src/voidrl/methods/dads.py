@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from voidrl.config import PositiveCount
+from voidrl.config import Size
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import EitherSkillConfig
@@ -53,9 +53,9 @@ class DADSConfig(EitherSkillConfig):
 
     learning_rate: float = 3e-4
     """Learning rate of q."""
-    samples: PositiveCount = 100
+    samples: Size = 100
     """L, the continuous skills drawn for each transition; discrete ones are all compared."""
-    hidden_dim: PositiveCount = 512
+    hidden_dim: Size = 512
     """Width of the two hidden layers of q."""
 
 

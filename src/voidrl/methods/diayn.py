@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from voidrl.config import PositiveCount
+from voidrl.config import Size
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod, skill_loss
 from voidrl.methods.base import About, Latents
@@ -32,7 +32,7 @@ class DIAYNConfig(DiscreteSkillConfig):
 
     num_skills: int = 50
     """K."""
-    hidden_dim: PositiveCount = 300
+    hidden_dim: Size = 300
     """Width of the classifier's two hidden layers."""
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import MethodConfig, PositiveCount
+from voidrl.config import MethodConfig, Size
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
@@ -38,7 +38,7 @@ DATA_FRACTION = 0.8  # of the minibatch, from which each model learns
 class DisagreementConfig(MethodConfig):
     """r = mean over dimensions of the variance over models, divided by its running standard deviation."""
 
-    hidden_dim: PositiveCount = 512
+    hidden_dim: Size = 512
     """Hidden units of each model."""
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, PositiveCount
+from voidrl.config import MethodConfig, Size
 from voidrl.entropy import Neighborhoods, neighborhoods
 from voidrl.errors import NeighborError
 from voidrl.methods.base import About, Latents, Method
@@ -36,7 +36,7 @@ MIN_RADIUS = 0.01  # of balls, relative to the mean; those of states visited man
 class MEPOLConfig(MethodConfig):
     """Ĥ of the states that a rollout reaches."""
 
-    k: PositiveCount = 4
+    k: Size = 4
     """Number of neighbors; the authors' grid has 50."""
 
 

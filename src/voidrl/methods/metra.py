@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import EncoderConfig, PositiveCount
+from voidrl.config import EncoderConfig, Size
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import EitherSkillConfig
@@ -52,7 +52,7 @@ class METRAConfig(EitherSkillConfig):
     distance: Literal["temporal", "euclidean", "controllability"] = "temporal"
     """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD).
     Continuous skills have length 1 with `temporal`, and are drawn from N(0, I) otherwise."""
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the two hidden layers of φ and of p(s' | s)."""
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voidrl.config import Positive, PositiveCount
+from voidrl.config import Positive, Size
 from voidrl.config.checks import Momentum, Polyak
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import About, Latents, Method, momentum_encoder
@@ -48,7 +48,7 @@ NEIGHBORS = 10  # k, in the episode's memory (the paper)
 class NGUConfig(RNDConfig):
     """r = clip(1 + (e − μ)/σ, 1, L) / (√(Σ_k K) + c), e being the error of RND, with RND's own fields."""
 
-    memory: PositiveCount = 5000
+    memory: Size = 5000
     """States of an episode that are remembered, the newest; the paper's 30,000 hold any episode."""
     kernel_epsilon: Positive = 1e-4
     """ε of the kernel; the paper's table has 1e-4, its text 1e-3. A new state earns about 1/√(kε)."""

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import MethodConfig, PositiveCount
+from voidrl.config import MethodConfig, Size
 from voidrl.config.checks import between
 from voidrl.entropy import knn_distances
 from voidrl.kernels.fusion import fusable
@@ -48,9 +48,9 @@ class ProtoConfig(MethodConfig):
 
     num_prototypes: Annotated[int, between(1, QUEUE_SIZE, "states of the queue")] = 512
     """K; also the number of states that enter the queue at every update."""
-    projection_dim: PositiveCount = 128
+    projection_dim: Size = 128
     """Width of u and of the prototypes."""
-    hidden_dim: PositiveCount = 512
+    hidden_dim: Size = 512
     """Hidden units of the predictor."""
     center: bool = False
     """Subtract a moving average of f(s) before projecting it. Where all images are nearly alike, as in a

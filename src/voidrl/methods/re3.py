@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import Count, MethodConfig, PositiveCount
+from voidrl.config import MethodConfig, OptionalSize, Size
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
@@ -29,9 +29,9 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class RE3Config(MethodConfig):
     """r = log(1 + d_k / σ), d_k being the distance to the k-th nearest of a sample of the replay."""
 
-    k: PositiveCount = 3
+    k: Size = 3
     """The neighbor whose distance is rewarded."""
-    pool: Count = 1024
+    pool: OptionalSize = 1024
     """States drawn from the replay to search; 0: the minibatch itself."""
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import EncoderConfig, MethodConfig, PositiveCount
+from voidrl.config import EncoderConfig, MethodConfig, Size
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
@@ -37,9 +37,9 @@ CLIP = 5.0  # standard deviations of the observations, as in the paper
 class RNDConfig(MethodConfig):
     """r = ‖p(s') − g(s')‖² / std, with p trained and g random."""
 
-    rep_dim: PositiveCount = 512
+    rep_dim: Size = 512
     """Width of the outputs that are compared."""
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the hidden layers."""
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Positive, PositiveCount
+from voidrl.config import Positive, Size
 from voidrl.config.checks import NotNegative
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
@@ -50,9 +50,9 @@ class SMMConfig(DiscreteSkillConfig):
     """Learning rate of the VAE."""
     num_skills: int = 4
     """K; with 1 the method is state marginal matching without skills."""
-    hidden_dim: PositiveCount = 300
+    hidden_dim: Size = 300
     """Width of the classifier's two hidden layers."""
-    code_dim: PositiveCount = 128
+    code_dim: Size = 128
     """Width of the VAE's code."""
     density_weight: NotNegative = 1.0
     """Weight of −log ρ(s'|w) in the reward."""

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.config import PositiveCount, require
+from voidrl.config import Size, require
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
 from voidrl.methods.base import About, Latents, Option
@@ -45,7 +45,7 @@ class VICConfig(DiscreteSkillConfig):
     skill_every_steps: int = 50
     """Environment steps of an option, unless its episode ends before. For one option per episode, the most
     steps that an episode can take."""
-    hidden_dim: PositiveCount = 256
+    hidden_dim: Size = 256
     """Width of the classifier's two hidden layers."""
 
     def __post_init__(self) -> None:

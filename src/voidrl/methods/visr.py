@@ -32,8 +32,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, PositiveCount, SkillConfig, require
+from voidrl.config import LearnerConfig, Size, SkillConfig, require
 from voidrl.kernels.fusion import fusable
+from voidrl.methods._skills import MAX_SKILLS
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, successor_critic, unit_vectors
 from voidrl.nets.spectral import full_precision
@@ -51,13 +52,14 @@ class VISRConfig(SkillConfig):
     """Learning rate of φ."""
     skill_dim: int = 5
     """Width of w and φ."""
-    hidden_dim: PositiveCount = 256
+    hidden_dim: Size = 256
     """Width of the two hidden layers of φ."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # On a line a unit vector is a sign, which has no gradient.
-        require(self.skill_dim >= 2, "skill_dim", self.skill_dim, "2 or more; apt does without skills")
+        expected = f"2 to {MAX_SKILLS}; apt does without skills"
+        require(2 <= self.skill_dim <= MAX_SKILLS, "skill_dim", self.skill_dim, expected)
 
 
 class VISR(Method):

@@ -92,11 +92,9 @@ class NativeEnv(gym.Env):
     """One of N = 1 environments that are vectors by nature."""
 
     def __init__(self, envs: Envs, render_mode: str | None = None) -> None:
-        self._envs, vector = envs, envs.vector
-        self.observation_space, self.action_space = (
-            vector.single_observation_space,
-            vector.single_action_space,
-        )
+        self._envs = envs
+        self.observation_space = envs.vector.single_observation_space
+        self.action_space = envs.vector.single_action_space
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": envs.steps_per_second or 30}
         self.render_mode = render_mode
         self._ended: bool | None = None  # None before the first reset

@@ -177,14 +177,12 @@ def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hide the exporter's warnings about its own code."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
-    levels = [logger.level for logger in loggers]
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logger.setLevel(level)

@@ -16,7 +16,7 @@ import numpy as np
 
 from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, printable
 from voidrl.presets.presets import PRESETS
 from voidrl.probing.result import final_probe
 from voidrl.report.find import Skipped, find_runs, natural_key
@@ -188,8 +188,17 @@ def _add_experiment(run: Run, experiment: ExperimentRecord, cell: CellRecord) ->
         run.evaluation_gap = "missing"
 
 
+def _printable(value: Any) -> Any:
+    """JSON without control characters in its text, which may be a stranger's."""
+    if isinstance(value, dict):
+        return {printable(name): _printable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
 def _read_run(folder: Path) -> Run:
-    config = read_json(folder / "config.json", "the config of the run")
+    config = _printable(read_json(folder / "config.json", "the config of the run"))
     try:
         env, phase, seed = str(config["env"]["id"]), str(config["phase"]), int(config["seed"])
         method, total_steps = str(config["method"]["name"]), int(config["steps"])
@@ -203,7 +212,7 @@ def _read_run(folder: Path) -> Run:
     notes: list[str] = []
     machine, rows, evaluation, probe = {}, [], None, None
     try:
-        machine = dict(read_json(folder / "environment.json", "the machine of the run"))
+        machine = _printable(read_json(folder / "environment.json", "the machine of the run"))
     except (CheckpointError, TypeError, ValueError) as error:
         notes.append(f"environment.json is left out: {error}")
     try:
@@ -212,7 +221,7 @@ def _read_run(folder: Path) -> Run:
         notes.append("there is no metrics.jsonl: nothing was logged yet, or the file is lost")
     reached = max((row["step"] for row in rows), default=0)
     try:
-        evaluation = final_evaluation(folder, reached)
+        evaluation = _printable(final_evaluation(folder, reached))
     except (CheckpointError, RunFolderError) as error:
         notes.append(f"its evaluation is left out: {error}")
     try:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import Count
+from voidrl.config import OptionalSize
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
@@ -49,7 +49,7 @@ LOGIT_SCALE = 0.1  # of projections, as in the public Atari code; features thems
 class CURLConfig(AuxiliaryConfig):
     """InfoNCE between two views, with a momentum encoder."""
 
-    projection_dim: Count = 128
+    projection_dim: OptionalSize = 128
     """Width of queries and keys, half that of the projection's hidden layer; 0 compares the features
     themselves, as on DMControl."""
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import EncoderConfig, PositiveCount, RepresentationConfig
+from voidrl.config import EncoderConfig, RepresentationConfig, Size
 from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, action_vectors, join, mlp
@@ -30,7 +30,7 @@ class ICMConfig(RepresentationConfig):
     """The encoder. In URLB, on vectors, it has no hidden layer: stack `mlp`, hidden_dim 0."""
     learning_rate: float = 1e-4
     """Learning rate of the encoder and both models."""
-    hidden_dim: PositiveCount = 1024
+    hidden_dim: Size = 1024
     """Width of the hidden layer of both networks."""
     forward_weight: NotNegative = 1.0
     """Weight of the forward error, where that of the inverse error is 1; the paper's is 0.25 (0.2 to 0.8),

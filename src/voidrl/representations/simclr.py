@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.config import Count, Positive, PositiveCount, RepresentationConfig
+from voidrl.config import OptionalSize, Positive, RepresentationConfig, Size
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, top1_accuracy
 from voidrl.representations.base import Representation, Views
@@ -22,9 +22,9 @@ class SimCLRConfig(RepresentationConfig):
 
     temperature: Positive = 0.1
     """τ, which divides the cosine similarities."""
-    projection_hidden: Count = 128
+    projection_hidden: OptionalSize = 128
     """Hidden width of the projection head; 0 for a linear one."""
-    projection_dim: PositiveCount = 64
+    projection_dim: Size = 64
     """Output width of the projection head."""
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from voidrl import dist
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning, printable
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import Shape, read_json, require_shape, write_json_atomic
 
@@ -305,6 +305,7 @@ def load_status(path: Path) -> RunStatus | None:
         require_shape(path, data, SHAPE)
         if data["state"] not in get_args(State) or datetime.fromisoformat(data["heartbeat"]).tzinfo is None:
             raise ValueError(data["state"])
+        data |= {name: printable(text) for name, text in data.items() if isinstance(text, str)}
         return RunStatus(**data)
     except (CheckpointError, TypeError, ValueError):
         raise RunFolderError(f"{path} is damaged: remove it; the run can be resumed without it") from None

@@ -12,6 +12,13 @@ from voidrl import __version__
 from voidrl.errors import ConfigError, HubError, MissingExtraError
 
 _LIBRARY: dict[str, Any] = {"library_name": "voidrl", "library_version": __version__}
+_PROBLEMS = {  # by the client's exception
+    "GatedRepoError": "is gated: ask for access on its page, then `hf auth login`",
+    "RepositoryNotFoundError": "does not exist, or it is private and your token does not give access: check "
+    "the name, or log in with `hf auth login`",
+    "RevisionNotFoundError": "has no such revision: expected a branch, tag or commit of it",
+}
+_NO_ACCESS = ": log in with `hf auth login` and a token that may write"
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
@@ -32,14 +39,14 @@ def require_repo_id(repo_id: str) -> None:
 def download(repo_id: str, files: Sequence[str], revision: str | None, token: str | None) -> Path:
     """Download the files that the model has, and return their folder in the client's cache."""
     absent = f"there is no folder {repo_id!r} here, and "
-    with _calls(repo_id, revision, token, absent) as (hub, _):
+    with _calls(repo_id, token, absent) as (hub, _):
         about = {"revision": revision, "token": token, "allow_patterns": [*files], **_LIBRARY}
         return Path(hub.snapshot_download(repo_id, **about))
 
 
 def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | None) -> str:
     """Create the model and the branch if necessary, and return the model's URL."""
-    with _calls(repo_id, revision, token) as (hub, api):
+    with _calls(repo_id, token) as (hub, api):
         if token is None and hub.get_token() is None:
             raise HubError(
                 "no token for the Hugging Face Hub was found: log in with `hf auth login`, or set HF_TOKEN"
@@ -57,7 +64,7 @@ def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | N
 
 def read_text(repo_id: str, name: str, *, revision: str | None, token: str | None) -> str | None:
     """Return the text of one file of the model; None if it has no such file."""
-    with _calls(repo_id, revision, token) as (hub, api), suppress(hub.errors.EntryNotFoundError):
+    with _calls(repo_id, token) as (hub, api), suppress(hub.errors.EntryNotFoundError):
         return Path(api.hf_hub_download(repo_id, name, revision=revision)).read_text("utf-8")
     return None
 
@@ -66,15 +73,13 @@ def upload(
     folder: Path, repo_id: str, files: Sequence[str], *, message: str, revision: str | None, token: str | None
 ) -> None:
     """Upload these files of a folder in one commit."""
-    with _calls(repo_id, revision, token) as (_, api):
+    with _calls(repo_id, token) as (_, api):
         where = {"repo_id": repo_id, "folder_path": folder, "revision": revision}
         api.upload_folder(commit_message=message, allow_patterns=[*files], **where)
 
 
 @contextmanager
-def _calls(
-    repo_id: str, revision: str | None, token: str | None, absent: str = ""
-) -> Iterator[tuple[Any, Any]]:
+def _calls(repo_id: str, token: str | None, absent: str = "") -> Iterator[tuple[Any, Any]]:
     """Give access to the client and its calls, and turn its errors into one sentence each.
 
     Unless the model was found, the sentence begins with `absent`, since a folder may have been meant.
@@ -84,27 +89,23 @@ def _calls(
         import huggingface_hub.errors
     except ImportError:
         raise MissingExtraError("huggingface_hub", "hub", f"{absent}the Hugging Face Hub") from None
-    model = f"the model {repo_id!r} on the Hugging Face Hub"
     errors: Any = hub.errors
     try:
         yield hub, hub.HfApi(token=token, **_LIBRARY)
-    except errors.GatedRepoError as e:
-        raise HubError(f"{model} is gated: ask for access on its page, then `hf auth login`") from e
-    except errors.RepositoryNotFoundError as e:
-        problem = f"{model} does not exist, or it is private and your token does not give access"
-        raise HubError(f"{absent}{problem}: check the name, or log in with `hf auth login`") from e
-    except errors.RevisionNotFoundError as e:
-        raise HubError(f"{model} has no revision {revision!r}: expected a branch, tag or commit of it") from e
-    except errors.HfHubHTTPError as e:
-        status = getattr(e.response, "status_code", None)
-        remedy = ": log in with `hf auth login` and a token that may write" if status in (401, 403) else ""
-        problem = f"answered {status} for {repo_id!r} ({_first_line(e)})"
-        raise HubError(f"{absent}the Hugging Face Hub {problem}{remedy}") from e
-    except (errors.HFValidationError, errors.EntryNotFoundError, errors.HTTPError, OSError) as e:
-        raise HubError(
-            f"{absent}the Hugging Face Hub cannot be reached for {repo_id!r} ({_first_line(e)}): check the "
-            f"network and HF_HUB_OFFLINE, or pass a folder"
-        ) from e
+    except (errors.HFValidationError, errors.HTTPError, errors.EntryNotFoundError, OSError) as e:
+        problem = _PROBLEMS.get(type(e).__name__)
+        status = getattr(getattr(e, "response", None), "status_code", None)
+        if problem is not None:
+            raise HubError(f"{absent}the model {repo_id!r} on the Hugging Face Hub {problem}") from e
+        if status is not None:
+            remedy = (
+                ": log in with `hf auth login` and a token that may write" if status in (401, 403) else ""
+            )
+            problem = f"answered {status} for {repo_id!r} ({_first_line(e)}){remedy}"
+        else:
+            problem = f"cannot be reached for {repo_id!r} ({_first_line(e)}): check the network and "
+            problem += "HF_HUB_OFFLINE, or pass a folder"
+        raise HubError(f"{absent}the Hugging Face Hub {problem}") from e
 
 
 def _first_line(error: Exception) -> str:

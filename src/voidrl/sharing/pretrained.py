@@ -108,8 +108,7 @@ def save_pretrained(
             message = f"{path / CARD} was edited by hand and is kept; delete it to get a new one"
             warnings.warn(message, VoidrlWarning, stacklevel=2)
         else:
-            parameters = sum(tensor.numel() for tensor in agent.tensors().values())
-            card = model_card.render(data, parameters=parameters, license=license, repo_id=repo_id)
+            card = model_card.render(data, license=license, repo_id=repo_id)
             checkpoint.write_text_atomic(path / CARD, card)
     except OSError as e:
         raise CheckpointError(
@@ -134,10 +133,10 @@ def _require_replaceable(path: Path) -> None:
 
 def _config_json(agent: Agent, entry: FileEntry, evaluation: Evaluation | None) -> dict[str, Any]:
     """Return the contents of config.json without its own hash."""
-    about = _about(agent, entry["sha256"])
+    results = _known_results(agent, entry["sha256"])
     if evaluation is not None:
-        own = model_card.result_from(agent.config.env.id, evaluation)
-        about = {**about, "results": [own, *about.get("results", [])]}
+        env = agent.config.env.id
+        results = [model_card.result(env, evaluation.metrics(), "by voidrl.evaluate"), *results]
     return {
         "library_name": "voidrl",
         "format": FORMAT,
@@ -146,20 +145,20 @@ def _config_json(agent: Agent, entry: FileEntry, evaluation: Evaluation | None) 
         "spec": agent.spec.to_json(),
         "config": to_json(without_local_fields(agent.config)),
         "weights": {"bytes": entry["bytes"], "sha256": entry["sha256"]},
-        "about": about,
+        "about": {"results": results},
     }
 
 
-def _about(agent: Agent, sha256: str) -> dict[str, Any]:
-    """Return the records of the agent's folder of origin about exactly these weights."""
+def _known_results(agent: Agent, sha256: str) -> list[dict[str, Any]]:
+    """The evaluations of exactly these weights, from the folder that the agent comes from."""
     if agent.origin is None:
-        return {}
+        return []
     if not is_pretrained(agent.origin):
-        return model_card.describe_run(agent.origin, sha256)
+        return model_card.results_of(agent.origin, sha256)
     with suppress(VoidrlError):
         known = read_config(agent.origin)
-        return dict(known["about"]) if known["weights"]["sha256"] == sha256 else {}
-    return {}
+        return [*known["about"].get("results", [])] if known["weights"]["sha256"] == sha256 else []
+    return []
 
 
 # Loading
@@ -326,7 +325,7 @@ def push_to_hub(
     """
     hub.require_repo_id(repo_id)
     env = agent.config.env.id
-    place = model_card.one_line(env) if is_importable(env) else "a custom environment"
+    place = env if is_importable(env) else model_card.CUSTOM
     message = message or f"{agent.config.phase} in {place}, {agent.steps} steps"
     where: dict[str, Any] = {"revision": revision, "token": token}
     files = [CONFIG, WEIGHTS, CARD]

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from voidrl.errors import printable
 from voidrl.system.terminal.screen import is_terminal, width_of
 
 if TYPE_CHECKING:
@@ -99,5 +100,4 @@ def _is_numeric(cells: Sequence[object]) -> bool:
 def _shown(cell: object) -> str:
     if cell is None:
         return ""
-    text = f"{cell:g}" if isinstance(cell, float) else str(cell)
-    return "".join(char if char.isprintable() else " " for char in text)
+    return printable(f"{cell:g}" if isinstance(cell, float) else cell)
