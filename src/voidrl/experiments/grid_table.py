@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TextIO
 
 from voidrl.experiments.measures import cell_value, show_value
@@ -11,7 +12,6 @@ from voidrl.experiments.state import state_of
 from voidrl.report.scores.grids import GridResult, grid_results
 from voidrl.runs.status import is_pruned
 from voidrl.system.terminal.tables import print_table, wrap_text
-from voidrl.system.units import value_text
 
 MOST_POINTS = 20  # in the terminal; the report has all of them
 
@@ -38,29 +38,13 @@ def print_grids(plan: Plan, file: TextIO | None = None) -> None:
     if not any(result.ranked for result in results):
         print("no run is done yet: no results", file=file)
         return
-    several = len(results) > 1
     for result in results:
-        columns = ["rank", *(result.short[name] for name in result.log), result.measure, "range", "seeds", ""]
-        rows = []
-        for place, point in enumerate(result.ranked[:MOST_POINTS], 1):
-            mean, low, high = (
-                show_value(result.measure, each)
-                for each in (point.mean, min(point.values), max(point.values))
-            )
-            seeds = str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
-            cells = [value_text(point.point.get(name, "")) for name in result.log]
-            note = "equal to the best" if result.equals_best(point) else ""
-            spread = f"{low} to {high}" if len(point.values) > 1 else ""
-            rows.append([str(place), *cells, mean, spread, seeds, note])
-        for point in result.pruned[: max(0, MOST_POINTS - len(rows))]:
-            cells = [value_text(point.point.get(name, "")) for name in result.log]
-            rows.append(["–", *cells, "", "", "", "pruned"])
-        used = [i for i, name in enumerate(columns) if name == "rank" or any(row[i] for row in rows)]
-        title = plan.experiment.title + (f": {result.label} in {result.task}" if several else "")
-        print_table(
-            [columns[i] for i in used], [[row[i] for i in used] for row in rows], title=title, file=file
-        )
-        left = len(result.ranked) + len(result.pruned) - len(rows)
+        show = partial(show_value, result.measure)
+        columns, rows = result.ranking(show)
+        used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+        several = f": {result.label} in {result.task}" if len(results) > 1 else ""
+        shown = [[row[i] for i in used] for row in rows[:MOST_POINTS]]
+        print_table([columns[i] for i in used], shown, title=plan.experiment.title + several, file=file)
+        left = len(rows) - len(shown)
         lines = [f"… and {left} more, in the report"] if left else []
-        lines += result.sentences(lambda value, result=result: show_value(result.measure, value))
-        print(wrap_text("\n".join(["", *lines, ""]), file=file), file=file)
+        print(wrap_text("\n".join(["", *lines, *result.sentences(show), ""]), file=file), file=file)

@@ -219,11 +219,10 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
         if len(scores) < 2:
             continue
         total = aggregate(scores)
-        line = (
-            f"{label}, human-normalized over {total.games} games: median {percent(total.median)}, mean "
-            f"{percent(total.mean)}, IQM {percent(total.iqm)}, {total.above_human} above human"
-        )
-        of, suffix = (57, " of 57") if total.games == 57 else (26, "")
+        shown = ", ".join(f"{AGGREGATES[name]} {percent(total[name])}" for name in ("median", "mean", "iqm"))
+        above = f"{total['above_human']:g} above human"
+        line = f"{label}, human-normalized over {len(scores)} games: {shown}, {above}"
+        of, suffix = (57, " of 57") if len(scores) == 57 else (26, "")
         quoted = []
         for table in _sources(plan):
             found = {name: table.value(label, name + suffix) for name in AGGREGATES}
@@ -233,7 +232,7 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
-    """Expert-normalized means by body of each method and family, if this is URLB."""
+    """Expert-normalized means by body of each method, if this is URLB."""
     scores: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         task = urlb.urlb_task(row.task) if plan.experiment.published == "urlb" else None
@@ -250,20 +249,7 @@ def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
         printed = urlb.published_scores(None if is_scratch or plan.published is None else name)
         family = "" if is_scratch else registry.read_about(config.method.name).get("family", "")
         methods.append(urlb.MethodScores(label, family, found, printed))
-    with_published = any(method.published for method in methods)
-    columns = ["method", "family", *urlb.BODIES, "IQM", *(["published"] if with_published else [])]
-    lines = []
-    groups = [*urlb.sort_methods(methods), *urlb.group_families(methods)]
-    for group in groups:
-        one = len(group.members) == 1 and group.label == group.members[0].label
-        scored = group.score(urlb.ALL)
-        published_mean = group.published(urlb.ALL) if group.is_published(urlb.ALL) else None
-        assert scored is not None
-        means = [score.show() if (score := group.score(body)) else "" for body in urlb.BODIES]
-        cells = [group.label, group.members[0].family if one else f"{len(group.members)} methods"]
-        cells += [*means, scored.show("iqm")]
-        cells += ["" if published_mean is None else f"{published_mean[0]:.2f}"] if with_published else []
-        lines.append(cells)
+    columns, lines = urlb.score_table(urlb.sort_methods(methods))
     print(file=file)
     print_table(columns, lines, title="Expert-normalized, mean over tasks [95 % interval]", file=file)
 
@@ -272,7 +258,6 @@ def _print_panels(plan: Plan, file: TextIO | None) -> None:
     """Differences between fine-tuning and training from scratch, and conclusions."""
     found = {cell.folder: cell_evaluation(cell, plan.path(cell)) for cell in plan.cells}
     for panel in make_panels(make_record(plan, ()).cells, found):
-        tuned, scratch = panel.label(panel.arms.finetuned), panel.label(panel.arms.scratch)
         rows = [
             (name, signed(gain.point), span(gain))
             for name, gain, _ in panel.difference_rows()
@@ -280,10 +265,8 @@ def _print_panels(plan: Plan, file: TextIO | None) -> None:
         ]
         if rows and panel.gain is not None:
             print(file=file)
-            title = f"{tuned} − {scratch}, human-normalized"
-            print_table(
-                ("game", "difference", f"{panel.gain.percent} interval"), rows, title=title, file=file
-            )
+            columns = ("game", "difference", f"{panel.gain.percent} interval")
+            print_table(columns, rows, title=panel.title, file=file)
         print(wrap_text("\n".join(["", *panel.verdicts()]), file=file), file=file)
 
 
