@@ -46,7 +46,7 @@ def plan(tmp_path_factory):
 def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
     [section] = grid_sections(read_all([plan.out], print))
     assert section.title == "APT in PixelMaze-v0: cells, highest first"
-    fields, table = section.tables
+    table, fields = section.tables
     assert [row[:2] for row in fields.rows] == [["learning_rate", "–"], ["k", "–"]]  # a point is missing
     assert fields.rows[1][2].startswith("3: 26.5; ")
     assert table.columns[:4] == ["rank", "learning_rate", "k", "coverage/cells"]

@@ -11,7 +11,7 @@ from voidrl.report.groups import env_names
 from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection
 from voidrl.report.scores.grids import GridResult, grid_results
-from voidrl.report.scores.measures import measured_value
+from voidrl.report.scores.measures import column_of, evaluated_value, is_evaluated, logged_value
 from voidrl.system.units import value_text
 
 Draw = Callable[[GridResult], str]
@@ -41,8 +41,12 @@ def find_grids(collection: Collection) -> dict[str, GridResult]:
                 continue
             if run.status == "pruned":
                 pruned.add(run.cell.folder)
-            last = {name: column[-1] for name, (_, column) in run.series.items()}
-            value = measured_value(experiment.grid.measure(run.cell.arm), run.evaluation, last)
+            measure = experiment.grid.measure(run.cell.arm)
+            if is_evaluated(measure):
+                value = evaluated_value(measure, run.evaluation)
+            else:
+                logged = [*zip(*run.series.get(column_of(measure), ((), ())), strict=True)]
+                value = logged_value(measure, logged, run.asked_steps)
             if run.took_all_steps and value is not None:
                 values[run.cell.folder] = value
         for result in grid_results(experiment, values, pruned):
@@ -59,7 +63,7 @@ def grid_sections(collection: Collection, draw: Draw | None = None) -> list[Sect
 def _section(result: GridResult, draw: Draw | None) -> Section:
     best = "highest" if result.maximize else "lowest"
     title = f"{result.label} in {result.task}: {grid_measure(result).name}, {best} first"
-    tables = [table for table in (_field_table(result), _ranking(result)) if table.rows]
+    tables = [table for table in (_ranking(result), _field_table(result)) if table.rows]
     pictures, missing = [], []
     if draw is not None and result.effects:
         try:

@@ -14,7 +14,6 @@ from voidrl.report.read import Collection, Run
 from voidrl.report.scores.urlb import (
     ABSENT,
     ALL,
-    BODIES,
     FAMILIES,
     PRETRAIN_FRAMES,
     PROTOCOL_SEEDS,
@@ -178,7 +177,7 @@ def _short(frames: int) -> str:
 def _table(
     title: str, methods: Sequence[MethodScores], groups: Mapping[str, Sequence[TaskRun]], notes: list[str]
 ) -> Table:
-    columns, rows = score_table(methods, [*BODIES])
+    columns, rows = score_table(methods)
     bars: list[Bar | None] = []
     for method, row in zip(methods, rows, strict=True):
         score = method.score(ALL)

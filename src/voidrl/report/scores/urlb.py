@@ -138,21 +138,18 @@ def sort_methods(methods: Sequence[MethodScores]) -> list[MethodScores]:
     return sorted(methods, key=key)
 
 
-def score_table(
-    methods: Sequence[MethodScores], published_on: Sequence[str] = (ALL,)
-) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: means on each body, published means on some of them, and the IQM over all tasks."""
-    if not any(method.published for method in methods):
-        published_on = ()
+def score_table(methods: Sequence[MethodScores]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: means on each body, published means if there are any, and the IQM over all tasks."""
+    with_published = any(method.published for method in methods)
     columns = ["method", "family"]
     for body in BODIES:
-        columns += [body, *(["published"] if body in published_on else [])]
+        columns += [body, *(["published"] if with_published else [])]
     rows = []
     for method in methods:
         cells = [method.label, method.family or ABSENT]
         for body in BODIES:
             cells.append(_show(method.score(body), body))
-            if body in published_on:
+            if with_published:
                 printed = method.published_mean(body)
                 cells.append(ABSENT if printed is None else f"{printed:.2f}")
         score = method.score(ALL)
