@@ -7,7 +7,7 @@ import pytest
 from done_cells import make_done, make_started
 
 from voidrl.cli.main import main as cli
-from voidrl.envs.suites.atari import baseline, human_normalized
+from voidrl.envs.suites.atari import baseline
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors.base import Ended, Executor
@@ -97,19 +97,17 @@ def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
     assert work(third, monkeypatch).ok
     assert third.started == []
     [panel] = find_panels(read_all([plan.out], lambda text: None)).values()
-    assert len(panel.entries) == len(plan.cells)
-    for entry in panel.entries:
-        assert entry.human_normalized == human_normalized(entry.game, entry.score)
-    assert {(each.arm, each.pretrain_seed, each.seed) for each in panel.entries} == {
-        ("random", None, 1), ("zero_shot", 1, None), ("zero_shot", 2, None),
-        ("untrained", 1, None), ("untrained", 2, None),
-        *(("finetuned", 1 + (seed > 3), seed) for seed in range(1, 7)),
-        *(("from_zero", 1 + (seed > 3), seed) for seed in range(1, 7)),
-        *(("scratch", None, seed) for seed in range(1, 7)),
-    }  # fmt: skip
-    by_folder = {cell.folder: cell for cell in plan.cells}
-    best = max(panel.entries, key=lambda each: (each.game == "freeway", each.score))
-    assert best.score == pytest.approx(score(by_folder["freeway/finetuned/pretrain2-seed6"]))
+    shape = {
+        arm: {p: len(found) for p, found in games["boxing"].items()} for arm, games in panel.scores.items()
+    }
+    assert shape == {
+        "random": {None: 1},
+        **{key: {1: 1, 2: 1} for key in ("zero_shot", "untrained")},
+        **{key: {1: 3, 2: 3} for key in ("finetuned", "from_zero")},
+        "scratch": {None: 6},
+    }
+    best = next(cell for cell in plan.cells if cell.folder == "freeway/finetuned/pretrain2-seed6")
+    assert panel.groups("finetuned", "freeway")[2][-1] == pytest.approx(score(best))
 
 
 def test_records_keep_scale_arms_and_both_seeds(plan, tmp_path):

@@ -227,7 +227,9 @@ def test_panels_keep_zero_shot_scores_apart(tmp_path):
     assert (panel.arms.finetuned, panel.arms.zero_shot, panel.arms.scratch) == (
         *("apt", "apt-pretrain", "scratch"),
     )
-    assert [panel.of(arm, "alien")[0].score for arm in panel.arms.names] == [0.0, 2000.0, 1000.0]
+    assert [panel.groups(arm, "alien") for arm in panel.arms.names] == [
+        *({1: [0.0]}, {None: [2000.0]}, {1: [1000.0]}),
+    ]
     assert panel.label("apt-pretrain") == "APT, zero-shot"
 
 

@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
-from voidrl.envs.suites.atari import baseline, human_normalized
+from voidrl.envs.suites.atari import baseline
 from voidrl.report.scores.panel import (
     Panel,
     PanelArms,
-    PanelEntry,
     find_arms,
     make_panels,
     signed,
@@ -21,27 +20,32 @@ ARMS = PanelArms("finetuned", "scratch", "zero_shot", "random")
 GAMES = ("freeway", "krull", "boxing")
 
 
-def entry(game, arm, share, pretrain_seed=None, seed=None):
-    random, human = baseline(game)
-    score = random + share * (human - random)
-    return PanelEntry(game, arm, pretrain_seed, seed, score, human_normalized(game, score))
-
-
 def panel_of(tuned, scratch, zero_shot=(0.1, 0.2), random=0.0, games=GAMES, **more):
-    entries = []
-    for game in games:
-        entries += [entry(game, "random", random, seed=1)]
-        entries += [entry(game, "zero_shot", share, p) for p, share in enumerate(zero_shot, 1)]
-        for p in (1, 2):
-            entries += [entry(game, "finetuned", tuned + 0.01 * p * s, p, s) for s in (1, 2, 3)]
-        entries += [entry(game, "scratch", scratch + 0.01 * s, None, s) for s in range(1, 7)]
+    """A panel of human-normalized scores: two pre-trainings with three seeds each, six from scratch."""
+    shares = {
+        "random": {None: [random]},
+        "zero_shot": {p: [share] for p, share in enumerate(zero_shot, 1)},
+        "finetuned": {p: [tuned + 0.01 * p * s for s in (1, 2, 3)] for p in (1, 2)},
+        "scratch": {None: [scratch + 0.01 * s for s in range(1, 7)]},
+    }
+
+    def raw(game, share):
+        low, human = baseline(game)
+        return low + share * (human - low)
+
+    scores = {
+        arm: {
+            game: {p: [raw(game, share) for share in found] for p, found in groups.items()} for game in games
+        }
+        for arm, groups in shares.items()
+    }
     labels = {
         "finetuned": "fine-tuned",
         "scratch": "from scratch",
         "zero_shot": "zero-shot",
         "random": "random",
     }
-    return Panel(ARMS, entries, labels, **more)
+    return Panel(ARMS, scores, labels, **more)
 
 
 def test_a_clear_gain_and_a_clear_loss_are_said():
@@ -66,15 +70,21 @@ def test_an_interval_that_includes_0_claims_nothing():
 
 
 def test_what_is_not_there_yet_is_said():
-    panel = panel_of(1.0, 0.5)
-    few = [e for e in panel.entries if (e.game, e.arm) != ("boxing", "scratch")]
-    text = " ".join(dataclasses.replace(panel, entries=few).verdicts())
+    scores = panel_of(1.0, 0.5).scores
+    few = {
+        **scores,
+        "scratch": {game: found for game, found in scores["scratch"].items() if game != "boxing"},
+    }
+    text = " ".join(dataclasses.replace(panel_of(1.0, 0.5), scores=few).verdicts())
     assert "2 of 2 games" in text
     assert "Not compared, as one of the two has no score yet: boxing." in text
-    none = dataclasses.replace(panel, entries=[e for e in panel.entries if e.arm != "scratch"])
+    none = dataclasses.replace(panel_of(1.0, 0.5), scores={**scores, "scratch": {}})
     assert none.verdicts()[0] == "No game has scores of both fine-tuned and from scratch yet."
-    single = [e for e in panel.entries if e.seed in (None, 1) and e.pretrain_seed in (None, 1)]
-    text = " ".join(dataclasses.replace(panel, entries=single).verdicts())
+    single = {
+        arm: {game: {p: found[:1]} for game, groups in games.items() for p, found in [*groups.items()][:1]}
+        for arm, games in scores.items()
+    }
+    text = " ".join(dataclasses.replace(panel_of(1.0, 0.5), scores=single).verdicts())
     assert "without a spread between seeds there is no interval, and nothing follows from it" in text
     assert "its whole 90 % interval is above 0 on none." in text  # a point is no interval
 
@@ -103,7 +113,7 @@ def test_arms_are_found_by_what_they_are_for():
     assert find_arms([dataclasses.replace(each, task="dmc/walker_run") for each in cells]) == []
     evaluations = {"r": {"mean_return": 1600.0}, "f": {"mean_return": 3000.0}, "s": None}
     [panel] = make_panels(cells, evaluations)
-    assert [(e.arm, e.pretrain_seed, e.seed) for e in panel.entries] == [("chance", None, 1), ("tuned", 1, 1)]
+    assert panel.scores == {"chance": {"krull": {None: [1600.0]}}, "tuned": {"krull": {1: [3000.0]}}}
     assert panel.missing == 2
 
 

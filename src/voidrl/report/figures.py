@@ -216,8 +216,7 @@ def draw_panel(panel: Panel, title: str | None = None) -> Any:
     for number, arm in enumerate(arms):
         color, offset = COLORS[(6, 4, 1, 0)[-len(arms) :][number]], 0.17 * (number - (len(arms) - 1) / 2)
         for place, game in enumerate(games):
-            for shape, group in zip(cycle("os^Dv"), panel.groups(arm, game).values(), strict=False):
-                values = [entry.human_normalized for entry in group]
+            for shape, values in zip(cycle("os^Dv"), panel.shares(arm, game), strict=False):
                 heights = [place + offset] * len(values)
                 left.plot(values, heights, shape, color=color, markersize=3.6, alpha=0.6)
             mean = panel.normalized(arm, game)

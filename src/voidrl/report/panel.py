@@ -75,7 +75,7 @@ def _score_table(panel: Panel) -> Table:
     rows = []
     for game in panel.games:
         for arm in panel.arms.names:
-            groups = [[entry.score for entry in group] for group in panel.groups(arm, game).values()]
+            groups = panel.groups(arm, game).values()
             cells = [ABSENT, ABSENT, "not run"]
             if (normalized := panel.normalized(arm, game)) is not None:
                 mean = float(np.mean([np.mean(group) for group in groups]))

@@ -21,21 +21,8 @@ PRETRAIN = "-pretrain"  # after the name of an arm in the folders of its pre-tra
 FEW = 2  # pre-trainings of a game, up to which its interval is too narrow
 Evaluations = Mapping[str, Mapping[str, Any] | None]
 """Evaluations of final agents by the folders of their cells; None, or nothing, where there is none."""
-
-
-@dataclass(frozen=True)
-class PanelEntry:
-    """The score of one run."""
-
-    game: str
-    arm: str
-    pretrain_seed: int | None
-    """Seed of the pre-training: the run itself, or the one it starts from; None without one."""
-    seed: int | None
-    """Seed of training with the game's reward, or of random play; None for zero-shot evaluation."""
-    score: float
-    """Mean over whole games."""
-    human_normalized: float
+Groups = dict[int | None, list[float]]
+"""Scores by the seed of their pre-training; None without one."""
 
 
 @dataclass(frozen=True)
@@ -77,30 +64,6 @@ def find_arms(cells: Iterable[CellRecord]) -> list[PanelArms]:
     return found
 
 
-def make_entries(cells: Iterable[CellRecord], evaluations: Evaluations) -> list[PanelEntry]:
-    """The scores of all evaluated runs on Atari games."""
-    entries = []
-    for cell in cells:
-        game = _game(cell.task)
-        saved = evaluations.get(cell.folder)
-        if cell.evaluated is False or game is None or saved is None:
-            continue
-        score = float(saved["mean_return"])
-        is_random = cell.method == "random" and cell.phase == "pretrain"
-        is_zero_shot = cell.phase == "pretrain" and not is_random
-        entries.append(
-            PanelEntry(
-                game=game,
-                arm=_arm(cell),
-                pretrain_seed=None if is_random else cell.pretrain_seed,
-                seed=None if is_zero_shot else cell.seed,
-                score=score,
-                human_normalized=human_normalized(game, score),
-            )
-        )
-    return entries
-
-
 def _arm(cell: CellRecord) -> str:
     """The name of its arm; a pre-training of an arm that is fine-tuned as well has its own."""
     if cell.phase == "pretrain" and _has_both_phases(cell):
@@ -124,7 +87,8 @@ class Panel:
     """Scores of the arms, and their differences."""
 
     arms: PanelArms
-    entries: list[PanelEntry]
+    scores: Mapping[str, Mapping[str, Groups]]
+    """Raw scores by arm and game, in the order of seeds."""
     labels: Mapping[str, str]
     """Names of arms in tables."""
     missing: int = 0
@@ -133,7 +97,7 @@ class Panel:
     @property
     def games(self) -> list[str]:
         """All games with a score, in their order."""
-        return [*dict.fromkeys(entry.game for entry in self.entries if entry.arm in self.arms.names)]
+        return [*dict.fromkeys(game for arm in self.arms.names for game in self.scores.get(arm, {}))]
 
     @property
     def title(self) -> str:
@@ -144,25 +108,18 @@ class Panel:
         """The name of an arm in tables."""
         return self.labels.get(arm or "", arm or "")
 
-    def of(self, arm: str | None, game: str) -> list[PanelEntry]:
-        """The scores of an arm in a game."""
-        found = [entry for entry in self.entries if (entry.arm, entry.game) == (arm, game)]
-        return sorted(found, key=lambda entry: (entry.pretrain_seed or 0, entry.seed or 0))
+    def groups(self, arm: str | None, game: str) -> Groups:
+        """Raw scores of an arm in a game."""
+        return self.scores.get(arm or "", {}).get(game, {})
 
-    def groups(self, arm: str | None, game: str) -> dict[int | None, list[PanelEntry]]:
-        """Scores of the arms by pre-training."""
-        groups: dict[int | None, list[PanelEntry]] = {}
-        for entry in self.of(arm, game):
-            groups.setdefault(entry.pretrain_seed, []).append(entry)
-        return groups
+    def shares(self, arm: str | None, game: str) -> list[list[float]]:
+        """Human-normalized scores of each pre-training."""
+        return [[human_normalized(game, x) for x in group] for group in self.groups(arm, game).values()]
 
     def normalized(self, arm: str | None, game: str) -> float | None:
         """Human-normalized mean over pre-trainings of the mean over seeds; None without a score."""
-        groups = self._nested(arm, game)
+        groups = self.shares(arm, game)
         return float(np.mean([np.mean(group) for group in groups])) if groups else None
-
-    def _nested(self, arm: str | None, game: str) -> list[list[float]]:
-        return [[each.human_normalized for each in group] for group in self.groups(arm, game).values()]
 
     @cached_property
     def gain(self) -> Differences | None:
@@ -175,12 +132,12 @@ class Panel:
         return self._differences(self.arms.zero_shot, self.arms.random)
 
     def _differences(self, nested: str | None, plain: str | None) -> Differences | None:
-        both = [game for game in self.games if self.of(nested, game) and self.of(plain, game)]
+        both = [game for game in self.games if self.groups(nested, game) and self.groups(plain, game)]
         if not both:
             return None
         return differences(
-            {game: self._nested(nested, game) for game in both},
-            {game: [entry.human_normalized for entry in self.of(plain, game)] for game in both},
+            {game: self.shares(nested, game) for game in both},
+            {game: [share for group in self.shares(plain, game) for share in group] for game in both},
         )
 
     # In words
@@ -258,13 +215,12 @@ class Panel:
     def zero_shot_seeds(self, game: str) -> list[float]:
         """Zero-shot minus random play with each pre-training, human-normalized."""
         base = self.normalized(self.arms.random, game)
-        entries = self.of(self.arms.zero_shot, game)
-        return [] if base is None else [entry.human_normalized - base for entry in entries]
+        groups = self.shares(self.arms.zero_shot, game)
+        return [] if base is None else [share - base for group in groups for share in group]
 
     def seeds_in_words(self, arm: str, game: str) -> str:
         """Every score, by pre-training where there are several seeds of each: `1: 540, 915; 2: 629, 672`."""
-        groups = self.groups(arm, game)
-        texts = {p: ", ".join(show_score(each.score) for each in group) for p, group in groups.items()}
+        texts = {p: ", ".join(map(show_score, group)) for p, group in self.groups(arm, game).items()}
         if None in texts:
             return texts[None]
         return "; ".join(f"pre-training {p}: {text}" for p, text in texts.items())
@@ -272,16 +228,23 @@ class Panel:
 
 def make_panels(cells: Sequence[CellRecord], evaluations: Evaluations) -> list[Panel]:
     """The panels of an experiment in which at least one run is done."""
-    entries = make_entries(cells, evaluations)
     scored = [cell for cell in cells if cell.evaluated is not False and _game(cell.task) is not None]
+    done = [cell for cell in scored if evaluations.get(cell.folder) is not None]
+    scores: dict[str, dict[str, Groups]] = {}
+    for cell in sorted(done, key=lambda cell: (cell.pretrain_seed or 0, cell.seed)):
+        saved, game = evaluations[cell.folder], _game(cell.task)
+        assert saved is not None
+        assert game is not None
+        groups = scores.setdefault(_arm(cell), {}).setdefault(game, {})
+        source = None if cell.method == "random" else cell.pretrain_seed
+        groups.setdefault(source, []).append(float(saved["mean_return"]))
     labels = {
         _arm(cell): f"{cell.label}, zero-shot" if _has_both_phases(cell) else cell.label for cell in scored
     }
     panels = []
     for arms in find_arms(cells):
-        done = sum(entry.arm in arms.names for entry in entries)
-        due = sum(_arm(cell) in arms.names for cell in scored)
-        panels += [Panel(arms, entries, labels, missing=due - done)] if done else []
+        due, found = ([cell for cell in each if _arm(cell) in arms.names] for each in (scored, done))
+        panels += [Panel(arms, scores, labels, missing=len(due) - len(found))] if found else []
     return panels
 
 
