@@ -15,9 +15,9 @@ from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
 from voidrl.report.formatting import Table, join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
-from voidrl.report.outcomes import known_game, outcome, spreads
+from voidrl.report.outcomes import outcome, spreads
 from voidrl.report.read import Collection, Run
-from voidrl.report.scores.statistics import Summary, summarize
+from voidrl.report.scores.statistics import Summary, known_game, summarize
 
 ABSENT = "–"
 FEW_TASKS = 3  # up to which there is room for ranges

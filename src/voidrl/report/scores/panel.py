@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from voidrl.envs.ids import atari_game
-from voidrl.envs.suites.atari import find_game, human_normalized
-from voidrl.errors import UnknownNameError
-from voidrl.report.scores.statistics import Differences, Interval, differences, percent
+from voidrl.envs.suites.atari import human_normalized
+from voidrl.report.scores.statistics import Differences, Interval, differences, known_game, percent
 from voidrl.runs.experiment_record import CellRecord
 from voidrl.system.units import plural
 
@@ -45,7 +42,7 @@ def find_arms(cells: Iterable[CellRecord]) -> list[PanelArms]:
 
     Where the file says nothing of that, one fine-tuned method and one from scratch are compared.
     """
-    scored = [cell for cell in cells if cell.evaluated is not False and _game(cell.task) is not None]
+    scored = [cell for cell in cells if cell.evaluated is not False and known_game(cell.task) is not None]
     phases: dict[str, dict[str, CellRecord]] = {}
     for cell in scored:
         phases.setdefault(cell.phase, {})[_arm(cell)] = cell
@@ -73,13 +70,6 @@ def _arm(cell: CellRecord) -> str:
 
 def _has_both_phases(cell: CellRecord) -> bool:
     return bool(cell.arm) and f"/{cell.arm}{PRETRAIN}/" in cell.folder
-
-
-def _game(env: str) -> str | None:
-    name = atari_game(env)
-    with suppress(UnknownNameError):
-        return name and find_game(name)
-    return None
 
 
 @dataclass(frozen=True)
@@ -228,11 +218,11 @@ class Panel:
 
 def make_panels(cells: Sequence[CellRecord], evaluations: Evaluations) -> list[Panel]:
     """The panels of an experiment in which at least one run is done."""
-    scored = [cell for cell in cells if cell.evaluated is not False and _game(cell.task) is not None]
+    scored = [cell for cell in cells if cell.evaluated is not False and known_game(cell.task) is not None]
     done = [cell for cell in scored if evaluations.get(cell.folder) is not None]
     scores: dict[str, dict[str, Groups]] = {}
     for cell in sorted(done, key=lambda cell: (cell.pretrain_seed or 0, cell.seed)):
-        saved, game = evaluations[cell.folder], _game(cell.task)
+        saved, game = evaluations[cell.folder], known_game(cell.task)
         assert saved is not None
         assert game is not None
         groups = scores.setdefault(_arm(cell), {}).setdefault(game, {})

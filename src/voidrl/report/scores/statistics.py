@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voidrl.envs.ids import atari_game
 from voidrl.envs.suites.atari import find_game, human_normalized
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, UnknownNameError
 
 Scores = Mapping[str, Sequence[float]]
 NestedScores = Mapping[str, Sequence[Sequence[float]]]
@@ -196,6 +197,15 @@ def _row(game: str, values: Sequence[float]) -> np.ndarray:
 def percent(share: float) -> str:
     """Format a share as tables show it: 0.5 → `50.0 %`."""
     return f"{round(100 * share, 1) + 0.0:.1f} %"  # + 0.0 turns −0.0 into 0.0
+
+
+def known_game(env: str) -> str | None:
+    """The Atari game of an environment id, if it is one of the 57 with human scores."""
+    name = atari_game(env)
+    try:
+        return name and find_game(name)
+    except UnknownNameError:
+        return None
 
 
 @dataclass(frozen=True)
