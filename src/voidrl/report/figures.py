@@ -202,7 +202,10 @@ def draw_grid(result: GridResult) -> Any:
         share = "" if effect.share is None else f"\n{effect.share:.0%} of the variance"
         axis.set_title(_escape(effect.name + share), fontsize=9)
         _tidy(axis)
-    axes.flat[0].set_ylabel(_escape(grid_measure(result).name), fontsize=8)
+    measure = grid_measure(result)
+    axes.flat[0].set_ylabel(_escape(measure.name), fontsize=8)
+    if measure.unit == "fraction":
+        axes.flat[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     return figure
 
 
