@@ -121,12 +121,12 @@ class GridResult:
 
     @cached_property
     def is_balanced(self) -> bool:
-        """Whether the points are a full product with equally many seeds, and several runs for each value."""
+        """Whether the ranked points are a full product with equal numbers of seeds, and values repeat."""
         values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.log]
         seeds = {len(each.values) for each in self.ranked}
         full = self.chosen == "product" and math.prod(map(len, values)) == len(self.ranked)
         repeat = max(map(len, values)) < len(self.ranked) or seeds != {1}
-        return len(seeds) == 1 and full and repeat and not self.missing and not self.pruned
+        return len(seeds) == 1 and full and repeat
 
     @cached_property
     def effects(self) -> list[FieldEffect]:
