@@ -178,11 +178,7 @@ def test_many_frames_go_to_disk(monkeypatch):
     [
         ({"episodes": 0}, "episodes = 0 cannot be used: expected 1 or more"),
         ({"episodes": None}, "expected a number, or `seconds`"),
-        ({"seconds": 0.0}, "seconds = 0.0 cannot be used"),
-        ({"fps": -1}, "fps = -1 cannot be used"),
         ({"height": 5}, "height = 5 cannot be used: expected 16 to 2048 pixels"),
-        ({"seed": -1}, "seed = -1 cannot be used"),
-        ({"epsilon": 2}, "epsilon = 2 cannot be used"),
         ({"env": "atari/pong"}, "the agent was made for"),
     ],
 )

@@ -282,10 +282,10 @@ def test_columns_of_57_games_are_filled_by_games_beyond_the_26(tmp_path):
 
 def test_of_several_lengths_the_longest_complete_one_is_shown(tmp_path):
     cells = []
-    for steps, reached, score in ((100, 100, 5.0), (200, 200, 7.0), (300, 50, 9.0)):
-        run = {"env": "atari/alien", "phase": "train", "steps": steps}
-        write_run(tmp_path / str(steps), rows=[{"step": reached, "eval/return": score}], **run)
-        cells.append({"folder": str(steps), "phase": "train", "label": "APT", "task": "atari/alien"})
+    for asked, reached, score in ((100, 100, 5.0), (200, 200, 7.0), (300, 50, 9.0)):
+        run = {"env": "atari/alien", "phase": "train", "steps": asked}
+        write_run(tmp_path / str(asked), rows=[{"step": reached, "eval/return": score}], **run)
+        cells.append({"folder": str(asked), "phase": "train", "label": "APT", "task": "atari/alien"})
     write_experiment(tmp_path, cells, published="table2")
     [table] = published_tables(*arms_of(tmp_path))
     assert [row[2] for row in table.rows if row[1] == "ours"] == ["7"]
