@@ -75,7 +75,6 @@ class FieldEffect:
 class GridResult:
     """The points of a method in a task."""
 
-    arm: str
     label: str
     task: str
     measure: str
@@ -265,7 +264,6 @@ def grid_results(
         fields = [name for name in grid.log if any(name in each.point for each in made)]
         results.append(
             GridResult(
-                arm=arm,
                 label=grid.labels.get(arm, arm),
                 task=task,
                 measure=grid.measure(arm),
