@@ -293,7 +293,7 @@ def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
     assert "URLB from states: expert-normalized mean" in lines
     # APT: run 0.5 and 1.0, flip 0 and 0. Published: run 491 and flip 596, of 796 and 799.
     [row] = [line for line in lines if line.startswith("APT data")]
-    assert row.startswith("APT data 0.38 [0.25, 0.50] (2/4) 0.68 not run")
+    assert row.startswith("APT data 0.38 [0.25, 0.50] (2/12) 0.68 0.38 [0.25, 0.50] (2/4) 0.68 not run")
     assert row.endswith("2 2M + 100k")
     [scratch] = [line for line in lines if line.startswith("from scratch –")]
     assert "0.68" not in scratch

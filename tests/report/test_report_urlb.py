@@ -83,7 +83,7 @@ def test_runs_of_no_experiment_have_the_table_too(tmp_path):
     assert (rows["scratch"]["walker"], rows["scratch"]["frames"]) == ("0.30 (1/4)", "100k")
     assert table.rows[-1][0] == "scratch"
     moss = next(row for row in table.rows if row[0] == "MOSS")
-    assert moss[2:4] == ["not run", "0.88"]
+    assert moss[2:6] == ["not run", "0.81", "not run", "0.88"]
     text = "\n".join(found.missing)
     assert "Methods without a run: ICM, Disagreement, APT (ICM), APT (ind), ProtoRL, SMM" in text
     assert any("The protocol: 2M frames of pre-training" in note for note in table.notes)

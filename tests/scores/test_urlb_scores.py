@@ -76,10 +76,10 @@ def test_intervals_are_of_seeds_within_tasks():
     one = method("a", {RUN: [0.5], FLIP: [0.1]})
     two = method("b", {RUN: [0.4, 0.6], FLIP: [0.1, 0.1]}, family="")
     columns, rows = score_table([one, two])
-    assert columns == ["method", "family", "walker", "quadruped", "jaco", "all", "IQM"]
-    assert rows[0] == ["a", "data", "0.30 (2/4)", "not run", "not run", "0.30 (2/12)", "0.30"]  # no interval
+    assert columns == ["method", "family", "all", "walker", "quadruped", "jaco", "IQM"]
+    assert rows[0] == ["a", "data", "0.30 (2/12)", "0.30 (2/4)", "not run", "not run", "0.30"]  # no interval
     # Run is 0.4 or 0.6 at the ends, flip never differs. Of four runs, 0.1 and 0.4 are the middle.
-    assert rows[1][:3] == ["b", "–", "0.30 [0.25, 0.35] (2/4)"]
+    assert rows[1][:3] == ["b", "–", "0.30 [0.25, 0.35] (2/12)"]
     assert rows[1][-1].startswith("0.25 [")
 
 

@@ -139,15 +139,15 @@ def sort_methods(methods: Sequence[MethodScores]) -> list[MethodScores]:
 
 
 def score_table(methods: Sequence[MethodScores]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: means on each body, published means if there are any, and the IQM over all tasks."""
+    """Columns and rows: means on all tasks and on each body, published means, and the IQM over all tasks."""
     with_published = any(method.published for method in methods)
-    columns = ["method", "family"]
-    for body in BODIES:
+    columns, bodies = ["method", "family"], [ALL, *(body for body in BODIES if body != ALL)]
+    for body in bodies:
         columns += [body, *(["published"] if with_published else [])]
     rows = []
     for method in methods:
         cells = [method.label, method.family or ABSENT]
-        for body in BODIES:
+        for body in bodies:
             cells.append(_show(method.score(body), body))
             if with_published:
                 printed = method.published_mean(body)
