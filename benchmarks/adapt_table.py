@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.report.curves import mean_curve
-from voidrl.report.figures import COLORS, DPI, require_matplotlib
+from voidrl.report.figures import COLORS, DPI, import_pyplot
 from voidrl.report.formatting import Table, steps
 from voidrl.report.read import Run, read_all
 
@@ -148,7 +148,7 @@ def _but(names: list[str]) -> str:
 
 def draw(runs: Runs) -> Any:
     """Small multiples: the return in each task while it is learned, and the level of zero-shot."""
-    plt = require_matplotlib(["png"])
+    plt = import_pyplot()
     columns = min(COLUMNS, len(runs))
     rows = -(-len(runs) // columns)
     size = (max(2.4 * columns, 7.0), 2.0 * rows + 0.5)  # the legend needs 7 inches

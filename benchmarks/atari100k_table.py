@@ -23,7 +23,7 @@ import numpy as np
 
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.envs.suites.published import numbers
-from voidrl.report.figures import COLORS, DPI, require_matplotlib
+from voidrl.report.figures import COLORS, DPI, import_pyplot
 from voidrl.report.formatting import Table, steps
 from voidrl.runs.metrics import read_metrics
 
@@ -215,7 +215,7 @@ def main() -> None:
     if options.markdown:
         options.markdown.write_text(text + "\n")
     if options.picture:
-        draw(require_matplotlib(["png"]), scores).savefig(options.picture, dpi=DPI)
+        draw(import_pyplot(), scores).savefig(options.picture, dpi=DPI)
 
 
 if __name__ == "__main__":

@@ -28,11 +28,10 @@ from voidrl.report.formatting import Table, steps
 from voidrl.report.scores.urlb import (
     ALL,
     MethodScores,
-    ScoreGroup,
     expert_returns,
-    group_families,
     published_name,
     published_scores,
+    show_interval,
     sort_methods,
 )
 from voidrl.runs.metrics import read_metrics
@@ -189,7 +188,7 @@ def method_scores(runs: list[dict[str, Any]]) -> list[MethodScores]:
 
 
 def methods_table(runs: list[dict[str, Any]]) -> Table:
-    """A row for each method and family: scores by task, their mean, the published mean, seeds and frames."""
+    """A row for each method: scores by task, their mean, the published mean, seeds and frames."""
     methods = method_scores(runs)
     tasks = sorted({task for each in methods for task in each.scores}, key=[*expert_returns()].index)
     bodies = {task.removeprefix("dmc/").partition("_")[0] for task in tasks}
@@ -206,23 +205,15 @@ def methods_table(runs: list[dict[str, Any]]) -> Table:
         "pre-training frames, time",
     ]
     rows = []
-    families = [group for group in group_families(methods) if len(group.members_on(ALL)) > 1]
-    for group in [*sort_methods(methods), *families]:
-        [*members] = group.members_on(ALL)
-        score = group.score(ALL)
-        printed = group.published(ALL) if group.is_published(ALL) else None
+    for method in sort_methods(methods):
+        score, printed = method.score(ALL), method.published_mean(ALL)
         assert score is not None
-        cells = [
-            f"{np.mean([np.mean(each.scores[task]) for each in members]):.2f}" if task in score.tasks else "–"
-            for task in tasks
-        ]
-        is_family = group.label != members[0].label
-        name = f"{group.label}, {len(members)} methods" if is_family else group.label
-        seeds = {len(each.scores[task]) for each in members for task in score.tasks}
-        shown = " to ".join(dict.fromkeys([str(min(seeds)), str(max(seeds))]))
-        rows.append([name, members[0].family or "–", *cells, score.show(),
-                     "–" if printed is None else f"{printed[0]:.2f}", shown,
-                     "" if is_family else pretrained(runs, group.label)])  # fmt: skip
+        cells = [f"{np.mean(method.scores[task]):.2f}" if task in score.tasks else "–" for task in tasks]
+        seeds = {len(values) for values in method.scores.values()}
+        rows.append([method.label, method.family or "–", *cells, show_interval(score.mean),
+                     "–" if printed is None else f"{printed:.2f}",
+                     " to ".join(dict.fromkeys([str(min(seeds)), str(max(seeds))])),
+                     pretrained(runs, method.label)])  # fmt: skip
     return Table("", columns, rows, numeric=frozenset(range(2, len(columns) - 1)))
 
 
@@ -242,24 +233,24 @@ def draw_methods(runs: list[dict[str, Any]], path: Path) -> None:
     """A line for each method, the highest mean on top: the mean, its tasks as dots, the published mean."""
     import matplotlib.pyplot as plt
 
-    groups = [ScoreGroup(each.label, [each]) for each in method_scores(runs)]
-    groups.sort(key=lambda group: group.score(ALL).mean.point)  # type: ignore[union-attr]
-    figure, axes = plt.subplots(figsize=(6.6, 1.1 + 0.3 * len(groups)), layout="constrained")
-    for place, group in enumerate(groups):
-        [method], score, printed = group.members, group.score(ALL), group.published(ALL)
+    methods = method_scores(runs)
+    methods.sort(key=lambda method: method.score(ALL).mean.point)  # type: ignore[union-attr]
+    figure, axes = plt.subplots(figsize=(6.6, 1.1 + 0.3 * len(methods)), layout="constrained")
+    for place, method in enumerate(methods):
+        score, printed = method.score(ALL), method.published_mean(ALL)
         assert score is not None
         color = FAMILY_COLORS.get(method.family, FAMILY_COLORS[""])
         axes.barh(place, score.mean.point, 0.62, color=color, alpha=0.85)
         shares = [float(np.mean(method.scores[task])) for task in score.tasks]
         axes.plot(shares, [place] * len(shares), ".", color="black", markersize=4)
         if printed is not None:
-            axes.plot([printed[0]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
+            axes.plot([printed] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
     for family, color in FAMILY_COLORS.items():
-        if any(group.members[0].family == family for group in groups):
+        if any(method.family == family for method in methods):
             axes.plot([], [], "s", color=color, label=family or "from scratch")
     axes.plot([], [], "|", color="black", markersize=10, markeredgewidth=2, label="published, 2M frames")
     axes.plot([], [], ".", color="black", label="tasks")
-    axes.set_yticks(range(len(groups)), [group.label for group in groups])
+    axes.set_yticks(range(len(methods)), [method.label for method in methods])
     axes.set(xlabel="return / expert's, mean over tasks", xlim=(0, 1.02))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))

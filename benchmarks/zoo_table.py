@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.experiments.format import read_experiment
-from voidrl.report.figures import DPI, draw_ranking, require_matplotlib
+from voidrl.report.figures import DPI, draw_ranking
 from voidrl.report.groups import family_of, make_arms
 from voidrl.report.outcomes import maze_of
 from voidrl.report.provenance import commit, hardware
@@ -60,8 +60,7 @@ def main() -> None:
     if options.markdown:
         options.markdown.write_text(text + "\n")
     if options.picture:
-        plt = require_matplotlib(["png"])
-        draw_ranking(plt, ranking, options.title).savefig(options.picture, dpi=DPI)
+        draw_ranking(ranking, options.title).savefig(options.picture, dpi=DPI)
 
 
 def read_runs(paths: Sequence[str]) -> list[Run]:

@@ -2,14 +2,12 @@
 
 import dataclasses
 import io
-import json
 
 import pytest
 from done_cells import make_done, make_started
 
 from voidrl.cli.main import main as cli
-from voidrl.envs.suites.atari import baseline, human_normalized
-from voidrl.errors import ConfigError
+from voidrl.envs.suites.atari import baseline
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors.base import Ended, Executor
@@ -18,9 +16,9 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
-from voidrl.report.figures import draw_panel, require_matplotlib
+from voidrl.report.figures import draw_panel
 from voidrl.report.page import write_report
-from voidrl.report.panel import panel_sections, read_section
+from voidrl.report.panel import find_panels, panel_sections
 from voidrl.report.read import read_all
 from voidrl.runs.experiment_record import read_experiment_record
 
@@ -93,31 +91,23 @@ def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
     first, second, third = Worker(plan, stop_after=7), Worker(plan), Worker(plan)
     with pytest.raises(KeyboardInterrupt):
         work(first, monkeypatch)
-    written = json.loads((plan.out / "panel.json").read_text())
-    assert 0 < len(written) <= len(first.started) == 7
     assert work(second, monkeypatch).ok
     assert sorted(first.started + second.started) == sorted(cell.folder for cell in plan.cells)
     assert len(plan.cells) == 2 * (1 + 2 + 6 + 2 + 6 + 6)
     assert work(third, monkeypatch).ok
     assert third.started == []
-    written = json.loads((plan.out / "panel.json").read_text())
-    assert len(written) == len(plan.cells)
-    by_folder = {cell.folder: cell for cell in plan.cells}
-    for entry in written:
-        assert [*entry] == ["game", "arm", "pretrain_seed", "seed", "steps", "score", "human_normalized"]
-        assert entry["human_normalized"] == human_normalized(entry["game"], entry["score"])
-        steps = {"random": 1000, "zero_shot": 1_500_000, "untrained": 0}
-        assert entry["steps"] == steps.get(entry["arm"], 100_000)
-    seeds = {(each["arm"], each["pretrain_seed"], each["seed"]) for each in written}
-    assert seeds == {
-        ("random", None, 1), ("zero_shot", 1, None), ("zero_shot", 2, None),
-        ("untrained", 1, None), ("untrained", 2, None),
-        *(("finetuned", 1 + (seed > 3), seed) for seed in range(1, 7)),
-        *(("from_zero", 1 + (seed > 3), seed) for seed in range(1, 7)),
-        *(("scratch", None, seed) for seed in range(1, 7)),
-    }  # fmt: skip
-    best = max(written, key=lambda each: (each["game"] == "freeway", each["score"]))
-    assert best["score"] == pytest.approx(score(by_folder["freeway/finetuned/pretrain2-seed6"]))
+    [panel] = find_panels(read_all([plan.out], lambda text: None)).values()
+    shape = {
+        arm: {p: len(found) for p, found in games["boxing"].items()} for arm, games in panel.scores.items()
+    }
+    assert shape == {
+        "random": {None: 1},
+        **{key: {1: 1, 2: 1} for key in ("zero_shot", "untrained")},
+        **{key: {1: 3, 2: 3} for key in ("finetuned", "from_zero")},
+        "scratch": {None: 6},
+    }
+    best = next(cell for cell in plan.cells if cell.folder == "freeway/finetuned/pretrain2-seed6")
+    assert panel.groups("finetuned", "freeway")[2][-1] == pytest.approx(score(best))
 
 
 def test_records_keep_scale_arms_and_both_seeds(plan, tmp_path):
@@ -146,7 +136,7 @@ def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
         "## With and without pre-training: atari-panel",
         "all of it above 0: in these games and at this scale, pre-training pays.",
         "Zero-shot is above random play on 2 of 2 games by its mean, with every pre-training seed on 2",
-        "1 run is not done yet.",
+        "Not done yet: 1 run.",
         "| freeway | +20.0 % |",
         "| pooled |",
         "| freeway | fine-tuned | 18.8 | 63.5 % | pre-training 1: 18.1, 18.4, 18.6; pre-training 2: 18.9,",
@@ -162,22 +152,17 @@ def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
     assert "pre-training pays." in page
 
 
-def test_lines_of_the_forest_lie_on_one_axis(plan, tmp_path):
+def test_the_forest_lies_on_one_axis(plan, tmp_path):
     for cell in plan.cells:
         make_done(plan, cell, score(cell))
     write_record(plan, COMMAND)
-    [section] = panel_sections(read_all([tmp_path], lambda text: None))
-    lines = section.lines()
-    assert [line.name for line in lines] == ["freeway", "boxing", "pooled"]
-    assert {line.positions["zero"] for line in lines} == {"0.0%"}  # all are above 0, where the axis begins
-    assert max(float(line.positions["high"].rstrip("%")) for line in lines) == 100
-    write_record(plan)
-    alone = read_section(tmp_path / "panel.json")
-    assert alone.verdicts == section.verdicts
-    assert alone.tables() == section.tables()
-    (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"no scores of finetuned and scratch: .* found none"):
-        read_section(tmp_path / "other.json")
-    figure = draw_panel(require_matplotlib(["png"]), section, "A panel")
+    collection = read_all([tmp_path], lambda text: None)
+    [section] = panel_sections(collection)
+    table = section.tables[0]
+    assert [row[0] for row in table.rows] == ["freeway", "boxing", "pooled"]
+    assert table.position(0.0) == "0.0%"  # all are above 0, where the axis begins
+    assert "100.0%" in [table.position(bar.high) for bar in table.bars]
+    [panel] = find_panels(collection).values()
+    figure = draw_panel(panel, "A panel")
     labels = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
     assert labels == ["freeway", "boxing", "pooled"]

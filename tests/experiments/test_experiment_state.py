@@ -281,17 +281,20 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert "Read-only file system" in capsys.readouterr().err
 
 
-def test_urlb_ends_with_expert_normalized_scores_by_body_and_family(tmp_path):
+def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
     plan = plan_of(
         tmp_path, "urlb", methods=("apt", "rnd", "scratch"), seeds=(1, 2), tasks=("walker_run", "walker_flip")
     )
     for cell in plan.cells:
         score = {"apt": 796 * 0.5, "rnd": 796 * 0.25, "scratch": 0.0}[cell.arm.name] * cell.seed
         make_done(plan, cell, score=score if cell.task.endswith("run") else 0.0)
+    write_record(plan, ["voidrl", "experiment", "urlb"])
     lines = shown(print_results, plan)
-    assert "Expert-normalized, mean over tasks [95 % interval]" in lines
+    assert "URLB from states: expert-normalized mean" in lines
     # APT: run 0.5 and 1.0, flip 0 and 0. Published: run 491 and flip 596, of 796 and 799.
-    row = next(line for line in lines if line.startswith("APT") and line.endswith("0.68"))
-    assert "0.38 [0.25, 0.50]" in row
-    assert not any(line.startswith("from scratch") and line.endswith("0.68") for line in lines)
+    [row] = [line for line in lines if line.startswith("APT data")]
+    assert row.startswith("APT data 0.38 [0.25, 0.50] (2/12) 0.68 0.38 [0.25, 0.50] (2/4) 0.68 not run")
+    assert row.endswith("2 2M + 100k")
+    [scratch] = [line for line in lines if line.startswith("from scratch –")]
+    assert "0.68" not in scratch
     assert any("without jaco_reach_top_right" in line for line in lines)

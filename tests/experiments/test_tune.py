@@ -15,10 +15,11 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, PRUNED
 from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.grid_table import grids_of
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
+from voidrl.report.grids import find_grids
+from voidrl.report.read import read_all
 from voidrl.runs.checkpoint import write_json_atomic
 from voidrl.runs.status import PRUNING, is_pruned
 
@@ -165,7 +166,7 @@ def test_trials_that_fall_behind_end_early_and_are_shown_as_pruned(tuned, capsys
     assert pruned_trials
     assert all(trial.params["learner.learning_rate"] <= 1e-3 for trial in pruned_trials)
     assert len(states(tuner)) == 8
-    [result] = grids_of(tuner.plan)
+    [result] = find_grids(read_all([tuner.plan.out], print)).values()
     assert len(result.pruned) == len(pruned_trials)
     assert len(result.ranked) == 8 - len(pruned_trials)
     assert result.ranked[0].mean == 100.0

@@ -1,8 +1,8 @@
 """The grid of an experiment in a report: its ranking, its fields and its pictures."""
 
+import base64
 import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,20 +11,20 @@ sys.path.append(str(Path(__file__).parents[1] / "experiments"))
 
 from done_cells import make_done, make_started, write_status
 
+from voidrl.errors import MissingExtraError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
-from voidrl.report.grids import GridSection, grid_sections
+from voidrl.report import figures
+from voidrl.report.figures import draw_grid
+from voidrl.report.grids import find_grids, grid_sections
 from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
-from voidrl.report.scores.grids import GridResult, PointResult
 from voidrl.runs.status import PRUNING
-
-HALVES = ["90%", "92.5%", "95%", "97.5%", "100%"]
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +46,15 @@ def plan(tmp_path_factory):
 def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
     [section] = grid_sections(read_all([plan.out], print))
     assert section.title == "APT in PixelMaze-v0: cells, highest first"
-    table = section.table()
-    assert table.columns[:4] == ["rank", "learning_rate", "k", "mean"]
-    assert table.rows[0][:6] == ["1", "0.001", "3", "41.5", "41", "42"]
-    assert [row[-1] for row in table.rows[:4]] == [
-        "",
-        *["equal to the best within the spread of seeds"] * 2,
-        "",
-    ]
-    assert table.rows[-1][-1] == "pruned"
+    table, fields = section.tables
+    assert [row[:2] for row in fields.rows] == [["learning_rate", "–"], ["k", "–"]]  # a point is missing
+    assert fields.rows[1][2].startswith("3: 26.5; ")
+    assert table.columns[:4] == ["rank", "learning_rate", "k", "coverage/cells"]
+    assert table.rows[0][:6] == ["1", "0.001", "3", "41.5", "41 to 42", "2"]
+    assert [row[-1] for row in table.rows[:4]] == ["", *["equal to the best"] * 2, ""]
+    assert [bar.color for bar in table.bars[:4]] == [*["competence"] * 3, "knowledge"]
+    assert (table.position(11), table.position(42)) == ("0.0%", "100.0%")
+    assert (table.rows[-1][-1], table.bars[-1]) == ("pruned", None)
     print_results(plan)
     printed = capsys.readouterr().out
     ranked = [line.split()[:3] for line in printed.splitlines() if re.match(r"\d+  ", line)]
@@ -67,9 +67,8 @@ def test_the_page_shows_fields_and_points(plan, tmp_path):
     page = write_report([plan.out], tmp_path / "report.html", media=False, say=lambda text: None)
     text = page.read_text()
     assert 'id="grid"' in text
-    assert text.count('<figure class="field">') == 2
-    assert "learner.learning_rate<br><small>" in text
-    assert "log axis" in text
+    [picture] = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', text)
+    assert base64.b64decode(picture).startswith(b"<?xml")
     assert "NaN" not in text
     assert "2 pruned" in text  # runs
     assert "Pruned by --tune" in text
@@ -84,35 +83,26 @@ def test_the_page_shows_fields_and_points(plan, tmp_path):
     assert "Which fields mattered" in markdown
 
 
-def test_a_plot_has_a_log_axis_with_even_distances(plan):
-    [section] = grid_sections(read_all([plan.out], print))
-    plot = next(plot for plot in section.plots() if plot.effect.short == "learning_rate")
-    assert plot.log
-    places = [x for x, _, _ in plot.means]
-    gaps = [b - a for a, b in pairwise(places)]
-    assert gaps == [pytest.approx(gaps[0])] * 3
-    assert [tick.text for tick in plot.x] == ["1e-05", "0.0001", "0.001", "0.01"]
-    heights = [y for _, y, _ in plot.means]
-    assert min(heights) == heights[2]  # 0.001 is the highest
+def test_a_plot_of_a_field_has_its_means_and_a_log_axis(plan):
+    [result] = find_grids(read_all([plan.out], print)).values()
+    rate, k = draw_grid(result).axes
+    assert (rate.get_xscale(), k.get_xscale()) == ("log", "linear")
+    assert [label.get_text() for label in rate.get_xticklabels()] == ["1e-05", "0.0001", "0.001", "0.01"]
+    dots, means = rate.lines
+    assert len(dots.get_xdata()) == 11
+    assert [*means.get_ydata()] == [11.5, 21.5, 41.5, 31.5]
 
 
-@pytest.mark.parametrize(
-    ("measure", "values", "axis", "bar", "ticks"),
-    [
-        ("success", (1.0, 1.0), "All runs have the same value, 100%.", "50.0%", HALVES[2:]),
-        ("success", (0.9, 1.0), "The axis goes from 90% to 100%.", "100.0%", HALVES),
-        ("human_normalized", (1.0, 1.2), "The axis goes from 100% to 120%.", "100.0%", None),
-    ],
-)
-def test_ends_and_ticks_of_rates(measure, values, axis, bar, ticks):
-    points = [PointResult({"k": k}, [value], 1) for k, value in zip((3, 6), values, strict=True)]
-    result = GridResult("apt", "APT", "maze", measure, True, {"k": False}, points)
-    section = GridSection(result, "maze", "mine")
-    assert section.axis == axis
-    assert section.bar(section.result.ranked[0])["mean"] == bar
-    found = [tick.text for tick in section.plots()[0].y]
-    assert len({*found}) == len(found) > 1
-    assert ticks is None or found == ticks
+def test_without_matplotlib_the_page_names_what_is_missing(plan, tmp_path, monkeypatch):
+    def absent():
+        raise MissingExtraError("matplotlib", "plot", "drawing figures")
+
+    monkeypatch.setattr(figures, "import_pyplot", absent)
+    page = write_report([plan.out], tmp_path / "report.html", media=False, say=lambda text: None)
+    text = page.read_text()
+    assert "No plots of the fields: " in text
+    assert "pip install &#39;voidrl[plot]&#39;" in text
+    assert "Which fields mattered" in text
 
 
 def test_settings_have_a_column_for_a_method_rather_than_for_each_of_its_points(plan):

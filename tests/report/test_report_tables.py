@@ -118,33 +118,26 @@ def games(tmp_path):
 def test_our_numbers_are_next_to_the_published_ones_with_seeds_and_steps(tmp_path):
     games(tmp_path)
     collection, arms = arms_of(tmp_path)
-    tasks, aggregates = published_tables(collection, arms)
-    assert tasks.columns == ["method", "", "alien", "pong", "seeds"]
-    apt = [row[1:] for row in tasks.rows if row[0] == "APT"]
-    assert apt == [
-        ["printed", "2614.8", "−8", ""],
-        ["ours", "600 (500 to 700)", "−10 (−20 to 0)", "2"],
+    [table] = published_tables(collection, arms)
+    assert table.columns == [
+        *("method", "", "alien", "pong", "median", "mean", "IQM", "above human"),
+        *("tasks", "seeds", "steps"),
     ]
-    spr = [row[1:4] for row in tasks.rows if row[0] == "SPR"]
-    assert spr == [["printed", "801.5", "−5.9"], ["larger sample, 100 runs", "841.9", "−5.4"]]
-    assert "VISR" in [row[0] for row in tasks.rows]
-    assert "DrQ(ε)" in [row[0] for row in tasks.rows]
-    assert "Ours, steps of APT: 100 of 250M pre-training, 100 of 10k fine-tuning." in tasks.notes
-    assert [note.partition(":")[0] for note in tasks.notes[:2]] == ["Printed", "Larger sample"]
-    assert any("demon_attack" in note and "larger samples" in note for note in tasks.notes)
-    assert any("Tasks without a run: 24 of 26" in note for note in tasks.notes)
-    assert any(note.startswith("Arms without a run: DER, CURL, DrQ, SPR,") for note in tasks.notes)
-    ours = next(row for row in aggregates.rows if row[0] == "APT")
+    printed, ours = (row for row in table.rows if row[0] == "APT")
+    assert printed[1:8] == ["printed", "2614.8", "−8", "47.5", "69.55", "–", "7"]
+    assert ours[1:4] == ["ours", "600 (500 to 700)", "−10 (−20 to 0)"]
     expected = 100 * (human_normalized("alien", 600) + human_normalized("pong", -10)) / 2
-    column = aggregates.columns.index("mean, printed")
-    assert aggregates.columns[column + 1 : column + 3] == ["mean, larger sample", "ours"]
-    spr = next(row for row in aggregates.rows if row[0] == "SPR")
-    assert spr[column : column + 3] == ["70.4", "61.6", "–"]
-    assert spr[aggregates.columns.index("IQM, larger sample")] == "33.7"
-    assert ours[column] == "69.55"
-    assert ours[column + 1] == "–"
-    assert float(ours[column + 2].split()[0]) == pytest.approx(expected, abs=0.05)
-    assert ours[-2:] == ["2", "2"]
+    assert float(ours[5].split()[0]) == pytest.approx(expected, abs=0.05)
+    assert ours[-3:] == ["2", "2", "100 of 250M pre-training, 100 of 10k fine-tuning"]
+    spr = [row[1:8] for row in table.rows if row[0] == "SPR"]
+    assert spr == [
+        ["printed", "801.5", "−5.9", "41.5", "70.4", "–", "7"],
+        ["larger sample, 100 runs", "841.9", "−5.4", "39.6", "61.6", "33.7", "–"],
+    ]
+    assert {"VISR", "DrQ(ε)"} <= {row[0] for row in table.rows}
+    assert [note.partition(":")[0] for note in table.notes[:2]] == ["Printed", "Larger sample"]
+    assert any("demon_attack" in note and "larger samples" in note for note in table.notes)
+    assert any("Tasks without a run: 24 of 26" in note for note in table.notes)
 
 
 def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
@@ -159,14 +152,13 @@ def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
     write_run(tmp_path / "c", evaluation=[2.0], **sticky, **settings)
     collection, arms = arms_of(tmp_path)
     [table] = published_tables(collection, arms)
-    assert table.columns == ["method", "", "assault", "seeds"]
-    assert [row[1:] for row in table.rows if row[0] == "DrQ"] == [
-        ["printed", "452.4", ""],
-        ["ours", "600 (500 to 700)", "2"],
+    assert table.columns == ["method", "", "assault", "tasks", "seeds", "steps"]
+    assert [row[1:5] for row in table.rows if row[0] == "DrQ"] == [
+        ["printed", "452.4", "", ""],
+        ["ours", "600 (500 to 700)", "1", "2"],
     ]
-    assert ["DrQ(ε)", "larger sample, 100 runs", "579.6", ""] in table.rows
+    assert ["DrQ(ε)", "larger sample, 100 runs", "579.6", "", "", ""] in table.rows
     assert "Ours: 90k steps; published: 100k." in table.notes
-    assert not any("without a run" in note for note in table.notes)
     assert "## Published numbers" in markdown.as_markdown(collection, arms, "DrQ")
     cells = [
         {"folder": f"a{seed}", "seed": seed, "label": "DrQ", "phase": "train", "env": "atari/assault"}
@@ -174,7 +166,7 @@ def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
     ]
     write_experiment(tmp_path, cells, published="table2")
     titles = [table.title for table in published_tables(*arms_of(tmp_path / "a1", tmp_path / "a2"))]
-    assert len(titles) == len({*titles}) == 2  # of the experiment: scores and aggregates, and none twice
+    assert len(titles) == 1  # that of the experiment
 
 
 def test_aggregates_over_games_are_human_normalized(tmp_path):
@@ -242,7 +234,8 @@ def test_a_seed_without_its_evaluation_is_not_among_those_of_the_mean(tmp_path):
         cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train", "label": "APT, random heads"})
     write_experiment(tmp_path, cells, published="table5")
     table = published_tables(*arms_of(tmp_path))[0]
-    assert table.rows[0][2:5] == ["150 (100 to 200)", "2 of 3, evaluation missing", "100 of 100 from scratch"]
+    [ours] = [row[2:] for row in table.rows if row[1] == "ours"]
+    assert ours == ["150 (100 to 200)", "1", "2 of 3, evaluation missing", "100 of 100 from scratch"]
 
 
 def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
@@ -263,7 +256,9 @@ def test_pixels_are_not_compared_with_the_steps_of_a_state_protocol(tmp_path):
     cells = [{"folder": "run", "phase": "train", "label": "APT", "protocol_steps": 10_000}]
     write_experiment(tmp_path, cells, published="urlb", default_preset="urlb-states")
     collection, arms = arms_of(tmp_path)
-    assert published_tables(collection, arms)[0].rows[0][4] == "another protocol: pixels in place of states"
+    [table] = published_tables(collection, arms)
+    [ours] = [row for row in table.rows if row[1] == "ours"]
+    assert ours[-1] == "another protocol: pixels in place of states"
     assert not any("protocol" in caveat.title for caveat in caveats(collection, arms))
     assert make_results(arms)[0].rows[0].steps == "100"
 
@@ -277,9 +272,20 @@ def test_columns_of_57_games_are_filled_by_games_beyond_the_26(tmp_path):
         cells.append({"folder": game, "phase": "train", "label": "APT", "task": f"atari/{game}"})
     write_experiment(tmp_path, cells, published="table3")
     table = published_tables(*arms_of(tmp_path))[0]
-    ours = dict(
-        zip(table.columns[1::2], next(row for row in table.rows if row[0] == "APT")[2::2], strict=False)
-    )
-    assert ours["above human, published"].endswith("of 1")
-    assert ours["above human of 57, published"].endswith("of 2")
-    assert ours["mean of 57, published"] == "100.0"
+    [row] = [row for row in table.rows if row[1] == "ours"]
+    ours = dict(zip(table.columns, row, strict=True))
+    assert (ours["above human"], ours["above human of 57"]) == ("1 of 1", "2 of 2")
+    assert ours["mean of 57"] == "100.0"
+    [row] = [row for row in published_tables(*arms_of(tmp_path / "alien"))[0].rows if row[1] == "ours"]
+    assert dict(zip(table.columns, row, strict=True))["mean of 57"] == "–"
+
+
+def test_of_several_lengths_the_longest_complete_one_is_shown(tmp_path):
+    cells = []
+    for asked, reached, score in ((100, 100, 5.0), (200, 200, 7.0), (300, 50, 9.0)):
+        run = {"env": "atari/alien", "phase": "train", "steps": asked}
+        write_run(tmp_path / str(asked), rows=[{"step": reached, "eval/return": score}], **run)
+        cells.append({"folder": str(asked), "phase": "train", "label": "APT", "task": "atari/alien"})
+    write_experiment(tmp_path, cells, published="table2")
+    [table] = published_tables(*arms_of(tmp_path))
+    assert [row[2] for row in table.rows if row[1] == "ours"] == ["7"]

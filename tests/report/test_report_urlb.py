@@ -9,14 +9,14 @@ import pytest
 from synthetic_runs import write_experiment, write_json, write_run
 
 from voidrl.config import registry
-from voidrl.report.figures import draw_ranking, require_matplotlib
+from voidrl.report.figures import draw_ranking
 from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.published import published_tables
 from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import read_all
 from voidrl.report.scores.urlb import BODIES, expert_returns
-from voidrl.report.urlb import urlb_tables
+from voidrl.report.urlb import urlb_sections
 
 FAMILIES = {
     "icm": "knowledge",
@@ -49,12 +49,22 @@ def read(*paths):
 
 
 def urlb(*paths):
-    [found] = urlb_tables(*read(*paths))
+    [found] = urlb_sections(*read(*paths))
     return found
 
 
-def cells(table, label):
-    return dict(zip(table.columns, next(row for row in table.rows if row[0] == label), strict=True))
+def ours(section):
+    """Rows with a run of ours: the cells by column, with `published walker` and so on."""
+    [table] = section.tables
+    columns = [
+        f"published {table.columns[i - 1]}" if name == "published" else name
+        for i, name in enumerate(table.columns)
+    ]
+    return {
+        row[0]: dict(zip(columns, row, strict=True))
+        for row, bar in zip(table.rows, table.bars, strict=True)
+        if bar is not None
+    }
 
 
 def test_runs_of_no_experiment_have_the_table_too(tmp_path):
@@ -65,22 +75,18 @@ def test_runs_of_no_experiment_have_the_table_too(tmp_path):
         write_task(tmp_path / f"rnd-{task[4:]}", task, share)
     write_task(tmp_path / "scratch", "dmc/walker_run", 0.3, phase="train")
     found = urlb(tmp_path)
-    rnd = cells(found.overview, "rnd")
+    [table], rows = found.tables, ours(found)
+    rnd = rows["rnd"]
     assert (rnd["family"], rnd["walker"], rnd["quadruped"]) == ("knowledge", "0.65", "not run")
-    assert rnd["all"] == "0.65 (4/12)"
-    assert found.overview.rows[0][3] == "0.61"  # published, walker
-    assert cells(found.overview, "MOSS")["all"] == "not run"
-    assert [row[0] for row in found.overview.rows][-1] == "scratch"
-    walker = found.bodies[1]
-    assert [(line.label, line.mean, line.tasks) for line in walker.methods] == [
-        ("rnd", "0.65", "4/4"),
-        ("scratch", "0.30", "1/4"),
-    ]
-    text = "\n".join(found.not_run)
+    assert (rnd["published walker"], rnd["all"]) == ("0.61", "0.65 (4/12)")
+    assert (rnd["seeds"], rnd["frames"]) == ("1", "500k + 100k")
+    assert (rows["scratch"]["walker"], rows["scratch"]["frames"]) == ("0.30 (1/4)", "100k")
+    assert table.rows[-1][0] == "scratch"
+    moss = next(row for row in table.rows if row[0] == "MOSS")
+    assert moss[2:6] == ["not run", "0.81", "not run", "0.88"]
+    text = "\n".join(found.missing)
     assert "Methods without a run: ICM, Disagreement, APT (ICM), APT (ind), ProtoRL, SMM" in text
-    assert "Not run on quadruped, jaco: rnd." in text
-    assert "1 seed; the protocol has 10." in text
-    assert "500k of the protocol's 2M frames of pre-training: rnd." in text
+    assert any("The protocol: 2M frames of pre-training" in note for note in table.notes)
 
 
 def test_other_lengths_and_representations_are_rows_of_their_own(tmp_path):
@@ -94,15 +100,13 @@ def test_other_lengths_and_representations_are_rows_of_their_own(tmp_path):
             record = json.loads((tmp_path / name / "evaluation.json").read_text())
             record["agent"] |= {"steps": 100_000, "steps_with_pretraining": steps + 100_000}
             write_json(tmp_path / name / "evaluation.json", record)
-    found = urlb(tmp_path)
-    ours = {row[0]: row[2:4] for row in found.overview.rows if row[2] != "not run"}
-    assert ours == {
-        "apt (icm), 2M frames": ["0.60 (1/4)", "0.62"],
-        "apt (icm), 330k frames": ["0.40 (1/4)", "0.62"],
-        "apt (identity)": ["0.50 (1/4)", "0.59"],
+    rows = ours(urlb(tmp_path)).values()
+    found = {(each["walker"], each["published walker"], each["frames"]) for each in rows}
+    assert found == {
+        ("0.60 (1/4)", "0.62", "2M + 100k"),
+        ("0.40 (1/4)", "0.62", "330k + 100k"),
+        ("0.50 (1/4)", "0.59", "unknown + 100k"),
     }
-    assert "330k of the protocol's 2M frames of pre-training: apt (icm), 330k frames." in found.not_run
-    assert "Frames of pre-training unknown: apt (identity)." in found.not_run
 
 
 def experiment(root, *, shares, **about):
@@ -124,40 +128,33 @@ def experiment(root, *, shares, **about):
     write_experiment(root, made, preset="urlb-states", **about)
 
 
-def test_an_experiment_has_intervals_families_and_what_is_missing(tmp_path):
+def test_an_experiment_has_intervals_and_says_what_is_missing(tmp_path):
     every = dict.fromkeys(BODIES["all"], (0.5, 0.7))
     shares = {
         "RND": ("rnd", every),
         "ICM": ("icm", {**every, "dmc/walker_run": (0.5,), "dmc/walker_flip": ()}),
+        "DIAYN": ("diayn", {"dmc/walker_run": (0.1, None)}),
     }
-    shares["DIAYN"] = ("diayn", {"dmc/walker_run": (0.1, None)})
-    shares["METRA"] = ("metra", {"dmc/walker_run": (0.3, 0.5)})
     experiment(tmp_path, shares=shares)
     found = urlb(tmp_path)
-    whole = found.bodies[0]
-    assert [line.label for line in whole.methods] == ["RND", "ICM", "METRA", "DIAYN"]  # most tasks first
-    assert whole.methods[0].mean.startswith("0.60 [0.5")
-    assert [(line.label, line.family, line.tasks) for line in whole.families] == [
-        ("knowledge", "2 methods: RND, ICM", "11/12"),
-        ("competence", "2 methods: DIAYN, METRA", "1/12"),
-    ]
-    assert "mean where published" in whole.columns.values()  # top right is not printed
-    knowledge, competence = whole.families
-    assert "published" in knowledge.bar
-    # METRA has no published number, so the two means are not of the same methods.
-    assert (competence.mean[:4], competence.on_published, competence.published) == ("0.25", "0.10", "0.18")
-    assert "published" not in competence.bar
-    text = "\n".join(found.not_run)
-    assert "Not run on walker_flip: ICM." in text
-    assert "Without seed 2: ICM on walker_run, DIAYN." in text
-    assert "Left out, as not complete or without an evaluation: walker_run/diayn/seed2." in text
+    rows = ours(found)
+    assert [*rows] == ["RND", "ICM", "DIAYN"]
+    assert rows["RND"]["all"].startswith("0.60 [0.5")
+    assert rows["ICM"]["seeds"] == "1 to 2"
+    assert rows["ICM"]["walker"].endswith(" (3/4)")
+    [table] = found.tables
+    bar = table.bars[[row[0] for row in table.rows].index("RND")]
+    assert (bar.color, bar.mark) == (
+        "knowledge",
+        pytest.approx(float(rows["RND"]["published all"]), abs=0.005),
+    )
+    assert "Left out, as not complete or without an evaluation: walker_run/diayn/seed2." in found.missing
     page = write_report([tmp_path], tmp_path / "r.html", media=False, say=lambda text: None).read_text()
     assert 'id="urlb"' in page
-    assert "2 methods: RND, ICM" in page
     assert 'class="range f-knowledge"' in page
     text = write_report([tmp_path], tmp_path / "r.md", say=lambda text: None).read_text()
     assert "## URLB from states: expert-normalized mean" in text
-    assert "- Without seed 2: ICM on walker\\_run, DIAYN." in text
+    assert "- Left out, as not complete or without an evaluation: walker\\_run/diayn/seed2." in text
 
 
 def test_with_many_methods_published_numbers_have_a_line_for_each(tmp_path):
@@ -165,19 +162,18 @@ def test_with_many_methods_published_numbers_have_a_line_for_each(tmp_path):
     methods = {"RND": "rnd", "ICM": "icm", "DIAYN": "diayn", "APT": "apt"}
     experiment(tmp_path, shares={label: (method, one) for label, method in methods.items()})
     [table] = published_tables(*read(tmp_path))
-    assert table.columns == ["method", "", "walker run", "seeds"]
-    assert table.rows[:2] == [["ICM", "published", "180", ""], ["ICM", "ours", "398", "1"]]
-    assert any(
-        "steps of ICM, RND, APT, DIAYN: " in note and "100k of 100k fine-tuning." in note
-        for note in table.notes
-    )
+    assert table.columns == ["method", "", "walker run", "tasks", "seeds", "steps"]
+    assert table.rows[:2] == [
+        ["ICM", "published", "180", "", "", ""],
+        ["ICM", "ours", "398", "1", "1", "100k of 100k fine-tuning"],
+    ]
 
 
 def test_a_seed_that_was_run_twice_counts_once(tmp_path):
     for name, share in (("a", 0.2), ("b", 0.6)):
         write_task(tmp_path / name, "dmc/walker_run", share)
-    [line] = urlb(tmp_path).bodies[1].methods
-    assert (line.mean, line.seeds) == ("0.60", "1")  # one seed: no interval
+    [row] = ours(urlb(tmp_path)).values()
+    assert (row["walker"], row["seeds"]) == ("0.60 (1/4)", "1")  # one seed: no interval
 
 
 def test_a_run_that_was_stopped_does_not_count(tmp_path):
@@ -194,21 +190,22 @@ def test_a_run_that_was_stopped_does_not_count(tmp_path):
         **STATES,
     )
     found = urlb(tmp_path)
-    assert [line.mean for line in found.bodies[1].methods] == ["0.40"]
-    assert "Left out, as not complete or without an evaluation: stopped." in found.not_run
+    assert [row["walker"] for row in ours(found).values()] == ["0.40 (1/4)"]
+    assert "Left out, as not complete or without an evaluation: stopped." in found.missing
 
 
 def test_pixels_are_not_next_to_numbers_from_states(tmp_path):
     write_task(tmp_path / "a", "dmc/walker_run", 0.5, env__dmc__observation="pixels")
     found = urlb(tmp_path)
-    assert found.overview.title == "URLB from pixels: expert-normalized mean"
-    assert "published" not in found.overview.columns
-    assert "Published numbers are from states" in found.overview.notes[-1]
+    [table] = found.tables
+    assert table.title == "URLB from pixels: expert-normalized mean"
+    assert "published" not in table.columns
+    assert "Published numbers are from states" in table.notes[-1]
 
 
 def test_the_same_tasks_with_another_learner_are_not_urlb(tmp_path):
     write_task(tmp_path / "a", "dmc/walker_run", 0.5, learner__name="sac")
-    assert urlb_tables(*read(tmp_path)) == []
+    assert urlb_sections(*read(tmp_path)) == []
 
 
 def zoo(root):
@@ -238,12 +235,11 @@ def test_coverage_is_ranked_with_families_seeds_and_time(tmp_path):
         "2",
     ]
     page = write_report([tmp_path], tmp_path / "r.html", media=False, say=lambda text: None).read_text()
-    assert page.index('<span role="rowheader">rnd') < page.index('<span role="rowheader">apt')
-    plt = require_matplotlib(["png"])
-    figure = draw_ranking(plt, ranking)
-    [axis] = figure.axes
+    coverage = page.partition('id="coverage"')[2]
+    assert coverage.index('<th scope="row">rnd') < coverage.index('<th scope="row">apt')
+    assert 'class="range f-knowledge seeds"' in coverage
+    [axis] = draw_ranking(ranking).axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["rnd", "apt", "random"]
-    plt.close(figure)
 
 
 def test_two_arms_are_compared_in_a_sentence_and_not_ranked(tmp_path):
@@ -274,7 +270,6 @@ def test_walker_runs_of_many_methods_are_collected_into_one_table(tmp_path, monk
     assert lines[0].startswith("| method | family | stand | run | mean | published mean | seeds |")
     # Published: stand 842 of 984 and run 267 of 796.
     assert "| rnd | knowledge | 0.50 | 0.70 | 0.60 | 0.60 | 1 | 500k, 8.3 min |" in lines
-    assert any(line.startswith("| knowledge, 2 methods |") for line in lines)
     assert len(json.loads(file.read_text())) == 6
     assert script(monkeypatch, capsys, "urlb_table", file, "--methods") == lines
 

@@ -1,6 +1,5 @@
 """Rankings and effects of grids, against numbers computed by hand."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -71,62 +70,14 @@ def test_one_seed_each_says_so_and_smaller_may_be_better():
     assert result.rest == {}
 
 
-def test_drawn_points_are_fitted_by_a_parabola_on_a_log_axis():
-    # The mean is exactly a parabola in log10 of the learning rate, and does not depend on k.
-    rates = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0]
-    heights = [9, 4, 1, 0, 1, 4, 9]
-    runs = [({"lr": lr, "k": k}, [y]) for lr, y, k in zip(rates, heights, [3, 6, 3, 6, 3, 6, 3], strict=True)]
-    result = results_of(runs, {"lr": True, "k": False}, chosen="samples")
-    effects = {effect.name: effect for effect in result.effects}
-    assert effects["lr"].share == pytest.approx(1.0)
-    assert effects["lr"].curve[0] == (pytest.approx(1e-5), pytest.approx(9.0))
-    assert not effects["lr"].means
-    # k: means 5 and 8/3 around 4; left 64 + 12 ⅔ … of 84 in total: adjusted below 0, which is no share.
-    assert effects["k"].share == 0.0
-    assert [each.value for each in effects["k"].means] == [3, 6]
-
-
-def test_few_points_are_fitted_by_a_line_and_fewer_by_nothing():
-    heights = [-0.8, 1.2, 1.2, 4.2, 4.2]
-    runs = [({"lr": 10.0**i}, [y]) for i, y in enumerate(heights)]
-    [effect] = results_of(runs, {"lr": True}, chosen="samples").effects
-    slope, mean = 1.3, 2.0  # Σ (i - 2) y = 13 over Σ (i - 2)² = 10
-    left = sum((y - mean - slope * (i - 2)) ** 2 for i, y in enumerate(heights))
-    total = sum((y - mean) ** 2 for y in heights)
-    assert effect.share == pytest.approx(1 - (left / 3) / (total / 4))
-    assert effect.curve[0] == (pytest.approx(1.0), pytest.approx(mean - 2 * slope))
-    middle = effect.curve[len(effect.curve) // 2]
-    assert middle == (pytest.approx(100.0), pytest.approx(mean))  # straight on a log axis
-    [effect] = results_of(runs[:4], {"lr": True}, chosen="samples").effects
-    assert (effect.share, effect.curve) == (None, [])
-    assert "Share" not in " ".join(results_of(runs[:4], {"lr": True}, chosen="samples").sentences(str))
-
-
-def test_noise_rarely_looks_like_an_effect():
-    """A field that means nothing has a share above a half in about one of nine grids."""
-    draw = random.Random(0)
-    for number, repeated in ((5, False), (7, False), (8, True)):
-        shares = []
-        for _ in range(200):
-            points = [{"a": i % 2 if repeated else draw.random()} for i in range(number)]
-            points = [point | {"b": draw.random()} for point in points]
-            result = results_of([(point, [draw.gauss(0, 1)]) for point in points], chosen="samples")
-            shares.append(result.effects[0].share)
-        assert sum(share > 0.5 for share in shares) <= 200 / 6, number
-
-
-def test_one_drawn_field_is_fitted_although_its_points_are_a_full_product():
-    runs = [({"a": value}, [value, value + 0.1]) for value in (0.0, 1.3, 2.1, 3.7, 4.2, 5.5, 6.1, 7.9)]
-    drawn = results_of(runs, chosen="samples")
-    assert not drawn.is_balanced
-    [effect] = drawn.effects
-    assert effect.share == pytest.approx(1.0)
-    assert effect.curve
-    assert not effect.means
-    planned = results_of(runs)  # a list of values: between values, and between seeds
-    assert planned.is_balanced
-    [share] = [effect.share for effect in planned.effects]
-    assert planned.rest == {"seeds": pytest.approx(1 - share)}
+def test_points_that_optuna_chose_have_no_shares():
+    runs = [({"lr": 10.0**i, "k": k}, [float(i)]) for i, k in zip(range(6), [3, 6] * 3, strict=True)]
+    lr, k = results_of(runs, {"lr": False, "k": False}, chosen="tune").effects
+    assert (lr.share, k.share) == (None, None)
+    assert lr.log  # over five orders of magnitude
+    assert lr.dots == [(10.0**i, float(i)) for i in range(6)]
+    assert not lr.means  # no value repeats
+    assert [(each.value, each.mean) for each in k.means] == [(3, 2.0), (6, 3.0)]
 
 
 def test_unfinished_and_pruned_points_are_not_ranked():
@@ -137,12 +88,6 @@ def test_unfinished_and_pruned_points_are_not_ranked():
     text = " ".join(result.sentences(str))
     assert "Pruned before the end, and so not ranked: 1 point." in text
     assert "Not done yet: 1 point." in text
-
-
-def test_equal_values_have_no_shares():
-    result = results_of([({"k": 3}, [5.0, 5.0]), ({"k": 6}, [5.0, 5.0])])
-    assert [effect.share for effect in result.effects] == [None]
-    assert result.rest == {}
 
 
 def test_one_run_at_each_value_of_one_field_says_nothing_of_chance():

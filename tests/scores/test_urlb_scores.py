@@ -6,11 +6,10 @@ from voidrl.report.scores.urlb import (
     ALL,
     BODIES,
     MethodScores,
-    ScoreGroup,
     expert_normalized,
-    group_families,
     published_name,
     published_scores,
+    score_table,
     sort_methods,
     urlb_task,
 )
@@ -48,12 +47,10 @@ def test_twelve_tasks_of_three_bodies():
     ],
 )
 def test_published_means_are_over_the_tasks_that_are_printed(name, means):
-    group = ScoreGroup(name, [method(name, {}, published=published_scores(name))])
+    found = method(name, {}, published=published_scores(name))
     for body, mean in zip((ALL, "walker", "quadruped", "jaco"), means, strict=True):
-        found, tasks = group.published(body)
-        assert found == pytest.approx(mean, abs=6e-4)
-        assert tasks == {ALL: 11, "jaco": 3}.get(body, 4)
-        assert group.score(body) is None
+        assert found.published_mean(body) == pytest.approx(mean, abs=6e-4)
+        assert found.score(body) is None
 
 
 def test_the_row_of_apt_depends_on_its_representation():
@@ -66,37 +63,28 @@ def test_the_row_of_apt_depends_on_its_representation():
 
 def test_a_published_mean_is_over_the_same_tasks_as_ours():
     ours = {RUN: [0.5, 0.7], BODIES["jaco"][1]: [0.2]}  # the second is not printed
-    group = ScoreGroup("RND", [method("RND", ours, published=published_scores("rnd"))])
-    assert group.published(ALL) == (pytest.approx(267 / 796), 1)
-    score = group.score(ALL)
-    assert score.mean.point == pytest.approx((0.6 + 0.2) / 2)
-    assert score.on_published == pytest.approx(0.6)
-    assert (len(score.tasks), score.runs) == (2, 3)
-    assert group.published("quadruped")[1] == 4  # no run there: all that are printed
+    rnd = method("RND", ours, published=published_scores("rnd"))
+    assert rnd.published_mean(ALL) == pytest.approx(267 / 796)
+    assert rnd.score(ALL).mean.point == pytest.approx((0.6 + 0.2) / 2)
+    assert len(rnd.score(ALL).tasks) == 2
+    assert rnd.published_mean("jaco") is None
+    quadruped = [value for task, value in published_scores("rnd").items() if task in BODIES["quadruped"]]
+    assert rnd.published_mean("quadruped") == pytest.approx(sum(quadruped) / 4)  # no run there
 
 
 def test_intervals_are_of_seeds_within_tasks():
-    one = ScoreGroup("a", [method("a", {RUN: [0.5], FLIP: [0.1]})]).score("walker")
-    assert one.show() == "0.30"  # one seed each: no interval
-    assert (one.mean.low, one.mean.high) == (one.mean.point, one.mean.point)
-    two = ScoreGroup("a", [method("a", {RUN: [0.4, 0.6], FLIP: [0.1, 0.1]})]).score("walker")
-    assert two.show() == "0.30 [0.25, 0.35]"  # run is 0.4 or 0.6 at the ends, flip never differs
-    assert two.show("iqm").startswith("0.25 [")  # 0.1 and 0.4 are the middle of four runs
+    one = method("a", {RUN: [0.5], FLIP: [0.1]})
+    two = method("b", {RUN: [0.4, 0.6], FLIP: [0.1, 0.1]}, family="")
+    columns, rows = score_table([one, two])
+    assert columns == ["method", "family", "all", "walker", "quadruped", "jaco", "IQM"]
+    assert rows[0] == ["a", "data", "0.30 (2/12)", "0.30 (2/4)", "not run", "not run", "0.30"]  # no interval
+    # Run is 0.4 or 0.6 at the ends, flip never differs. Of four runs, 0.1 and 0.4 are the middle.
+    assert rows[1][:3] == ["b", "–", "0.30 [0.25, 0.35] (2/12)"]
+    assert rows[1][-1].startswith("0.25 [")
 
 
-def test_a_family_is_averaged_over_methods_with_the_same_tasks():
-    full = method("full", {RUN: [0.2], FLIP: [0.4]})
-    also = method("also", {RUN: [0.6], FLIP: [0.8]})
-    half = method("half", {RUN: [1.0]})
-    other = method("other", {RUN: [0.9]}, family="knowledge")
-    knowledge, data = group_families([full, also, half, other])
-    assert (knowledge.label, data.label) == ("knowledge", "data")
-    assert [each.label for each in data.members_on("walker")] == ["full", "also"]
-    assert data.score("walker").mean.point == pytest.approx(0.5)
-    assert data.score("jaco") is None
-    assert [group.label for group in sort_methods([half, full, other, also])] == [
-        "other",
-        "half",
-        "also",
-        "full",
-    ]
+def test_methods_are_sorted_by_family_and_mean():
+    low, high = method("low", {RUN: [0.2]}), method("high", {RUN: [0.6]})
+    never, other = method("never", {}), method("other", {RUN: [0.1]}, family="knowledge")
+    found = [each.label for each in sort_methods([never, low, other, high])]
+    assert found == ["other", "high", "low", "never"]

@@ -15,13 +15,14 @@ import torch
 
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
+from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw
 from voidrl.experiments.executors.local import Options
 from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattended
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.report.figures import import_pyplot
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation
 from voidrl.runs.metrics import read_metrics

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.errors import MissingExtraError
+from voidrl.report.figures import fill_maze, import_pyplot
 
 Curve = list[tuple[int, float]]
 EXPLORERS = {"random": "Random actions", "apt": "APT, without any reward"}
@@ -40,9 +40,12 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
     plt = import_pyplot()
     widths = [1, 1, 1.25, 1.25]
     figure, axes = plt.subplots(1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=widths)
+    maze = results[0].maze
+    assert maze.goal_cell is not None
     for axis, (run, title) in zip(axes, EXPLORERS.items(), strict=False):
         seen = results[0].summary()[f"coverage_{run}"]
-        _heat_map(axis, results[0], run, f"{title}\n{seen:.0%} of the maze seen")
+        fill_maze(axis, maze.walls, results[0].visits[run], {"S": maze.start_cell, "G": maze.goal_cell})
+        axis.set_title(f"{title}\n{seen:.0%} of the maze seen", fontsize=10)
     for axis, name, color, label in (
         (axes[2], "coverage_apt", APT, "APT"),
         (axes[2], "coverage_random", RANDOM, "random"),
@@ -63,32 +66,6 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
-
-
-def import_pyplot() -> Any:
-    """Import matplotlib for drawing to files; an error that says how to install it."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "the picture of the demo") from None
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _heat_map(axis: Any, result: DemoResult, run: str, title: str) -> None:
-    maze, visits = result.maze, result.visits[run]
-    shown = np.where(visits > 0, np.log1p(visits), np.nan)  # most visits are near the start
-    axis.imshow(np.where(maze.walls, 0.22, 0.93), cmap="gray", vmin=0, vmax=1)
-    axis.imshow(shown, cmap="YlOrRd", vmin=0, vmax=np.log1p(visits).max())
-    for cell, name, color in ((maze.start_cell, "S", "black"), (maze.goal_cell, "G", "#1a7f37")):
-        assert cell is not None
-        disc = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": color}
-        style = {"ha": "center", "va": "center", "fontsize": 8, "weight": "bold", "color": color}
-        axis.text(cell[1], cell[0], name, bbox=disc, **style)
-    axis.set_title(title, fontsize=10)
-    axis.axis("off")
 
 
 def _curves(axis: Any, curves: Sequence[Sequence[tuple[int, float]]], color: str, label: str) -> None:

@@ -12,7 +12,6 @@ from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError
 from voidrl.experiments.grid import short_names
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.report.scores.panel import write_panel
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord, read_experiment_record
 
@@ -89,7 +88,7 @@ def _method_name(config: Config) -> str:
 
 
 def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
-    """Write the record, with the started cells of earlier commands, and `panel.json`.
+    """Write the record, with the started cells of earlier commands.
 
     Without a command, the record keeps its description and gets the cells that have started since.
     """
@@ -117,7 +116,6 @@ def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
         )
         if new != old:
             new.write()
-        write_panel(new)
 
 
 @contextmanager

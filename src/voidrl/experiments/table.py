@@ -8,22 +8,24 @@ from typing import TextIO
 
 import numpy as np
 
-from voidrl.config import registry
 from voidrl.envs.ids import atari_game
 from voidrl.envs.suites import published
 from voidrl.envs.suites.published import Published
-from voidrl.experiments.grid_table import print_grids
 from voidrl.experiments.measures import COVERAGE, cell_value, show_value, zero_shot_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import make_record
-from voidrl.experiments.state import cell_evaluation, state_of
-from voidrl.report.scores import urlb
-from voidrl.report.scores.panel import make_panels, signed, span
+from voidrl.experiments.state import state_of
+from voidrl.report.grids import grid_sections
+from voidrl.report.groups import make_arms
+from voidrl.report.panel import panel_sections
+from voidrl.report.read import read_all
 from voidrl.report.scores.statistics import aggregate, percent
+from voidrl.report.urlb import urlb_sections
 from voidrl.system.terminal.tables import print_table, wrap_text
 from voidrl.system.units import human_count
 
 ZERO_SHOT = "zero-shot"
+MOST_ROWS = 20  # of a table in the terminal; the report has all of them
 AGGREGATES = {"median": "median", "mean": "mean", "iqm": "IQM", "above_human": "above human"}
 
 
@@ -96,8 +98,9 @@ def _published(plan: Plan, label: str, task: str) -> dict[str, str]:
 
 def print_results(plan: Plan, file: TextIO | None = None) -> None:
     """Print the table, aggregates over games, and how far numbers can be compared; of a grid, its ranking."""
-    if plan.has_grid:
-        print_grids(plan, file)
+    is_done = any(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
+    if plan.has_grid and is_done:
+        _print_sections(plan, file)
         return
     rows = results(plan)
     if not rows:
@@ -108,8 +111,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
         _print_stages(plan, rows, file)
     else:
         _print_rows(plan, rows, file)
-    _print_urlb(plan, rows, file)
-    _print_panels(plan, file)
+    _print_sections(plan, file)
     for lines in ([*_aggregates(plan, rows)], [*_caveats(plan, rows)]):
         if lines:
             print(wrap_text("\n".join(["", *lines]), file=file), file=file)
@@ -219,11 +221,10 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
         if len(scores) < 2:
             continue
         total = aggregate(scores)
-        line = (
-            f"{label}, human-normalized over {total.games} games: median {percent(total.median)}, mean "
-            f"{percent(total.mean)}, IQM {percent(total.iqm)}, {total.above_human} above human"
-        )
-        of, suffix = (57, " of 57") if total.games == 57 else (26, "")
+        shown = ", ".join(f"{AGGREGATES[name]} {percent(total[name])}" for name in ("median", "mean", "iqm"))
+        above = f"{total['above_human']:g} above human"
+        line = f"{label}, human-normalized over {len(scores)} games: {shown}, {above}"
+        of, suffix = (57, " of 57") if len(scores) == 57 else (26, "")
         quoted = []
         for table in _sources(plan):
             found = {name: table.value(label, name + suffix) for name in AGGREGATES}
@@ -232,59 +233,24 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
         yield f"{line} ({'; '.join(quoted)})" if quoted else line
 
 
-def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
-    """Expert-normalized means by body of each method and family, if this is URLB."""
-    scores: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        task = urlb.urlb_task(row.task) if plan.experiment.published == "urlb" else None
-        if task is not None and row.is_final and row.measure == "return":
-            expert = urlb.expert_returns()[task]
-            scores.setdefault(row.label, {})[task] = [value / expert for value in row.values]
-    if not scores:
-        return
-    configs = {cell.label: cell.config for cell in plan.cells if cell.is_final}
-    methods = []
-    for label, found in scores.items():
-        config, is_scratch = configs[label], configs[label].phase == "train"
-        name = urlb.published_name(config.method.name, config.representation.name)
-        printed = urlb.published_scores(None if is_scratch or plan.published is None else name)
-        family = "" if is_scratch else registry.read_about(config.method.name).get("family", "")
-        methods.append(urlb.MethodScores(label, family, found, printed))
-    with_published = any(method.published for method in methods)
-    columns = ["method", "family", *urlb.BODIES, "IQM", *(["published"] if with_published else [])]
-    lines = []
-    groups = [*urlb.sort_methods(methods), *urlb.group_families(methods)]
-    for group in groups:
-        one = len(group.members) == 1 and group.label == group.members[0].label
-        scored = group.score(urlb.ALL)
-        published_mean = group.published(urlb.ALL) if group.is_published(urlb.ALL) else None
-        assert scored is not None
-        means = [score.show() if (score := group.score(body)) else "" for body in urlb.BODIES]
-        cells = [group.label, group.members[0].family if one else f"{len(group.members)} methods"]
-        cells += [*means, scored.show("iqm")]
-        cells += ["" if published_mean is None else f"{published_mean[0]:.2f}"] if with_published else []
-        lines.append(cells)
-    print(file=file)
-    print_table(columns, lines, title="Expert-normalized, mean over tasks [95 % interval]", file=file)
-
-
-def _print_panels(plan: Plan, file: TextIO | None) -> None:
-    """Differences between fine-tuning and training from scratch, and conclusions."""
-    found = {cell.folder: cell_evaluation(cell, plan.path(cell)) for cell in plan.cells}
-    for panel in make_panels(make_record(plan, ()).cells, found):
-        tuned, scratch = panel.label(panel.arms.finetuned), panel.label(panel.arms.scratch)
-        rows = [
-            (name, signed(gain.point), span(gain))
-            for name, gain, _ in panel.difference_rows()
-            if gain is not None
-        ]
-        if rows and panel.gain is not None:
+def _print_sections(plan: Plan, file: TextIO | None) -> None:
+    """Sections of the report about a grid, URLB, and fine-tuning against training from scratch."""
+    collection = read_all([plan.out], lambda text: None)
+    sections = [*grid_sections(collection), *panel_sections(collection)]
+    if plan.experiment.published == "urlb":
+        sections += urlb_sections(collection, make_arms(collection.runs))
+    for section in sections:
+        print(f"\n{section.title}", file=file)
+        for table in section.tables:
+            shown = table.rows[:MOST_ROWS]
+            used = [i for i in range(len(table.columns)) if any(row[i] for row in shown)]
             print(file=file)
-            title = f"{tuned} − {scratch}, human-normalized"
-            print_table(
-                ("game", "difference", f"{panel.gain.percent} interval"), rows, title=title, file=file
-            )
-        print(wrap_text("\n".join(["", *panel.verdicts()]), file=file), file=file)
+            cells = [[row[i] for i in used] for row in shown]
+            print_table([table.columns[i] for i in used], cells, title=table.title, file=file)
+            if more := len(table.rows) - len(shown):
+                print(f"… and {more} more, in the report", file=file)
+        lines = [*section.findings, *section.missing]
+        print(wrap_text("\n".join(["", *lines]), file=file), file=file)
 
 
 def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:

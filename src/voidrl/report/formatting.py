@@ -1,8 +1,8 @@
-"""Formats of numbers, lists and tables in a report."""
+"""Formats of numbers, lists, tables and sections in a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -47,6 +47,21 @@ def seed_list(seeds: Iterable[int]) -> str:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """The picture in a row of a table: a mean and its range, on an axis that all rows share."""
+
+    low: float
+    mean: float
+    high: float
+    color: str = "none"
+    """The family that it is colored by."""
+    mark: float | None = None
+    """An upright line, such as a published mean."""
+    seeds: Sequence[float] = ()
+    """Values that are shown as dots."""
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows of text under column names."""
 
@@ -59,12 +74,39 @@ class Table:
     """Columns of numbers, which are aligned right."""
     status_column: int | None = None
     """The column in which anything but `complete` is highlighted."""
+    bars: list[Bar | None] = field(default_factory=list)
+    """A picture for each row, drawn after its first cell; empty for a table without pictures."""
+    axis: tuple[float, ...] = ()
+    """Values that the axis of the bars covers in any case."""
+    is_folded: bool = False
+    """Whether the page shows it on a click only."""
+
+    def position(self, value: float) -> str:
+        """The position of a value on the axis of the bars, in percent."""
+        bars = [bar for bar in self.bars if bar is not None]
+        marks = [bar.mark for bar in bars if bar.mark is not None]
+        ends = [*self.axis, *marks, *(end for bar in bars for end in (bar.low, bar.high))]
+        low, high = min(ends), max(ends)
+        return f"{100 * (value - low) / (high - low) if high > low else 50:.1f}%"
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown."""
         rule = "|".join("--:" if i in self.numeric else "---" for i in range(len(self.columns)))
         cells = [" | ".join(map(escape_markdown, row)) for row in (self.columns, *self.rows)]
         return "\n".join([f"| {cells[0]} |", f"|{rule}|", *(f"| {row} |" for row in cells[1:])])
+
+
+@dataclass(frozen=True)
+class Section:
+    """Sentences about a set of runs, and tables."""
+
+    title: str
+    tables: list[Table]
+    findings: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Sentences about what was not run."""
+    pictures: list[str] = field(default_factory=list)
+    """Figures for the page, as data URIs."""
 
 
 def escape_markdown(text: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,13 +17,13 @@ from voidrl.report import media
 from voidrl.report.groups import ArmRuns, source_of, stages_of
 from voidrl.report.outcomes import maze_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.saved import Saved, drop_kept, keep, newest, read_kept, read_visits
+from voidrl.report.saved import Saved, keep, newest, read_kept, read_visits
 
 MAX_MAZES = 24
 MAX_CLIPS = 12
 MAX_BYTES = 6_000_000  # all clips together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
-FORMAT = 2  # of the cached files; increase it when they are made or packed differently
+CACHED = f"clip-2-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"  # increase 2 when clips are made differently
 Say = Callable[[str], None]
 
 
@@ -56,7 +55,7 @@ class Picture:
     title: str
     about: str
     run: str
-    content: Any
+    content: bytes | None
     """The bytes of an MP4; None if it is missing."""
     why_not: str
 
@@ -84,8 +83,7 @@ def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, w
             _note(run, error, say)
     _add_heats(gallery, arms, checkpoints, say)
     if with_media:
-        cache = _MediaCache(checkpoints, say)
-        _add_scenes(gallery, collection.runs, arms, cache)
+        _add_scenes(gallery, collection.runs, arms, _Clips(checkpoints, say))
     return gallery
 
 
@@ -135,33 +133,25 @@ def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> HeatMap:
     )
 
 
-class _MediaCache:
+class _Clips:
     """Makes clips once, caches them in their run folders, and keeps to the size budget."""
 
     def __init__(self, checkpoints: dict[Path, Saved], say: Say) -> None:
         self._checkpoints = checkpoints
         self._say = say
-        self._made: dict[tuple[str, Path], tuple[Any, str]] = {}
+        self._made: dict[Path, tuple[bytes | None, str]] = {}
         self._bytes = 0
 
-    def clip(self, run: Run) -> tuple[bytes | None, str]:
+    def get(self, run: Run) -> tuple[bytes | None, str]:
         """An MP4, or why there is none."""
-        name = f"clip-{FORMAT}-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"
-        options = {"seconds": CLIP_SECONDS, "height": CLIP_HEIGHT}
-        return self._get(name, run, lambda: media.clip(run.path, **options), _check_mp4)
-
-    def _get(
-        self, name: str, run: Run, make: Callable[[], bytes], load: Callable[[bytes], Any]
-    ) -> tuple[Any, str]:
-        key = name, run.path
-        if key not in self._made:
+        if run.path not in self._made:
             try:
-                self._made[key] = self._load_or_make(name, run, make, load), ""
+                self._made[run.path] = self._load_or_make(run), ""
             except VoidrlError as error:
-                self._made[key] = None, self._reason(run, error)
+                self._made[run.path] = None, self._reason(run, error)
             except Exception as error:  # a custom environment can raise anything; the report must not fail
-                self._made[key] = None, f"{type(error).__name__}: {error}"
-        return self._made[key]
+                self._made[run.path] = None, f"{type(error).__name__}: {error}"
+        return self._made[run.path]
 
     def _reason(self, run: Run, error: VoidrlError) -> str:
         """Why there is no picture, without the names of run and checkpoint, in which equal reasons differ."""
@@ -170,33 +160,25 @@ class _MediaCache:
             text = text.replace(f"the checkpoint {saved.path}", "the checkpoint")
         return text.replace(f"the run {run.path}", "the run").replace(f"of {run.path}", "of the run")
 
-    def _load_or_make(
-        self, name: str, run: Run, make: Callable[[], bytes], load: Callable[[bytes], Any]
-    ) -> Any:
+    def _load_or_make(self, run: Run) -> bytes:
         saved = self._checkpoints.get(run.path)
         if saved is None:
             raise CheckpointError("no readable checkpoint")
-        data = read_kept(run.path, name, saved.key)
-        try:
-            found = None if data is None else load(data)
-        except Exception:  # a damaged or foreign file can raise anything
-            drop_kept(run.path, name, saved.key)
-            data = None
-        if data is None:
-            self._say(f"{run.path}: making a {name.partition('-')[0]}")
+        data = read_kept(run.path, CACHED, saved.key)
+        if data is None or data[4:8] != b"ftyp":  # damaged, or no MP4
+            self._say(f"{run.path}: making a clip")
             from voidrl.system.device import one_thread
 
             with one_thread():  # a single agent plays
-                data = make()
-            found = load(data)
-            keep(run.path, name, saved.key, data)
+                data = media.clip(run.path, seconds=CLIP_SECONDS, height=CLIP_HEIGHT)
+            keep(run.path, CACHED, saved.key, data)
         if self._bytes + len(data) > MAX_BYTES:
             raise ConfigError(f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached")
         self._bytes += len(data)
-        return found
+        return data
 
 
-def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], cache: _MediaCache) -> None:
+def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], clips_of: _Clips) -> None:
     """Agents before and after fine-tuning and from scratch, by task; then other pre-trained agents."""
     shown: set[Path] = set()
     planned: list[tuple[str, list[tuple[str, str, Run]]]] = []
@@ -219,7 +201,7 @@ def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], 
     left = MAX_CLIPS
     for title, row in planned:
         clips = [
-            Picture(name, f"{about}, seed {run.seed}", run.name, *cache.clip(run))
+            Picture(name, f"{about}, seed {run.seed}", run.name, *clips_of.get(run))
             for name, about, run in row[:left]
         ]
         left -= len(clips)
@@ -228,9 +210,3 @@ def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], 
     total = sum(len(row) for _, row in planned)
     if total > MAX_CLIPS:
         gallery.notes.append(f"The first {MAX_CLIPS} of {total} possible videos are shown.")
-
-
-def _check_mp4(data: bytes) -> bytes:
-    if data[4:8] != b"ftyp":
-        raise ValueError("not an MP4")
-    return data

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from voidrl import __version__
-from voidrl.report.formatting import Table, escape_markdown
+from voidrl.report.formatting import Section, Table, escape_markdown
 from voidrl.report.grids import grid_sections
 from voidrl.report.groups import ArmRuns
 from voidrl.report.outcomes import MEASURES, outcome, return_source
@@ -28,7 +28,7 @@ from voidrl.report.read import Collection
 from voidrl.report.results import make_results
 from voidrl.report.stages import stage_table
 from voidrl.report.summary import caveats, findings, overview
-from voidrl.report.urlb import urlb_tables
+from voidrl.report.urlb import urlb_sections
 
 
 def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> str:
@@ -51,25 +51,11 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
     over_games = atari_table(arms)
     if over_games is not None:
         parts.append(_section(over_games, "###"))
-    for panel in panel_sections(collection):
-        parts.append(f"## With and without pre-training: {escape_markdown(panel.name)}")
-        parts.append("\n".join(f"- {escape_markdown(line)}" for line in panel.verdicts))
-        parts += [_section(table, "###") for table in panel.tables()]
-    for grid in grid_sections(collection):
-        parts.append(f"## {escape_markdown(grid.title)}")
-        parts.append("\n".join(f"- {escape_markdown(line)}" for line in grid.sentences))
-        tables = [grid.table(), *filter(None, [grid.field_table()])]
-        parts += [_section(table, "###") for table in tables]
+    for section in (*panel_sections(collection), *grid_sections(collection)):
+        parts += _with_sentences(section)
     parts += [_section(ranking.table(), "###") for ranking in coverage_rankings(arms)]
-    for urlb in urlb_tables(collection, arms):
-        first, *others = urlb.tables()
-        parts.append(_section(first, "##"))
-        if urlb.not_run:
-            parts.append(
-                "\n".join(["Not run:", "", *(f"- {escape_markdown(line)}" for line in urlb.not_run)])
-            )
-        parts += [_section(table, "###") for table in others]
-        parts += [escape_markdown(urlb.intervals)]
+    for section in urlb_sections(collection, arms):
+        parts += _with_sentences(section)
     probes = probe_tables(collection.runs)
     if probes:
         parts.append("## Probes")
@@ -90,6 +76,13 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
         parts.append(f"{escape_markdown(name)}:\n\n{fence}\n{command}\n{fence}")
     parts.append(f"Made by voidrl {__version__} from the run folders.")
     return "\n\n".join(parts) + "\n"
+
+
+def _with_sentences(section: Section) -> list[str]:
+    lines = [*section.findings, *section.missing]
+    found = "\n".join(f"- {escape_markdown(line)}" for line in lines)
+    tables = [_section(table, "###") for table in section.tables]
+    return [f"## {escape_markdown(section.title)}", *filter(None, [found]), *tables]
 
 
 def _section(table: Table, level: str) -> str:

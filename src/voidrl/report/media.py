@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from voidrl.errors import CheckpointError
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
-    from voidrl.report.saved import Saved
 
 WEIGHTS = "agent.safetensors"
 QUALITY = 26  # x264's CRF: small files, as a page holds many
@@ -26,9 +25,10 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
     from voidrl.report.videos.video import record, write_video
 
     find_ffmpeg()  # raises before any episode is played
-    agent, _, _ = newest_agent(run_folder)
     with (
-        record(agent, episodes=None, seconds=seconds, seed=seed, height=height) as recording,
+        record(
+            newest_agent(run_folder), episodes=None, seconds=seconds, seed=seed, height=height
+        ) as recording,
         tempfile.TemporaryDirectory() as folder,
     ):
         path = Path(folder) / "clip.mp4"
@@ -36,8 +36,8 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
         return path.read_bytes()
 
 
-def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
-    """The agent of a run's newest checkpoint, on the CPU, with the checkpoint and its manifest's `meta`.
+def newest_agent(run_folder: Path) -> Agent:
+    """The agent of a run's newest checkpoint, on the CPU.
 
     Unlike `voidrl.load` it reads only the weights: a checkpoint can hold gigabytes of replay.
     """
@@ -63,4 +63,4 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
         agent = Agent(spec, config, place)
     agent.load_tensors(read_tensors(path))
     agent.steps = meta["agent_steps"]
-    return agent, saved, meta
+    return agent

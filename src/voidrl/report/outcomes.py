@@ -9,14 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from voidrl.envs.ids import atari_game, parse_id
+from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.envs.registration import MAZE_ID as MAZE
-from voidrl.envs.suites.atari import find_game, human_normalized
+from voidrl.envs.suites.atari import human_normalized
 from voidrl.errors import VoidrlError
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run
+from voidrl.report.scores.statistics import known_game
 from voidrl.report.scores.urlb import expert_normalized
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
@@ -209,13 +210,4 @@ def maze_of(env: str) -> PixelMazeVector | None:
         name, options = parse_id(env)
         return PixelMazeVector(num_envs=1, **options) if name == MAZE else None
     except (VoidrlError, TypeError, ValueError):
-        return None
-
-
-def known_game(env: str) -> str | None:
-    """The Atari game of an environment id, if it is one of the 57 with human scores."""
-    name = atari_game(env)
-    try:
-        return name and find_game(name)
-    except VoidrlError:
         return None

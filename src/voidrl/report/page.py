@@ -18,12 +18,13 @@ from voidrl import __version__
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
+from voidrl.report.figures import grid_uri, import_pyplot, write_figures
 from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
-from voidrl.report.grids import grid_sections
+from voidrl.report.grids import find_grids, grid_sections
 from voidrl.report.groups import STAGES, ArmRuns, make_arms
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
-from voidrl.report.panel import panel_sections
+from voidrl.report.panel import find_panels, panel_sections
 from voidrl.report.probes import probe_tables
 from voidrl.report.provenance import commands, runs_table, settings_table, versions_table
 from voidrl.report.published import atari_table, published_tables
@@ -32,13 +33,12 @@ from voidrl.report.read import Collection, read_all
 from voidrl.report.results import make_results
 from voidrl.report.stages import stage_table
 from voidrl.report.summary import caveats, default_title, findings, overview
-from voidrl.report.urlb import urlb_tables
+from voidrl.report.urlb import urlb_sections
 from voidrl.runs.checkpoint import write_text_atomic
 from voidrl.system.files import user_path
 from voidrl.system.terminal import output
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
-FIGURE_FORMATS = ("png", "pdf")
 REFRESH_SECONDS = 10.0
 SCRIPTS = ("charts.js", "pictures.js", "page.js")
 MOST_COMMANDS = 60  # on the page
@@ -70,9 +70,7 @@ def write_report(
     path = user_path(out)
     form = _checked_format(path)
     if figures is not None:
-        from voidrl.report.figures import require_matplotlib, write_figures
-
-        require_matplotlib(FIGURE_FORMATS)
+        import_pyplot()
     collection = read_all(paths, say)
     arms = make_arms(collection.runs)
     pictures = Gallery()
@@ -85,8 +83,8 @@ def write_report(
         text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
     write_text_atomic(path, text)
     if figures is not None:
-        panels, grids = panel_sections(collection), grid_sections(collection)
-        drawn = write_figures(arms, pictures.heats, user_path(figures), FIGURE_FORMATS, panels, grids)
+        panels, grids = find_panels(collection), find_grids(collection)
+        drawn = write_figures(arms, pictures.heats, panels, grids, user_path(figures))
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
@@ -168,9 +166,9 @@ def render(
         atari=atari_table(arms),
         before_after=stage_table(collection, arms),
         panels=panel_sections(collection),
-        grids=grid_sections(collection),
-        urlb=urlb_tables(collection, arms),
-        rankings=coverage_rankings(arms),
+        grids=grid_sections(collection, grid_uri),
+        urlb=urlb_sections(collection, arms),
+        rankings=[ranking.table() for ranking in coverage_rankings(arms)],
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
         covered=_coverage_charts(charts),
         thinned=charts["thinned"],

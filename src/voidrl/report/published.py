@@ -6,78 +6,33 @@ published rows of the agent whose preset it was trained with.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from voidrl.config import bonus_method
 from voidrl.envs.suites.atari import GAMES_26
-from voidrl.envs.suites.published import RAM_RATIO, Published, PublishedRow, sources
+from voidrl.envs.suites.published import AGGREGATES, RAM_RATIO, Published, PublishedRow, sources
 from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
 from voidrl.report.formatting import Table, join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
-from voidrl.report.outcomes import known_game, outcome, spreads
+from voidrl.report.outcomes import outcome, spreads
 from voidrl.report.read import Collection, Run
-from voidrl.report.scores.statistics import Summary, summarize
+from voidrl.report.scores.statistics import Summary, known_game, summarize
 
 ABSENT = "–"
-MOST_SIDE_BY_SIDE = 3  # with more methods, they are the rows and tasks the columns
+FEW_TASKS = 3  # up to which there is room for ranges
 AGENTS = "table2"  # the tables with rows for agents that are trained from scratch
-
-
-class _Quoted(NamedTuple):
-    """A published row and the heading of its table."""
-
-    heading: str
-    """Heading of its table, with the number of runs where the row gives it."""
-    row: PublishedRow
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """The published tables of one benchmark, and our arms for their rows."""
-
-    tables: tuple[Published, ...]
-    ours: Mapping[str, dict[str, ArmRuns]]
-    """Our arms by row name, then by environment; rows without a run are left out."""
-    notes: list[str]
-    """Notes about our runs."""
-    is_experiment: bool = True
-
-    @cached_property
-    def methods(self) -> dict[str, list[_Quoted]]:
-        """The rows of all tables by their names, in the order of the first table."""
-        found: dict[str, list[_Quoted]] = {}
-        for table in self.tables:
-            for row in table.rows:
-                runs = f", {row.runs} runs" if row.runs else ""
-                found.setdefault(row.name, []).append(_Quoted(table.heading + runs, row))
-        return found
-
-    @property
-    def all_tasks(self) -> list[str]:
-        """The tasks of all tables."""
-        return [*dict.fromkeys(task for table in self.tables for task in table.tasks)]
-
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks with a run of ours."""
-        return [task for task in self.all_tasks if any(task in mine for mine in self.ours.values())]
-
-    @property
-    def citations(self) -> list[str]:
-        """Sources of the published numbers."""
-        return [f"{t.heading.capitalize()}: {t.source}; {t.measure}." for t in self.tables]
+NORMALIZED = (
+    "Median, mean, IQM and games above human are human-normalized, in percent. Ours are over the games that "
+    "were run, so they are comparable only if these are all games of the table: the 26, or the 57 in columns "
+    "that say so."
+)
+Ours = Mapping[str, Mapping[str, ArmRuns]]
+"""Our arms by the name of a published row, then by environment; rows without a run are left out."""
 
 
 def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
-    """For each experiment that reproduces a published table: its tasks, then aggregates over them.
-
-    Then likewise for agents trained outside of such experiments.
-    """
+    """A table for each experiment that reproduces a published one, and for agents outside of these."""
     tables = []
     for experiment in collection.experiments:
         if experiment.published is None:
@@ -92,62 +47,48 @@ def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Ta
         views = dict.fromkeys(run.other_sight for arm in mine for run in arm.runs if run.other_sight)
         if views:
             notes.append(f"Ours: {join_names(views)}, so not the protocol of the published numbers.")
-        lengths = Counter((_row_label(arm), arm.env, arm.phase) for arm in mine)
-        if any(number > 1 for number in lengths.values()):
-            notes.append("If an arm was run for several numbers of steps, the longest complete run is shown.")
         rows = {row.name: row for table in published for row in table.rows if row.ours is not None}
         ours = {name: found for name, row in rows.items() if (found := _arms_of(row, mine))}
-        tables += _tables(_Comparison(published, ours, notes), collection)
-    return tables + _agent_tables(collection, arms)
-
-
-def _tables(compared: _Comparison, collection: Collection) -> list[Table]:
-    tables = []
-    if any(table.tasks for table in compared.tables):
-        tables.append(_task_table(compared, collection))
-    several = compared.is_experiment or len(compared.tasks) > 1
-    if several and any(table.aggregates for table in compared.tables):
-        tables.append(_aggregate_table(compared))
+        tables.append(_table(published, ours, notes, collection))
+    if agents := _agent_arms(arms):
+        asked = step_range(arm.runs[0].asked_steps for mine in agents.values() for arm in mine.values())
+        notes = [f"Ours: {asked} steps; published: 100k."]
+        tables.append(_table(sources(AGENTS), agents, notes, collection))
     return tables
 
 
-def _agent_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
-    """Published numbers of the agents that were trained without an experiment that has them."""
-    published = sources(AGENTS)
-    names = dict.fromkeys(row.name for table in published for row in table.rows)
+def _agent_arms(arms: Sequence[ArmRuns]) -> Ours:
+    """Agents of the published rows that were trained without an experiment that has them."""
+    names = dict.fromkeys(row.name.replace("_", "-") for table in sources(AGENTS) for row in table.rows)
     ours: dict[str, dict[str, ArmRuns]] = {}
-    for arm in sorted(arms, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps)):
+    for arm in _longest_last(arms):
         experiment, game = arm.runs[0].experiment, known_game(arm.env)
         if arm.phase != "train" or "?" in arm.env or game not in GAMES_26:
             continue
         if bonus_method(arm.runs[0].config):  # another agent than the published one
             continue
-        agent = find_agent(arm.runs[0], [name.replace("_", "-") for name in names])
+        agent = find_agent(arm.runs[0], [*names])
         if agent is not None and (experiment is None or experiment.published is None):
             ours.setdefault(agent.replace("-", "_"), {})[f"atari/{game}"] = arm
-    if not ours:
-        return []
-    found = [arm for mine in ours.values() for arm in mine.values()]
-    steps = step_range(arm.runs[0].asked_steps for arm in found)
-    notes = [f"Ours: {steps} steps; published: 100k."]
-    compared = _Comparison(
-        published, dict(sorted(ours.items(), key=lambda each: [*names].index(each[0]))), notes, False
-    )
-    return _tables(compared, collection)
-
-
-def _row_label(arm: ArmRuns) -> str:
-    """The experiment's label, without suffixes that distinguish experiments or lengths."""
-    cell = arm.runs[0].cell
-    return arm.label if cell is None else cell.label
+    return ours
 
 
 def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
     """Our arms for a row, by environment: arms with task reward, or if there are none, pre-training."""
     mine = [arm for arm in arms if _row_label(arm) == row.ours and not _is_first_stage(arm)]
     mine = [arm for arm in mine if arm.stage == "task"] or mine
-    longest_last = sorted(mine, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps))
-    return {arm.env: arm for arm in longest_last}
+    return {arm.env: arm for arm in _longest_last(mine)}
+
+
+def _longest_last(arms: Iterable[ArmRuns]) -> list[ArmRuns]:
+    """Arms in the order in which later ones replace earlier ones: the longest complete one is shown."""
+    return sorted(arms, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps))
+
+
+def _row_label(arm: ArmRuns) -> str:
+    """The experiment's label, without suffixes that distinguish experiments or lengths."""
+    cell = arm.runs[0].cell
+    return arm.label if cell is None else cell.label
 
 
 def _is_first_stage(arm: ArmRuns) -> bool:
@@ -158,75 +99,40 @@ def _is_first_stage(arm: ArmRuns) -> bool:
     return any((each.source, each.arm) == (cell.folder, cell.arm) for each in experiment.cells)
 
 
-def _our_label(quoted: Sequence[_Quoted]) -> str:
-    return next((each.row.ours for each in quoted if each.row.ours), quoted[0].row.label)
-
-
-def _task_table(compared: _Comparison, collection: Collection) -> Table:
-    if len(compared.ours) > MOST_SIDE_BY_SIDE or len(compared.tables) > 1:
-        return _method_table(compared, collection)
-    [table], tasks = compared.tables, compared.tasks
-    matched = [row for row in table.rows if row.name in compared.ours]
-    others = [row for row in table.rows if row not in matched and any(task in row.values for task in tasks)]
-    columns = ["task"]
-    for row in matched:
-        columns += [f"{row.label}, published", f"{row.ours}, ours", "seeds", "protocol steps"]
-    columns += [row.label for row in others]
-    rows = []
-    for task in tasks:
-        cells = [task]
-        for row in matched:
-            cells += [_published(row, task), *_our_cells(compared.ours[row.name].get(task), collection)]
-        rows.append([*cells, *(_published(row, task) for row in others)])
-    return Table(table.title, columns, rows, _task_notes(compared), frozenset(range(1, len(columns))))
-
-
-def _method_table(compared: _Comparison, collection: Collection) -> Table:
-    """A line for each published row of a method and one for ours, with tasks as columns."""
-    tasks = compared.tasks
+def _table(tables: Sequence[Published], ours: Ours, notes: Sequence[str], collection: Collection) -> Table:
+    """A line for each published row of a method and one for ours, with tasks and aggregates as columns."""
+    every = dict.fromkeys(task for table in tables for task in table.tasks)
+    tasks = [task for task in every if any(task in mine for mine in ours.values())]
+    there = {column for table in tables for column in table.columns}
+    aggregates = [name for name in AGGREGATES if name in there and (len(tasks) > 1 or not every)]
+    if RAM_RATIO in there:
+        aggregates = [RAM_RATIO]
     columns = ["method", "", *(task.rpartition("/")[2].replace("_", " ") for task in tasks)]
-    columns.append("seeds")
+    columns += ["IQM" if name == "iqm" else name.replace("_", " ") for name in aggregates]
+    columns += ["tasks", "seeds", "steps"]
+    quoted: dict[str, list[tuple[str, PublishedRow]]] = {}
+    for table in tables:
+        for row in table.rows:
+            heading = table.heading + (f", {row.runs} runs" if row.runs else "")
+            quoted.setdefault(row.name, []).append((heading, row))
     rows = []
-    lengths: dict[str, list[str]] = {}
-    for name, quoted in compared.methods.items():
-        for heading, row in quoted:
-            if any(task in row.values for task in compared.all_tasks):
-                rows.append([row.label, heading, *(_published(row, task) for task in tasks), ""])
-        if name not in compared.ours:
-            continue
-        cells = [_our_cells(compared.ours[name].get(task), collection) for task in tasks]
-        _, seeds, taken = ([*dict.fromkeys(texts)] for texts in zip(*cells, strict=True))
-        few = len(tasks) <= MOST_SIDE_BY_SIDE  # room for the range
-        shown = [text if few else text.partition(" (")[0] for text, *_ in cells]
-        label = _our_label(quoted)
-        rows.append([label, "ours", *shown, join_names(filter(ABSENT.__ne__, seeds), 3, "; ")])
-        length = join_names(filter(ABSENT.__ne__, taken), 3, "; ")
-        lengths.setdefault(length, []).append(label)
-    notes = _task_notes(compared)
-    if compared.is_experiment:
-        notes += [
-            f"Ours, steps of {join_names(labels, len(rows))}: {length}." for length, labels in lengths.items()
-        ]
-    return Table(compared.tables[0].title, columns, rows, notes, frozenset(range(2, len(columns))))
-
-
-def _task_notes(compared: _Comparison) -> list[str]:
-    found = [*compared.citations, *(note for table in compared.tables for note in table.notes)]
-    found += compared.notes
-    if not compared.is_experiment:
-        return found
-    tasks, of = compared.tasks, compared.all_tasks
-    absent = [task for task in of if task not in tasks]
-    if absent:
-        found.append(f"Tasks without a run: {len(absent)} of {len(of)} ({join_names(absent)}).")
-    without = [
-        _our_label(quoted)
-        for name, quoted in compared.methods.items()
-        if name not in compared.ours and any(each.row.ours for each in quoted)
-    ]
-    if without:
-        found.append(f"Arms without a run: {join_names(without)}.")
-    return found
+    for name, found in quoted.items():
+        for heading, row in found:
+            cells = [_published(row, column) for column in (*tasks, *aggregates)]
+            if {*cells} != {ABSENT}:
+                rows.append([row.label, heading, *cells, "", "", ""])
+        if mine := ours.get(name):
+            label = next((row.ours for _, row in found if row.ours), found[0][1].label)
+            numbers = [*_scores(mine, tasks), *_aggregates(mine, aggregates, ours, tables)]
+            rows.append([label, "ours", *numbers, *_provenance(mine, collection)])
+    notes = [*notes, *(note for table in tables for note in table.notes)]
+    citations = [f"{table.heading.capitalize()}: {table.source}; {table.measure}." for table in tables]
+    if "median" in aggregates:
+        notes.append(NORMALIZED)
+    if absent := [task for task in every if task not in tasks]:
+        notes.append(f"Tasks without a run: {len(absent)} of {len(every)} ({join_names(absent)}).")
+    numeric = frozenset(range(2, len(columns) - 1))
+    return Table(tables[0].title, columns, rows, [*citations, *notes], numeric)
 
 
 def _published(row: PublishedRow, column: str) -> str:
@@ -234,20 +140,34 @@ def _published(row: PublishedRow, column: str) -> str:
     return ABSENT if value is None else f"{value:g}".replace("-", "−")
 
 
-def _our_cells(arm: ArmRuns | None, collection: Collection) -> list[str]:
-    """Our score, its seeds, and how many of the protocol's steps its runs took."""
-    if arm is None:
-        return [ABSENT, ABSENT, ABSENT]
-    found = spreads(arm)
-    key = next((key for key in ("return", "training_return") if key in found), None)
-    shown = "no score yet" if key is None else found[key].format(key)
-    shown += " in training" * (key == "training_return") + " so far" * (not arm.complete)
-    runs = arm.counted if key is None else found[key].runs
-    used = len({run.seed for run in runs})
-    seeds = f"{used} of {len(arm.seeds)}" if used < len(arm.seeds) else str(used)
-    if any(run.evaluation_gap == "missing" for run in arm.counted):
-        seeds += ", evaluation missing"
-    return [shown, seeds, _protocol_steps(runs, collection)]
+def _scores(mine: Mapping[str, ArmRuns], tasks: Sequence[str]) -> list[str]:
+    """Our score in each task."""
+    cells = []
+    for arm in map(mine.get, tasks):
+        found = {} if arm is None else spreads(arm)
+        key = next((key for key in ("return", "training_return") if key in found), None)
+        if arm is None or key is None:
+            cells.append(ABSENT if arm is None else "no score yet")
+            continue
+        shown = found[key].format(key)
+        shown = shown if len(tasks) <= FEW_TASKS else shown.partition(" (")[0]
+        cells.append(shown + " in training" * (key == "training_return") + " so far" * (not arm.complete))
+    return cells
+
+
+def _provenance(mine: Mapping[str, ArmRuns], collection: Collection) -> list[str]:
+    """Number of tasks, their seeds, and how many of the protocol's steps our runs took."""
+    seeds, taken = [], []
+    for arm in mine.values():
+        found = spreads(arm)
+        key = next((key for key in ("return", "training_return") if key in found), None)
+        runs = arm.counted if key is None else found[key].runs
+        used = len({run.seed for run in runs})
+        text = f"{used} of {len(arm.seeds)}" if used < len(arm.seeds) else str(used)
+        is_missing = any(run.evaluation_gap == "missing" for run in arm.counted)
+        seeds.append(f"{text}, evaluation missing" if is_missing else text)
+        taken.append(_protocol_steps(runs, collection))
+    return [str(len(mine)), *(join_names(dict.fromkeys(texts), 3, "; ") for texts in (seeds, taken))]
 
 
 def _protocol_steps(runs: Sequence[Run], collection: Collection) -> str:
@@ -255,11 +175,11 @@ def _protocol_steps(runs: Sequence[Run], collection: Collection) -> str:
     views = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
     if views:
         return f"another protocol: {join_names(views)}"
-    sources = [source_of(run, collection.runs) for run in runs]
+    started = [source_of(run, collection.runs) for run in runs]
     parts = []
-    if any(run.cell and run.cell.source and not found for run, found in zip(runs, sources, strict=True)):
+    if any(run.cell and run.cell.source and not found for run, found in zip(runs, started, strict=True)):
         parts.append("pre-training unknown")
-    elif known := [source for source in sources if source is not None]:
+    elif known := [source for source in started if source is not None]:
         parts.append(_taken(known))
     parts.append(_taken(runs))
     return ", ".join(filter(None, parts)) or "unknown"
@@ -271,55 +191,21 @@ def _taken(runs: Sequence[Run]) -> str:
     return f"{taken} of {step_range(protocols)} {PHASE_NAMES[runs[0].phase]}" if protocols else ""
 
 
-def _aggregate_table(compared: _Comparison) -> Table:
-    tables = compared.tables
-    names = [*dict.fromkeys(name for table in tables for name in table.aggregates)]
-    columns = ["method"]
-    for name in names:
-        title = "IQM" if name == "iqm" else name.replace("_", " ")
-        columns += [*(f"{title}, {table.heading}" for table in tables if name in table.aggregates), "ours"]
-    columns += ["games, ours", "seeds, ours"]
-    rows = [_aggregate_row(compared, name, names) for name in compared.methods]
-    notes = [f"{table.heading.capitalize()}: {table.source}." for table in tables] + compared.notes
-    if "median" in names:
-        notes.append(
-            "Human-normalized, in percent. Ours are over the games that were run, so they are comparable "
-            "only if these are all games of the table: the 26, or the 57 in columns that say so."
-        )
-    return Table(f"{tables[0].title}: aggregates", columns, rows, notes, frozenset(range(1, len(columns))))
-
-
-def _aggregate_row(compared: _Comparison, method: str, names: Sequence[str]) -> list[str]:
-    quoted, mine = compared.methods[method], compared.ours.get(method, {})
-    first, label = quoted[0].row, _our_label(quoted)
+def _aggregates(
+    mine: Mapping[str, ArmRuns], names: Sequence[str], ours: Ours, tables: Sequence[Published]
+) -> list[str]:
+    """Our aggregates over the 26 games, or the 57 where others than the 26 were run."""
     games = {env: known_game(env) for env in mine}
     summaries = {
-        "26": atari_summary([mine[env] for env, game in games.items() if game in GAMES_26]),
+        "": atari_summary([mine[env] for env, game in games.items() if game in GAMES_26]),
         "57": atari_summary([*mine.values()]) if {*games.values()} - {None, *GAMES_26} else None,
     }
-    cells = [first.label if label == first.label else f"{first.label} (ours: {label})"]
-    by_table = [next((r for r in table.rows if r.name == method), None) for table in compared.tables]
+    cells = []
     for name in names:
-        for table, row in zip(compared.tables, by_table, strict=True):
-            if name in table.aggregates:
-                cells.append(ABSENT if row is None else _published(row, name))
-        if name == RAM_RATIO:
-            cells.append(_ram_ratio(mine, _ram_baseline(compared)))
-        else:
-            statistic, _, of = name.partition(" of ")
-            cells.append(_aggregate(statistic, summaries[of or "26"]))
-    summary = summaries["57"] or summaries["26"]
-    if summary is None:
-        return [*cells, ABSENT, ABSENT]
-    seeds = {len(game.scores) for game in summary.games.values()}
-    return [*cells, str(len(summary.games)), " to ".join(map(str, dict.fromkeys([min(seeds), max(seeds)])))]
-
-
-def _ram_baseline(compared: _Comparison) -> dict[str, ArmRuns]:
-    """Our runs of the method whose published ratio is 1."""
-    rows = (row for table in compared.tables for row in table.rows)
-    found = (row.name for row in rows if row.values.get(RAM_RATIO) == 1 and row.name in compared.ours)
-    return next((compared.ours[name] for name in found), {})
+        statistic, _, of = name.partition(" of ")
+        is_ratio = name == RAM_RATIO
+        cells.append(_ram_ratio(mine, ours, tables) if is_ratio else _aggregate(statistic, summaries[of]))
+    return cells
 
 
 def _aggregate(statistic: str, summary: Summary | None) -> str:
@@ -328,15 +214,18 @@ def _aggregate(statistic: str, summary: Summary | None) -> str:
     value = summary.intervals[statistic]
     if statistic == "above_human":
         return f"{value.point:g} of {len(summary.games)}"
-    interval = "" if summary.flat else f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    interval = "" if summary.is_flat else f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
     return f"{100 * value.point:.1f}{interval}".replace("-", "−")
 
 
-def _ram_ratio(mine: dict[str, ArmRuns], baseline: dict[str, ArmRuns]) -> str:
+def _ram_ratio(mine: Mapping[str, ArmRuns], ours: Ours, tables: Sequence[Published]) -> str:
+    """RAM states relative to those of the method whose published ratio is 1."""
+    rows = (row for table in tables for row in table.rows)
+    baseline = next((ours[r.name] for r in rows if r.values.get(RAM_RATIO) == 1 and r.name in ours), {})
     for env in mine.keys() & baseline.keys():
-        ours, theirs = (spreads(arms[env]).get("coverage/ram") for arms in (mine, baseline))
-        if ours and theirs and theirs.mean:
-            return f"{ours.mean / theirs.mean:.2f}"
+        found, base = (spreads(arms[env]).get("coverage/ram") for arms in (mine, baseline))
+        if found and base and base.mean:
+            return f"{found.mean / base.mean:.2f}"
     return ABSENT
 
 
@@ -363,7 +252,7 @@ def atari_table(arms: Sequence[ArmRuns]) -> Table | None:
         return None
     statistics = ("iqm", "median", "mean", "above_human")
     rows = [
-        [label, str(summary.aggregate.runs), *(_aggregate(name, summary) for name in statistics)]
+        [label, str(summary.runs), *(_aggregate(name, summary) for name in statistics)]
         for label, summary in summaries.items()
     ]
     note = (

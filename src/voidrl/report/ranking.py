@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voidrl.report.formatting import Table
+from voidrl.report.formatting import Bar, Table
 from voidrl.report.groups import ArmRuns, family_of, stages_of
 from voidrl.report.outcomes import headline_measure, measure_of, outcome
 
 LEAST_ARMS = 3  # fewer are compared in a sentence
 FAMILIES = {"knowledge": 0, "data": 1, "competence": 2, "baseline": 6, "": 4}
 """Families in the order of legends, and the number of their color."""
+PICTURE = "In the picture, the line is the mean over seeds, dots are seeds, the bar is their range."
 
 
 @dataclass(frozen=True)
@@ -54,34 +55,28 @@ class Ranking:
         there = {arm.family for arm in self.arms}
         return [family for family in FAMILIES if family in there]
 
-    @property
-    def scale(self) -> float:
-        """The end of the axis, which starts at 0."""
-        top = max(value for arm in self.arms for value in arm.values.values())
-        return max(1.0, top) if measure_of(self.key).unit == "fraction" else top or 1.0
-
     def format(self, value: float) -> str:
         """The value as text."""
         return measure_of(self.key).format(value)
 
-    def position(self, value: float) -> str:
-        """The position of a value on the axis, in percent."""
-        return f"{100 * value / self.scale:.1f}%"
-
     def table(self) -> Table:
-        """A row for each method with its seeds and training time."""
+        """A row for each method with its seeds and training time, the highest mean first."""
         seeds = sorted({seed for arm in self.arms for seed in arm.values})
         name = measure_of(self.key).name
         columns = ["method", "family", f"{name}, mean", *(f"seed {seed}" for seed in seeds)]
         timed = any(arm.seconds is not None for arm in self.arms)
         columns += ["seconds"] if timed else []
-        rows = []
+        rows, bars = [], list[Bar | None]()
         for arm in self.arms:
+            found = [*arm.values.values()]
+            bars.append(Bar(min(found), arm.mean, max(found), arm.family or "none", seeds=found))
             values = [self.format(arm.values[seed]) if seed in arm.values else "–" for seed in seeds]
             seconds = "–" if arm.seconds is None else f"{arm.seconds:.0f}"
             cells = [arm.label, arm.family or "–", self.format(arm.mean), *values]
             rows.append([*cells, *([seconds] if timed else [])])
-        return Table(self.title, columns, rows, numeric=frozenset(range(2, len(columns))))
+        axis = (0.0, 1.0) if measure_of(self.key).unit == "fraction" else (0.0,)
+        numeric = frozenset(range(2, len(columns)))
+        return Table(self.title, columns, rows, [PICTURE], numeric, bars=bars, axis=axis)
 
 
 def coverage_rankings(arms: Sequence[ArmRuns], least_arms: int = LEAST_ARMS) -> list[Ranking]:

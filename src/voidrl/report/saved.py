@@ -82,12 +82,6 @@ def read_kept(run: Path, kind: str, key: str) -> bytes | None:
         return None
 
 
-def drop_kept(run: Path, kind: str, key: str) -> None:
-    """Remove unusable cache files of a checkpoint."""
-    with suppress(OSError):
-        (run / CACHE / kind.format(key)).unlink()
-
-
 def keep(run: Path, kind: str, key: str, data: bytes) -> None:
     """Cache data for the next report, in place of an older checkpoint's; a read-only folder has no cache."""
     folder = run / CACHE

@@ -1,216 +1,216 @@
-"""URLB's table: expert-normalized scores by body and family, alongside published ones; and missing runs."""
+"""URLB's table: expert-normalized scores by body, alongside published ones, with seeds and frames."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from voidrl.config import registry
-from voidrl.report.formatting import Table, join_names
-from voidrl.report.groups import ArmRuns
-from voidrl.report.read import Collection
+from voidrl.config import flat, registry
+from voidrl.report.formatting import Bar, Section, Table, join_names, step_range, steps
+from voidrl.report.groups import ArmRuns, family_of, source_of
+from voidrl.report.outcomes import outcome
+from voidrl.report.read import Collection, Run
 from voidrl.report.scores.urlb import (
+    ABSENT,
     ALL,
-    BODIES,
-    BodyScore,
+    FAMILIES,
+    PRETRAIN_FRAMES,
+    PROTOCOL_SEEDS,
+    TASK_FRAMES,
     MethodScores,
-    ScoreGroup,
-    group_families,
+    expert_returns,
     published_labels,
     published_method,
+    published_name,
     published_scores,
+    score_table,
     sort_methods,
-)
-from voidrl.report.urlb_runs import (
-    MethodRuns,
-    TaskRun,
-    find_task_runs,
-    group_methods,
-    not_run,
-    observation_of,
+    urlb_task,
 )
 
+MOST_NAMES = 14
+SCORES = (
+    "Returns divided by an expert's: 1 is the expert. Means over the tasks of a body of each task's mean "
+    "over seeds; “3/4” where only that many of the tasks were run. IQM: mean of the middle half of all runs. "
+    "Picture: the dot is the mean over all tasks, the bar its interval, the upright line the published mean."
+)
 INTERVALS = (
     "Brackets are 95% bootstrap intervals: seeds are resampled within each task. A task with one seed adds "
     "no width, and with few seeds intervals are too narrow. They ignore that the tasks of a body start from "
-    "the same pre-trained agent. IQM: mean of the middle half of all runs. A family is averaged over the "
-    "methods that it names, which have the same tasks. “Mean where published” is over the methods and tasks "
-    "with a published number, and so is the published mean."
+    "the same pre-trained agent."
 )
-ABSENT = "–"
-NOT_RUN = "not run"
+PROTOCOL = (
+    f"The protocol: {steps(PRETRAIN_FRAMES)} frames of pre-training, {steps(TASK_FRAMES)} with task reward, "
+    f"{PROTOCOL_SEEDS} seeds."
+)
+PUBLISHED = (
+    "Published: README of MOSS (Zhao et al. 2022), over the same tasks as ours where these are printed, and "
+    "over all printed tasks where we have no run. jaco_reach_top_right is not printed, so published means of "
+    "jaco and of all tasks are without it."
+)
 
 
 @dataclass(frozen=True)
-class ScoreLine:
-    """A method or a family in the table of a body."""
+class TaskRun:
+    """A run on one of the twelve tasks."""
 
+    run: Run
     label: str
-    family: str
-    mean: str
-    iqm: str
-    on_published: str
-    published: str
-    tasks: str
-    seeds: str
-    bar: dict[str, str]
-    """Ends of the interval, mean and published mean, in percent of the scale."""
-    color: str
-    """The family that it is colored by."""
+    task: str
+    score: float | None
+    """Expert-normalized score; None where the run is not complete or not evaluated."""
+    pretrained: int | None
+    """Frames of pre-training; None where unknown, and from scratch."""
 
-    def cells(self, columns: Sequence[str]) -> list[str]:
-        """The texts of some columns."""
-        return [str(getattr(self, name)) for name in columns]
+    @property
+    def representation(self) -> str:
+        """The name of the representation."""
+        return str(flat(self.run.config).get("representation.name", ""))
 
-
-@dataclass(frozen=True)
-class BodyTable:
-    """The scores on the tasks of a body, or of all of them."""
-
-    title: str
-    methods: list[ScoreLine]
-    families: list[ScoreLine]
-    columns: dict[str, str]
-    """Fields of a line, and their headings."""
-
-    def table(self) -> Table:
-        """The table as text."""
-        lines = [*self.methods, *self.families]
-        rows = [[line.label, line.family, *line.cells([*self.columns])] for line in lines]
-        columns = ["method", "family", *self.columns.values()]
-        return Table(self.title, columns, rows, numeric=frozenset(range(2, len(columns))))
+    @property
+    def published_row(self) -> str | None:
+        """The published row that its method is compared with."""
+        is_scratch = self.run.phase == "train"
+        return None if is_scratch else published_name(self.run.method, self.representation)
 
 
-@dataclass(frozen=True)
-class UrlbTable:
-    """The tables for runs with one kind of observations."""
-
-    overview: Table
-    """Means of each method and body."""
-    bodies: list[BodyTable]
-    """Tables with intervals; all tasks first."""
-    not_run: list[str]
-    """Sentences about what the protocol requires and was not run."""
-    intervals: str = INTERVALS
-    """Method of the intervals."""
-
-    def tables(self) -> list[Table]:
-        """All of it as text."""
-        return [self.overview, *(body.table() for body in self.bodies)]
-
-
-def urlb_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[UrlbTable]:
+def urlb_sections(collection: Collection, arms: Sequence[ArmRuns]) -> list[Section]:
     """A table for each kind of observations with a run on one of the twelve tasks."""
     kinds: dict[str, list[TaskRun]] = {}
-    for found in find_task_runs(collection, arms):
-        kinds.setdefault(observation_of(found.run), []).append(found)
-    return [_make_table(runs, kind, collection) for kind, runs in kinds.items()]
+    for arm in arms:
+        for run in arm.runs if arm.stage == "task" else ():
+            task = urlb_task(run.env)
+            if task is not None and _has_protocol(run):
+                found = outcome(run).get("return") if run.took_all_steps else None
+                score = None if found is None else found / expert_returns()[task]
+                made = TaskRun(run, arm.label, task, score, _pretrained_frames(run, collection))
+                kinds.setdefault(_observation(run), []).append(made)
+    return [_section(runs, kind) for kind, runs in kinds.items()]
 
 
-def _make_table(runs: Sequence[TaskRun], observation: str, collection: Collection) -> UrlbTable:
-    rows = group_methods(runs)
+def _has_protocol(run: Run) -> bool:
+    """Whether a run belongs to URLB, rather than to another comparison on tasks with these names."""
+    if run.experiment is not None and run.experiment.published == "urlb":
+        return True
+    return flat(run.config).get("learner.name") == "ddpg"
+
+
+def _observation(run: Run) -> str:
+    """Observations of a DMControl agent: `states` or `pixels`."""
+    return str(flat(run.config).get("env.dmc.observation", "states"))
+
+
+def _frames(run: Run, agent_steps: int) -> int:
+    """Frames of the simulation in a number of agent steps."""
+    repeat = flat(run.config).get("env.dmc.action_repeat")
+    return agent_steps * int(repeat or (2 if _observation(run) == "pixels" else 1))
+
+
+def _pretrained_frames(run: Run, collection: Collection) -> int | None:
+    if run.phase != "finetune":
+        return None
+    agent: dict[str, Any] = (run.evaluation or {}).get("agent", {})
+    total, own = agent.get("steps_with_pretraining"), agent.get("steps")
+    if isinstance(total, int) and isinstance(own, int) and total > own:
+        return _frames(run, total - own)
+    source = source_of(run, collection.runs)
+    return None if source is None else _frames(source, source.final_steps)
+
+
+def _section(runs: Sequence[TaskRun], observation: str) -> Section:
     from_states = observation == "states"
-    methods = [row.scores(published=from_states) for row in rows]
-    covered = {name for row in rows for name in row.covers}
+    groups = _group_methods(runs)
+    methods = []
+    for label, members in groups.items():
+        printed = published_scores(members[0].published_row) if from_states else {}
+        methods.append(MethodScores(label, family_of(members[0].run), _scores(members), printed))
+    tuned = [each for each in runs if each.run.phase != "train"]
+    covered = {name for each in tuned for name in (each.published_row, each.run.method)}
+    absent = {name: label for name, label in published_labels().items() if name not in covered}
+    notes = [SCORES, INTERVALS, PROTOCOL]
     if from_states:
-        for name, label in published_labels().items():
-            if name not in covered:
-                family = registry.read_about(published_method(name)).get("family", "")
-                methods.append(MethodScores(label, str(family), {}, published_scores(name)))
-    groups, families = sort_methods(methods), group_families(methods)
-    seeds = {row.label: row for row in rows}
-    bodies = [_body_table(body, groups, families, seeds) for body in (ALL, *(b for b in BODIES if b != ALL))]
-    overview = _overview(groups, observation)
-    return UrlbTable(overview, bodies, not_run(rows, collection, covered, observation))
-
-
-def _overview(groups: Sequence[ScoreGroup], observation: str) -> Table:
-    with_published = any(group.published(ALL) for group in groups)
-    columns = ["method", "family"]
-    for body in BODIES:
-        columns += [body, *(["published"] if with_published else [])]
-    rows = []
-    for group in groups:
-        cells = [group.label, group.members[0].family or ABSENT]
-        for body in BODIES:
-            score = group.score(body)
-            cells.append(NOT_RUN if score is None else f"{score.mean.point:.2f}{_part(score, body)}")
-            cells += [_published(group, body)] if with_published else []
-        rows.append(cells)
-    title = f"URLB from {observation}: expert-normalized mean"
-    notes = [
-        "Returns divided by an expert's: 1 is the expert. Means over the tasks of a body of each task's mean "
-        "over seeds; “3/4” where only that many of the tasks were run."
-    ]
-    if with_published:
-        notes.append(
-            "Published: README of MOSS (Zhao et al. 2022), 2M frames of pre-training, over the same tasks as "
-            "ours where these are printed, and over all printed tasks where we have no run. "
-            "jaco_reach_top_right is not printed, so published means of jaco and of all tasks are without it."
-        )
-    elif observation != "states":
+        for name, label in absent.items():
+            family = str(registry.read_about(published_method(name)).get("family", ""))
+            methods.append(MethodScores(label, family, {}, published_scores(name)))
+        notes.append(PUBLISHED)
+    else:
         notes.append(f"Published numbers are from states, so none is shown next to these from {observation}.")
-    return Table(title, columns, rows, notes, frozenset(range(2, len(columns))))
+    title = f"URLB from {observation}: expert-normalized mean"
+    table = _table(title, sort_methods(methods), groups, notes)
+    return Section(title, [table], missing=[*_missing(runs, absent, covered)])
 
 
-def _part(score: BodyScore, body: str) -> str:
-    """Number of tasks that were run, if not all."""
-    total = len(BODIES[body])
-    return "" if len(score.tasks) == total else f" ({len(score.tasks)}/{total})"
+def _scores(runs: Sequence[TaskRun]) -> dict[str, list[float]]:
+    """Scores by task; of a seed that was run twice, the last."""
+    by_task: dict[str, dict[int, float]] = {}
+    for each in runs:
+        if each.score is not None:
+            by_task.setdefault(each.task, {})[each.run.seed] = each.score
+    return {task: [*by_seed.values()] for task, by_seed in by_task.items()}
 
 
-def _published(group: ScoreGroup, body: str) -> str:
-    found = group.published(body)
-    return ABSENT if found is None else f"{found[0]:.2f}"
+def _group_methods(runs: Sequence[TaskRun]) -> dict[str, list[TaskRun]]:
+    """The runs of each method, by label.
+
+    Outside of experiments, runs with several representations or lengths of pre-training are kept apart.
+    """
+    groups: dict[tuple[str, str, str], list[TaskRun]] = {}
+    for each in runs:
+        parts = "", ""
+        if each.run.experiment is None and each.run.phase != "train":
+            length = "frames unknown" if each.pretrained is None else f"{_short(each.pretrained)} frames"
+            parts = each.representation, length
+        groups.setdefault((each.label, *parts), []).append(each)
+    found = {}
+    for (label, representation, length), members in groups.items():
+        same = [other for other, *_ in groups if other == label]
+        suffix = f" ({representation}, {length})" if len(same) > 1 else ""
+        found[label + suffix] = members
+    return found
 
 
-def _body_table(
-    body: str, groups: Sequence[ScoreGroup], families: Sequence[ScoreGroup], rows: Mapping[str, MethodRuns]
-) -> BodyTable:
-    scored = {group: score for group in (*groups, *families) if (score := group.score(body)) is not None}
-    high = max([1.0, *(score.mean.high for score in scored.values())])
-    shown = [group for group in groups if group in scored]
-    shown.sort(key=lambda group: (-len(scored[group].tasks), -scored[group].mean.point))
-    pooled = [group for group in families if group in scored]
-    methods = [
-        _line(group, body, high, group.members[0].family, _seeds(rows, group, body)) for group in shown
-    ]
-    lines = []
-    for group in pooled:
-        members = group.members_on(body)
-        text = f"{len(members)} method{'s' * (len(members) > 1)}: {join_names(m.label for m in members)}"
-        lines.append(_line(group, body, high, text, ""))
-    columns = {"mean": "mean [95%]", "iqm": "IQM [95%]"}
-    if any(line.published != ABSENT for line in methods):
-        if any(line.on_published not in (ABSENT, line.mean.split(" ")[0]) for line in (*methods, *lines)):
-            columns["on_published"] = "mean where published"
-        columns["published"] = "published"
-    columns |= {"tasks": "tasks", "seeds": "seeds"}
-    title = "All tasks" if body == ALL else body.capitalize()
-    return BodyTable(title, methods, lines, columns)
+def _short(frames: int) -> str:
+    return steps(float(f"{frames:.2g}"))
 
 
-def _line(group: ScoreGroup, body: str, high: float, family: str, seeds: str) -> ScoreLine:
-    score, published = group.score(body), group.published(body)
-    assert score is not None
-    bar = {"low": score.mean.low, "mean": score.mean.point, "high": score.mean.high}
-    if published is not None and group.is_published(body):
-        bar["published"] = published[0]
-    return ScoreLine(
-        label=group.label,
-        family=family or ABSENT,
-        mean=score.show(),
-        iqm=score.show("iqm"),
-        on_published=ABSENT if score.on_published is None else f"{score.on_published:.2f}",
-        published=ABSENT if published is None else f"{published[0]:.2f}",
-        tasks=f"{len(score.tasks)}/{len(BODIES[body])}",
-        seeds=seeds,
-        bar={name: f"{100 * value / high:.1f}%" for name, value in bar.items()},
-        color=group.members[0].family or "none",
-    )
+def _table(
+    title: str, methods: Sequence[MethodScores], groups: Mapping[str, Sequence[TaskRun]], notes: list[str]
+) -> Table:
+    columns, rows = score_table(methods)
+    bars: list[Bar | None] = []
+    for method, row in zip(methods, rows, strict=True):
+        score = method.score(ALL)
+        scored = [each for each in groups.get(method.label, ()) if each.score is not None]
+        if score is None or not scored:
+            row += [ABSENT, ABSENT]
+            bars.append(None)
+            continue
+        seeds = {len(values) for values in method.scores.values()}
+        row += [" to ".join(dict.fromkeys([str(min(seeds)), str(max(seeds))])), _lengths(scored)]
+        mark, mean = method.published_mean(ALL), score.mean
+        bars.append(Bar(mean.low, mean.point, mean.high, method.family or "none", mark))
+    columns += ["seeds", "frames"]
+    return Table(title, columns, rows, notes, frozenset(range(2, len(columns))), bars=bars, axis=(0.0, 1.0))
 
 
-def _seeds(rows: Mapping[str, MethodRuns], group: ScoreGroup, body: str) -> str:
-    """Number of seeds of the tasks that were run: `3`, or `1 to 3`."""
-    found = {len(rows[group.label].seeds(task)) for task in group.tasks(body)}
-    return " to ".join(dict.fromkeys([str(min(found)), str(max(found))]))
+def _lengths(runs: Sequence[TaskRun]) -> str:
+    """Frames of pre-training and with task reward: `2M + 100k`."""
+    tuned = [each for each in runs if each.run.phase == "finetune"]
+    known = [float(f"{each.pretrained:.2g}") for each in tuned if each.pretrained is not None]
+    before = step_range(known) if known else "unknown"
+    after = step_range(float(f"{_frames(each.run, each.run.final_steps):.2g}") for each in runs)
+    return f"{before} + {after}" if tuned else after
+
+
+def _missing(runs: Sequence[TaskRun], absent: Mapping[str, str], covered: set[str | None]) -> list[str]:
+    """Methods without a run, and runs without a score."""
+    printed = {published_method(name) for name in published_labels()}
+    others = [name for name in registry.names("method") if name not in covered | printed]
+    never = [*absent.values(), *(n for n in others if registry.read_about(n).get("family") in FAMILIES)]
+    unusable = [each.run.name for each in runs if each.score is None]
+    lines = [f"Methods without a run: {join_names(never, MOST_NAMES)}."] if never else []
+    if unusable:
+        names = join_names(unusable, MOST_NAMES)
+        lines.append(f"Left out, as not complete or without an evaluation: {names}.")
+    return lines

@@ -2,17 +2,13 @@
 
 For a full product with equally many seeds at every point, the variance of all runs is split exactly: into the
 main effect of each field, the interactions of fields, and the differences between seeds (analysis of
-variance). Other sets of points, drawn or chosen, are not balanced. There, a field's share is the adjusted R²
-of a fit to the means of points by only this field: by its values if these repeat, else by a parabola in the
-value or, on a log axis, in its logarithm; with five or six points, by a straight line. Fewer points than
-`points_needed` fit any noise, so that there is no share. Fields that are drawn independently of each other
-have shares that add up to at most 1, apart from chance.
+variance). Other sets of points, such as those that Optuna chose, have no shares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,10 +19,7 @@ from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
 from voidrl.system.units import is_number, plural, value_text
 
 CLOSE = 2.0  # standard errors of a difference within which two points are called equal
-MOST_GROUPS = 8  # distinct values of a field up to which they are compared one by one, if they repeat
 WIDE = 50.0  # ratio of the largest to the smallest value from which on a list is shown on a log axis
-LINE, PARABOLA = 1, 2  # parameters of a fit in one number, besides its mean
-CURVE_POINTS = 25
 
 
 @dataclass(frozen=True)
@@ -66,13 +59,11 @@ class FieldEffect:
     short: str
     log: bool
     share: float | None
-    """Share of the variance; None where nothing varies or there are too few points."""
+    """Share of the variance; None unless the points are a full product whose runs differ."""
     means: list[ValueMean]
     """Means by value, numbers in ascending order; empty for a field whose values do not repeat."""
     dots: list[tuple[Any, float]]
     """Every point: the field's value and the mean over seeds."""
-    curve: list[tuple[float, float]]
-    """The fitted parabola or line; empty where values are compared one by one, or there are too few."""
 
     @property
     def is_numeric(self) -> bool:
@@ -84,7 +75,6 @@ class FieldEffect:
 class GridResult:
     """The points of a method in a task."""
 
-    arm: str
     label: str
     task: str
     measure: str
@@ -130,75 +120,86 @@ class GridResult:
 
     @cached_property
     def is_balanced(self) -> bool:
-        """Whether the runs are a full product with equally many seeds, and several for each value."""
+        """Whether the ranked points are a full product with equal numbers of seeds, and values repeat."""
         values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.log]
         seeds = {len(each.values) for each in self.ranked}
-        full = math.prod(map(len, values)) == len(self.ranked)
-        repeat = max(map(len, values)) < len(self.ranked) or (self.chosen == "product" and seeds != {1})
-        return len(seeds) == 1 and full and repeat and not self.missing and not self.pruned
+        full = self.chosen == "product" and math.prod(map(len, values)) == len(self.ranked)
+        repeat = max(map(len, values)) < len(self.ranked) or seeds != {1}
+        return len(seeds) == 1 and full and repeat
 
     @cached_property
     def effects(self) -> list[FieldEffect]:
-        """The fields, in their order."""
-        return [self._effect(name) for name in self.log] if len(self.ranked) > 1 else []
+        """The fields; those with the largest share of the variance first."""
+        found = [self._effect(name) for name in self.log] if len(self.ranked) > 1 else []
+        return sorted(found, key=lambda each: -(each.share or 0.0))
 
     @cached_property
     def rest(self) -> dict[str, float]:
-        """Shares of the variance besides the fields' own, of a full product: interactions, and seeds."""
-        runs = [value for point in self.ranked for value in point.values]
-        total = _squares(runs)
-        if not self.is_balanced or not total or all(effect.share is None for effect in self.effects):
+        """Shares of the variance besides the fields' own: interactions, and seeds."""
+        if all(effect.share is None for effect in self.effects):
             return {}
         left = max(0.0, 1.0 - sum(effect.share or 0.0 for effect in self.effects))
         if self.seed_deviation is None:
             return {"interactions and seeds": left}
+        total = _squares([value for point in self.ranked for value in point.values])
         within = sum(_squares(point.values) for point in self.ranked) / total
         if len(self.log) == 1:
             return {"seeds": within}
         return {"interactions": max(0.0, left - within), "seeds": within}
 
     def _effect(self, name: str) -> FieldEffect:
-        there = [point for point in self.ranked if name in point.point]
+        there = [point for point in self.points if point.values and name in point.point]
         dots = [(point.point[name], point.mean) for point in there]
-        groups: dict[str, list[PointResult]] = {}
-        for point in self.points:  # in the order of the plan, which keeps the order of words in a list
-            if point.values and name in point.point:
-                groups.setdefault(repr(point.point[name]), []).append(point)
-        repeats = len(groups) <= min(MOST_GROUPS, len(there) / 2)
         numbers = all(is_number(value) for value, _ in dots)
-        given = [value for value, _ in dots]
-        wide = numbers and min(given) > 0 and max(given) >= WIDE * min(given)
-        log = numbers and (self.log[name] or wide)
-        short = self.short.get(name, name)
-        means: list[ValueMean] = []
-        curve: list[tuple[float, float]] = []
-        compared = self.is_balanced or repeats or not numbers
-        if compared or self.chosen == "product":
+        groups: dict[str, list[PointResult]] = {}
+        for point in there:  # in the order of the plan, which keeps the order of words in a list
+            groups.setdefault(repr(point.point[name]), []).append(point)
+        means = []
+        if self.chosen == "product" or not numbers or len(groups) <= len(there) / 2:
             for members in groups.values():
                 values = [value for point in members for value in point.values]
                 value = members[0].point[name]
                 means.append(ValueMean(value, float(np.mean(values)), min(values), max(values), len(values)))
-            if numbers:
-                means.sort(key=lambda each: each.value)
-        if self.is_balanced:
-            share = _main_effect(means, [value for point in there for value in point.values])
-        elif compared:
-            by_value = {
-                repr(each.value): np.mean([p.mean for p in groups[repr(each.value)]]) for each in means
-            }
-            fitted = [float(by_value[repr(value)]) for value, _ in dots]
-            share = _adjusted([mean for _, mean in dots], fitted, len(groups) - 1)
-        else:
-            share, curve = _fit(dots, log)
-        return FieldEffect(name, short, log, share, means, dots, curve)
+        if numbers:
+            means.sort(key=lambda each: each.value)
+        given = [value for value, _ in dots]
+        wide = numbers and min(given) > 0 and max(given) >= WIDE * min(given)
+        share = self._main_effect(means) if self.is_balanced else None
+        return FieldEffect(
+            name, self.short.get(name, name), numbers and (self.log[name] or wide), share, means, dots
+        )
 
-    # In words
+    def _main_effect(self, means: Sequence[ValueMean]) -> float | None:
+        """η²: squares between the values of a field, in proportion to all squares."""
+        runs = [value for point in self.ranked for value in point.values]
+        total, center = _squares(runs), float(np.mean(runs))
+        between = sum(each.runs * (each.mean - center) ** 2 for each in means)
+        return between / total if total else None
 
-    def sentences(self, show: Any) -> list[str]:
+    # As text
+
+    def ranking(self, show: Callable[[float], str]) -> tuple[list[str], list[list[str]]]:
+        """Columns and rows: points from best to worst, pruned ones last; `show` formats a value."""
+        columns = ["rank", *(self.short.get(name, name) for name in self.log)]
+        rows = []
+        for place, point in enumerate(self.ranked, 1):
+            spread = (
+                f"{show(min(point.values))} to {show(max(point.values))}" if len(point.values) > 1 else ""
+            )
+            seeds = str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
+            note = "equal to the best" if self.equals_best(point) else ""
+            rows.append([str(place), *self._cells(point), show(point.mean), spread, seeds, note])
+        rows += [["–", *self._cells(point), "", "", "", "pruned"] for point in self.pruned]
+        return [*columns, self.measure, "range", "seeds", "note"], rows
+
+    def _cells(self, point: PointResult) -> list[str]:
+        return [value_text(point.point.get(name, "–")) for name in self.log]
+
+    def sentences(self, show: Callable[[float], str]) -> list[str]:
         """Sentences about the result and its limits; `show` formats a value."""
         return [*self._best_in_words(show), *self._fields_in_words()]
 
-    def _best_in_words(self, show: Any) -> Iterator[str]:
+    def _best_in_words(self, show: Callable[[float], str]) -> Iterator[str]:
         if not self.ranked:
             yield "No point has a finished run yet."
             return
@@ -224,15 +225,10 @@ class GridResult:
             yield f"Not done yet: {plural(self.missing, 'point')}."
 
     def _fields_in_words(self) -> Iterator[str]:
-        known = [(effect.share, effect.short) for effect in self.effects if effect.share is not None]
-        if not known:
-            return
-        parts = [f"{name} {share:.0%}" for share, name in sorted(known, reverse=True)]
-        parts += [f"{name} {share:.0%}" for name, share in self.rest.items()]
-        how = "variance of all runs" if self.is_balanced else "variance between points (adjusted R²)"
-        yield f"Share of the {how}: {', '.join(parts)}."
-        if self.chosen == "tune":
-            yield "Points were chosen for being good, not at random: shares are those near the best points."
+        shares = {each.short: each.share for each in self.effects if each.share is not None} | self.rest
+        if shares:
+            parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+            yield f"Share of the variance of all runs: {parts}."
 
     def name(self, point: PointResult) -> str:
         """A point as text."""
@@ -242,51 +238,6 @@ class GridResult:
 def _squares(values: Sequence[float]) -> float:
     """Sum of squared deviations from the mean."""
     return float(np.sum((np.asarray(values) - np.mean(values)) ** 2)) if len(values) else 0.0
-
-
-def _main_effect(means: Sequence[ValueMean], runs: Sequence[float]) -> float | None:
-    """η²: squares between the values of a field, in proportion to all squares."""
-    total = _squares(runs)
-    if not total:
-        return None
-    center = float(np.mean(runs))
-    return sum(each.runs * (each.mean - center) ** 2 for each in means) / total
-
-
-def points_needed(parameters: int) -> int:
-    """Points from which on an adjusted R² says something.
-
-    Of pure noise it is then above 50 % in one of nine cases or fewer; with four points and a parabola it was
-    in two of five.
-    """
-    return 2 * parameters + 3
-
-
-def _adjusted(values: Sequence[float], fitted: Sequence[float], parameters: int) -> float | None:
-    """Adjusted R², from 0 up: the variance that a fit with as many parameters explains beyond chance."""
-    freedom, total = len(values) - parameters - 1, _squares(values)
-    if not total or parameters < 1 or len(values) < points_needed(parameters):
-        return None
-    left = float(np.sum((np.asarray(values) - np.asarray(fitted)) ** 2))
-    return max(0.0, 1.0 - (left / freedom) / (total / (len(values) - 1)))
-
-
-def _fit(dots: Sequence[tuple[float, float]], log: bool) -> tuple[float | None, list[tuple[float, float]]]:
-    """The share of a parabola fitted to all points, and its curve; of few points, of a line."""
-    raw = np.array([value for value, _ in dots], float)
-    x = np.log(raw) if log else raw
-    y = np.array([mean for _, mean in dots])
-    distinct = len({*x.tolist()})
-    degree = PARABOLA if distinct >= points_needed(PARABOLA) else LINE
-    if distinct < points_needed(degree):
-        return None, []
-    center, width = float(x.mean()), float(np.ptp(x)) or 1.0
-    coefficients = np.polyfit((x - center) / width, y, degree)
-    ends = np.linspace(x.min(), x.max(), CURVE_POINTS)
-    heights = np.polyval(coefficients, (ends - center) / width)
-    places = np.exp(ends) if log else ends
-    share = _adjusted(y.tolist(), np.polyval(coefficients, (x - center) / width).tolist(), degree)
-    return share, [*zip(places.tolist(), heights.tolist(), strict=True)]
 
 
 def grid_results(
@@ -313,7 +264,6 @@ def grid_results(
         fields = [name for name in grid.log if any(name in each.point for each in made)]
         results.append(
             GridResult(
-                arm=arm,
                 label=grid.labels.get(arm, arm),
                 task=task,
                 measure=grid.measure(arm),

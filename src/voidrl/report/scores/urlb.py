@@ -1,15 +1,10 @@
-"""URLB's scores (Laskin et al. 2021): returns divided by an expert's, over the tasks of a body.
-
-A published mean is over our tasks, as far as they are printed. A family is averaged over methods
-with equal sets of tasks, so that none counts more than another.
-"""
+"""URLB's scores (Laskin et al. 2021): returns divided by an expert's, over the tasks of a body."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -30,6 +25,8 @@ BODIES[ALL] = tuple(task for tasks in BODIES.values() for task in tasks)
 FAMILIES = ("knowledge", "data", "competence")
 EXPERT = "expert"
 RESAMPLES = 2000
+ABSENT = "–"
+NOT_RUN = "not run"
 VARIANTS = {"apt": {"icm": "apt_icm", "identity": "apt_ind"}}
 """Methods with several published rows: one for each representation."""
 
@@ -86,22 +83,13 @@ def published_method(name: str) -> str:
 
 @dataclass(frozen=True)
 class BodyScore:
-    """The score of a method, or of a family, over the tasks of a body."""
+    """The score of a method over the tasks of a body."""
 
     mean: Interval
     """Mean over tasks of each task's mean over seeds."""
     iqm: Interval
     tasks: tuple[str, ...]
-    runs: int
-    is_flat: bool
-    """Whether intervals have no width, as every task has one seed."""
-    on_published: float | None
-    """Our mean over the tasks that the published mean is over; None where nothing is published."""
-
-    def show(self, statistic: Literal["mean", "iqm"] = "mean") -> str:
-        """`0.74 [0.70, 0.78]`, without the interval if every task has one seed."""
-        value: Interval = getattr(self, statistic)
-        return f"{value.point:.2f}" + ("" if self.is_flat else f" [{value.low:.2f}, {value.high:.2f}]")
+    """The tasks that were run."""
 
 
 @dataclass(frozen=True)
@@ -116,87 +104,67 @@ class MethodScores:
     published: Mapping[str, float]
     """Published scores by task; empty where there are none."""
 
-
-@dataclass(frozen=True, eq=False)
-class ScoreGroup:
-    """One method, or the methods of a family."""
-
-    label: str
-    members: Sequence[MethodScores]
-
-    def members_on(self, body: str) -> list[MethodScores]:
-        """The methods that are averaged on a body: those that have all of `tasks`."""
-        tasks = self.tasks(body)
-        return [each for each in self.members if tasks and all(task in each.scores for task in tasks)]
-
-    def tasks(self, body: str) -> tuple[str, ...]:
-        """The tasks of one of the methods: those with which most pairs of method and task count."""
-        found = [tuple(t for t in BODIES[body] if t in each.scores) for each in self.members]
-
-        def pairs(tasks: tuple[str, ...]) -> tuple[int, int]:
-            return len(tasks) * sum({*tasks} <= {*others} for others in found), len(tasks)
-
-        return max(found, key=pairs, default=())
-
     def score(self, body: str) -> BodyScore | None:
-        """Mean and interquartile mean with 95 % intervals: seeds are resampled within method and task."""
+        """Mean and interquartile mean with 95 % intervals: seeds are resampled within each task."""
         return self._scores.get(body)
 
     @cached_property
     def _scores(self) -> dict[str, BodyScore]:
-        found = {body: self._score(body) for body in BODIES}
-        return {body: score for body, score in found.items() if score is not None}
+        found = {}
+        for body, tasks in BODIES.items():
+            there = {task: self.scores[task] for task in tasks if task in self.scores}
+            if there:
+                mean, iqm = (bootstrap(there, name, resamples=RESAMPLES) for name in ("mean", "iqm"))
+                found[body] = BodyScore(mean, iqm, (*there,))
+        return found
 
-    def _score(self, body: str) -> BodyScore | None:
-        members, tasks = self.members_on(body), self.tasks(body)
-        table = {f"{i} {task}": each.scores[task] for i, each in enumerate(members) for task in tasks}
-        if not table:
-            return None
-        compared = [
-            float(np.mean(each.scores[task])) for each in members for task in tasks if task in each.published
-        ]
-        return BodyScore(
-            mean=bootstrap(table, "mean", resamples=RESAMPLES),
-            iqm=bootstrap(table, "iqm", resamples=RESAMPLES),
-            tasks=tasks,
-            runs=sum(map(len, table.values())),
-            is_flat=all(len(scores) == 1 for scores in table.values()),
-            on_published=float(np.mean(compared)) if compared else None,
-        )
-
-    def published(self, body: str) -> tuple[float, int] | None:
-        """The published mean and the number of its tasks: ours, or without a run all that are printed."""
-        members, tasks = self.members_on(body), self.tasks(body)
-        pairs = [(each, task) for each in members for task in tasks if task in each.published]
-        pairs = pairs or [
-            (each, task)
-            for each in self.members
-            for task in BODIES[body]
-            if task in each.published and not members
-        ]
-        if not pairs:
-            return None
-        mean = float(np.mean([each.published[task] for each, task in pairs]))
-        return mean, len({task for _, task in pairs})
-
-    def is_published(self, body: str) -> bool:
-        """Whether every method that is averaged has published numbers, so that the two means compare."""
-        return all(each.published for each in self.members_on(body))
+    def published_mean(self, body: str) -> float | None:
+        """The published mean over the tasks of ours that are printed; without a run, over all of them."""
+        score = self.score(body)
+        tasks = BODIES[body] if score is None else score.tasks
+        found = [self.published[task] for task in tasks if task in self.published]
+        return float(np.mean(found)) if found else None
 
 
-def group_families(methods: Sequence[MethodScores]) -> list[ScoreGroup]:
-    """The methods of each family that has any."""
-    groups = {name: [each for each in methods if each.family == name] for name in FAMILIES}
-    return [ScoreGroup(name, members) for name, members in groups.items() if members]
-
-
-def sort_methods(methods: Sequence[MethodScores]) -> list[ScoreGroup]:
-    """Each method as a group: by family, and within a family the highest mean over all its tasks first."""
+def sort_methods(methods: Sequence[MethodScores]) -> list[MethodScores]:
+    """Methods by family, and within a family the highest mean over all its tasks first."""
     order = [*FAMILIES, "baseline"]
 
-    def key(group: ScoreGroup) -> tuple[int, float]:
-        family, score = group.members[0].family, group.score(ALL)
-        place = order.index(family) if family in order else len(order)
+    def key(method: MethodScores) -> tuple[int, float]:
+        score = method.score(ALL)
+        place = order.index(method.family) if method.family in order else len(order)
         return place, -score.mean.point if score is not None else 1.0
 
-    return sorted((ScoreGroup(each.label, [each]) for each in methods), key=key)
+    return sorted(methods, key=key)
+
+
+def score_table(methods: Sequence[MethodScores]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: means on all tasks and on each body, published means, and the IQM over all tasks."""
+    with_published = any(method.published for method in methods)
+    columns, bodies = ["method", "family"], [ALL, *(body for body in BODIES if body != ALL)]
+    for body in bodies:
+        columns += [body, *(["published"] if with_published else [])]
+    rows = []
+    for method in methods:
+        cells = [method.label, method.family or ABSENT]
+        for body in bodies:
+            cells.append(_show(method.score(body), body))
+            if with_published:
+                printed = method.published_mean(body)
+                cells.append(ABSENT if printed is None else f"{printed:.2f}")
+        score = method.score(ALL)
+        rows.append([*cells, ABSENT if score is None else show_interval(score.iqm)])
+    return [*columns, "IQM"], rows
+
+
+def _show(score: BodyScore | None, body: str) -> str:
+    """`0.74 [0.70, 0.78] (3/4)`: the mean, its interval, and how many of the tasks were run."""
+    if score is None:
+        return NOT_RUN
+    part = f" ({len(score.tasks)}/{len(BODIES[body])})" if len(score.tasks) < len(BODIES[body]) else ""
+    return show_interval(score.mean) + part
+
+
+def show_interval(value: Interval) -> str:
+    """`0.74 [0.70, 0.78]`, without an interval of no width, as with one seed."""
+    return f"{value.point:.2f}" + ("" if value.is_flat else f" [{value.low:.2f}, {value.high:.2f}]")

@@ -247,7 +247,7 @@ def write_video(
     """Write recordings side by side into one MP4; shorter ones hold their last frame.
 
     Args:
-        recordings: Up to four are shown in one row, more in a square. Each keeps its own frame rate.
+        recordings: They are shown in one row. Each keeps its own frame rate.
         path: Must end in `.mp4`. A video written by voidrl is replaced; any other file is refused.
         height: Height of each picture in pixels.
         labels: Show a bar above each picture with its label, steps and return.
@@ -266,43 +266,28 @@ def frame_rate(recordings: Sequence[Recording]) -> float:
 
 
 def compose(recordings: Sequence[Recording], height: int, *, labels: bool) -> Iterator[np.ndarray]:
-    """Yield the frames of the combined video, (H, W, 3) with even sides."""
+    """Yield the frames of the combined video, (H, W, 3) with even sides: recordings in a row."""
     fps = frame_rate(recordings)
-    names = _panel_names(recordings) if labels else [None] * len(recordings)
-    panels = [_Panel(one, height, name, fps) for one, name in zip(recordings, names, strict=True)]
-    columns = len(panels) if len(panels) <= 4 else math.ceil(math.sqrt(len(panels)))
-    rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
-    cell_width = max(panel.width for panel in panels)
-    cell_height = panels[0].height
-    width = columns * (cell_width + GAP) - GAP
-    whole = np.full((_even(len(rows) * (cell_height + GAP) - GAP), _even(width), 3), BACKGROUND, np.uint8)
+    panels = [_Panel(one, height, fps, labels=labels) for one in recordings]
+    width = sum(panel.width + GAP for panel in panels) - GAP
+    whole = np.full((_even(panels[0].height), _even(width), 3), BACKGROUND, np.uint8)
     for k in range(max(panel.count for panel in panels)):
-        for i, row in enumerate(rows):
-            for j, panel in enumerate(row):
-                left = j * (cell_width + GAP) + (cell_width - panel.width) // 2
-                whole[i * (cell_height + GAP) :, left:][: panel.height, : panel.width] = panel.at(k)
+        left = 0
+        for panel in panels:
+            whole[: panel.height, left : left + panel.width] = panel.at(k)
+            left += panel.width + GAP
         yield whole.copy()
 
 
-def _panel_names(recordings: Sequence[Recording]) -> list[str]:
-    """Return the labels, with the environments if they differ."""
-    envs = [one.env.partition("?")[0].rpartition("/")[2] for one in recordings]
-    if len(set(envs)) == 1:
-        return [one.label for one in recordings]
-    return [f"{env}: {one.label}" for env, one in zip(envs, recordings, strict=True)]
-
-
 class _Panel:
-    """One recording in a combined video: its picture, with a bar above it if it has a name."""
+    """One recording in a combined video: its picture, with a bar above it if labels are shown."""
 
-    def __init__(self, recording: Recording, height: int, name: str | None, fps: float) -> None:
+    def __init__(self, recording: Recording, height: int, fps: float, *, labels: bool) -> None:
         self.recording, self.picture_height = recording, height
         self.ratio = recording.fps / fps
-        self.count = math.ceil(
-            len(recording) / self.ratio
-        )  # frames of the combined video until this one ends
+        self.count = math.ceil(len(recording) / self.ratio)  # frames of the combined video until its end
         self.width = max(1, round(recording.shape[1] * height / recording.shape[0]))
-        self.bar = None if name is None else _Bar(name, self.width, height)
+        self.bar = _Bar(recording.label, self.width, height) if labels else None
         self.height = height + (0 if self.bar is None else self.bar.height)
         self._frames, self._index = iter(recording), -1
         self._shown = np.zeros((self.height, self.width, 3), np.uint8)
