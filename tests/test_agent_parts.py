@@ -26,7 +26,7 @@ from helpers import (
     watched_update,
 )
 
-from voidrl.agent.reset import reset
+from voidrl.agent.renewal import reset
 from voidrl.learners.dqn import DQN
 from voidrl.representations.spr import SPR
 from voidrl.training import trainer

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import nn
 
 from voidrl.config import Config, registry
-from voidrl.errors import ConfigError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Method
 from voidrl.nets import Encoder
@@ -73,25 +72,11 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
 
 def assign_gradients(agent: Agent) -> None:
     """Give gradients only to what this phase trains."""
-    config, learner, encoder = agent.config, agent.learner, agent.representation.encoder
-    phase = config.effective
-    weights, own = _trainable(learner.encoder), _trainable(encoder)
-    if own is False and "representation" in agent.encoder_trainers:
-        raise ConfigError(
-            f"the loss of representation {config.representation.name!r} cannot train its encoder, all of "
-            f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers behind "
-            f"it with representation.encoder.feature_dim"
-        )
-    if phase.uses_method and config.encoder_trainers and (encoder is None or own is False):
-        why = "which has no encoder" if encoder is None else "whose encoder never learns"
-        raise ConfigError(
-            f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
-            f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
-        )
-    whole = encoder is learner.encoder
+    learner, encoder = agent.learner, agent.representation.encoder
+    weights, whole = is_trainable(learner.encoder), encoder is learner.encoder
     if whole and weights is False:
         agent.encoder_trainers -= {"learner"}
-    is_frozen = phase.encoder_is_frozen
+    is_frozen = agent.effective.encoder_is_frozen
     learner.trains_encoder = (
         weights is not False and not is_frozen and ("learner" in agent.encoder_trainers or not whole)
     )
@@ -111,7 +96,7 @@ def assign_gradients(agent: Agent) -> None:
             parameter.requires_grad_(False)
 
 
-def _trainable(encoder: nn.Module | None) -> bool | None:
+def is_trainable(encoder: nn.Module | None) -> bool | None:
     """Whether any of its weights can learn; None for an encoder without weights."""
     weights = [] if encoder is None else list(encoder.parameters())
     return any(p.requires_grad for p in weights) if weights else None

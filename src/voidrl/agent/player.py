@@ -14,7 +14,7 @@ from voidrl.errors import SpaceError
 from voidrl.system.device import random_state, restore_random_state, seeded
 
 if TYPE_CHECKING:
-    from voidrl.agent.agent import Agent
+    from voidrl.agent.acting import ActingAgent
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Player:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: ActingAgent,
         *,
         skill: np.ndarray | None = None,
         deterministic: bool = True,
