@@ -115,7 +115,7 @@ class ActingAgent(nn.Module):
         """
         frames, single = observed_frames(obs, self.spec, action_mask)
         stacked = torch.from_numpy(frames).to(self.device)
-        skills = self._given_skill(skill, len(stacked))
+        skills = self.given_skill(skill, len(stacked))
         actions = self.choose(stacked, skills, deterministic=deterministic)
         taken = env_action(actions.cpu().numpy(), self.spec)
         return taken[0] if single else taken
@@ -134,7 +134,8 @@ class ActingAgent(nn.Module):
         """
         return Player(self, skill=skill, deterministic=deterministic, num_envs=num_envs, seed=seed)
 
-    def _given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
+    def given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
+        """(n, skill_dim): a skill of the caller for n observations; by default the task's."""
         dim = self.method.skill_dim
         if skill is None:
             return self.task_skill.expand(n, dim)

@@ -31,10 +31,9 @@ def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: ran
 
     Within an update, metrics are ordered as they were computed.
     """
-    variants = [agent.learner.variant(update) for update in updates] if non_finite else []
 
     def when(found: NonFinite) -> int:
-        runs = [update for update, variant in zip(updates, variants, strict=True) if variant == found.variant]
+        runs = [update for update in updates if agent.learner.variant(update) == found.variant]
         return runs[min(found.finite_adds, len(runs) - 1)] if runs else updates.start
 
     first = min(non_finite, key=lambda found: (when(found), found.order), default=None)
