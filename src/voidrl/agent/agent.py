@@ -144,7 +144,7 @@ class Agent(ActingAgent):
             reward, logged = rewards.learner_reward(self, batch, intrinsic)
             batch, reward = self._for_learner(batch, reward)
             self.horizon.after_update()
-            if "learner" not in self.encoder_trainers:
+            if self.last_trainer != "learner":
                 self._after_encoder_losses()
         return Scored(batch, reward, slots, joint, metrics | logged)
 
@@ -177,7 +177,7 @@ class Agent(ActingAgent):
                 replay.priorities.update(slots, torch.stack(joint.priority_terms).sum(0))
             self.learner.after_update(index)
             self.learner.eval()
-            if "learner" in self.encoder_trainers:
+            if self.last_trainer == "learner":
                 self._after_encoder_losses()
         return metrics
 
@@ -210,9 +210,15 @@ class Agent(ActingAgent):
         return self.owned("representation", metrics, Loss("representation", loss, metrics))
 
     @property
+    def last_trainer(self) -> str:
+        """The last piece of an update whose loss trains the encoder, with which all of them are minimized."""
+        order = ("learner", "method", "representation")
+        return next((piece for piece in order if piece in self.encoder_trainers), "")
+
+    @property
     def adds_representation_loss(self) -> bool:
         """Whether the representation's loss waits for those of the encoder's other trainers."""
-        return "representation" in self.encoder_trainers and len(self.encoder_trainers) > 1
+        return "representation" in self.encoder_trainers and self.last_trainer != "representation"
 
     def encoder_optimizer(self) -> list[str]:
         """The optimizer of the encoder's weights that the learner does not train, if there are any."""

@@ -59,7 +59,7 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
             optimizers.minimize([name], loss.value)
     method.eval()
     agent.representation.eval()
-    if trains_encoder and "learner" not in agent.encoder_trainers and joint:
+    if joint and agent.last_trainer == "method":
         optimizers.minimize(joint.optimizers, joint.total())
     return metrics
 
