@@ -79,9 +79,8 @@ class Agent(ActingAgent):
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
         assign_gradients(self)
         self.optimizers = Optimizers(device)
-        self.to(device)
+        self.to(device)  # which makes the optimizers
         self.eval()
-        self.optimizers = assembly.make_optimizers(self, device)
 
     def _make_pieces(self, pieces: Pieces) -> None:
         config = self.config
@@ -299,11 +298,11 @@ class Agent(ActingAgent):
     # State
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
-        """Move the optimizers' state together with the weights."""
-        old = dict(self.named_buffers())  # learning rates may be among them
+        """Move the weights, with new optimizers that have the state of the old ones."""
+        before = self.optimizers
         super()._apply(fn, recurse)
-        new = dict(self.named_buffers())
-        self.optimizers.move(fn, self.device, {id(old[name]): new[name] for name in old})
+        self.optimizers = assembly.make_optimizers(self, self.device)
+        self.optimizers.load(before.tensors())
         self.generation += 1
         return self
 
