@@ -16,13 +16,6 @@ from voidrl.errors import ConfigError, NeighborError
 # --- k nearest neighbors -----------------------------------------------------------------------------------
 
 
-def test_neighbors_by_hand():
-    z = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
-    expected = [[1.0, 5.0], [math.sqrt(18), 5.0], [1.0, math.sqrt(18)]]
-    torch.testing.assert_close(knn_distances(z, z, 2, exclude_self=True), torch.tensor(expected))
-    torch.testing.assert_close(knn_distances(z, z, 1), torch.zeros(3, 1))
-
-
 @pytest.mark.parametrize(("n", "m", "d"), [(1, 5, 1), (7, 40, 3), (64, 64, 15), (33, 70, 512)])
 @pytest.mark.parametrize("exclude_self", [False, True])
 def test_neighbors_equal_brute_force(n, m, d, exclude_self):
