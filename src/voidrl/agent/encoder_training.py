@@ -42,15 +42,13 @@ class EncoderTraining(NamedTuple):
 
 def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     """Decide whose losses train the encoder."""
-    effective, representation = config.effective, pieces.representation
+    phase, representation = config.effective, pieces.representation
     auxiliary = config.representation.auxiliary
     is_shared = representation.uses_learner_encoder or config.share_encoder != "nothing"
-    reads = effective.uses_method and pieces.method.uses_latents(config)
-    is_frozen = is_shared and effective.encoder_is_frozen
-    trained_for_itself = auxiliary or (reads and not is_frozen)
-    if effective.pretrains:
-        trained_for_itself = reads or is_shared
-    trains_representation = representation.has_loss and trained_for_itself
+    is_frozen = is_shared and phase.encoder_is_frozen
+    is_read = phase.uses_method and pieces.method.uses_latents(config)
+    serves = is_read or is_shared if phase.pretrains else auxiliary or (is_read and not is_frozen)
+    trains_representation = representation.has_loss and serves
 
     for_method = config.encoder_trainers  # whose losses make it what the method reads
     if not for_method and representation.has_loss:
@@ -58,15 +56,13 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     elif not for_method and is_shared:
         for_method = ("learner",)
     trainers: set[str] = set()
-    if effective.pretrains:
+    if phase.uses_method and not is_frozen:
         trainers |= {*for_method}
-    else:
-        if not is_frozen:
-            # A task's learner trains the encoder that it acts with, with a bonus as without one.
-            trainers |= {"learner"} if is_shared else set()
-            trainers |= {*for_method} if effective.has_bonus else set()
+    if phase.learns_task:  # the learner trains the encoder that it acts with, with a bonus as without one
+        trainers |= {"learner"} if is_shared and not is_frozen else set()
         trainers |= {"representation"} if auxiliary else set()
-    trainers -= set() if trains_representation else {"representation"}
+    if not trains_representation:
+        trainers.discard("representation")
     return EncoderTraining(frozenset(trainers), trains_representation, is_shared)
 
 
