@@ -58,7 +58,7 @@ class Agent(ActingAgent):
         self.encoder_trainers, self.trains_representation, _ = decide(config, pieces)
         """Pieces whose losses train the representation's encoder in this phase."""
         self._make_pieces(pieces)
-        combinations.check_agent(self)
+        combinations.refuse(combinations.network_rows(self))
         # Until a task chooses one, `act` follows some skill, the same at every call.
         skill = self.method.sample_skill(torch.zeros(1, dtype=torch.int64))[0]
         self.register_buffer("task_skill", skill.clone())
@@ -89,7 +89,7 @@ class Agent(ActingAgent):
         self.representation = pieces.representation(seen, config.representation, own_encoder)
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
-        combinations.check_critic(config, pieces, method, critic)
+        combinations.refuse(combinations.critic_rows(config, pieces, method, critic))
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.learner.warmup_steps = self.effective.epsilon_hold_steps

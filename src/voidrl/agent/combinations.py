@@ -27,26 +27,17 @@ Row = tuple[Any, str, str, str]
 
 
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
-    """Refuse pieces and fields that cannot work together, with a combination that does."""
-    _refuse(_piece_rows(spec, config, pieces))
+    """Refuse pieces and fields that cannot work together, before any network is built."""
+    refuse(_piece_rows(spec, config, pieces))
     if config.learner.on_policy:
-        _refuse(_on_policy_rows(config, pieces))
-    _refuse(_encoder_rows(spec, config, pieces))
+        refuse(_on_policy_rows(config, pieces))
+    refuse(_encoder_rows(spec, config, pieces))
     if config.effective.uses_method:
         pieces.method.check(spec, config)
 
 
-def check_critic(config: Config, pieces: Pieces, method: Method, critic: nn.Module | None) -> None:
-    """Refuse a learner that cannot learn from a method's rewards, or with its critic."""
-    _refuse(_critic_rows(config, pieces, method, critic))
-
-
-def check_agent(agent: Agent) -> None:
-    """Refuse what shows only in the networks, before anything is trained."""
-    _refuse(_network_rows(agent))
-
-
-def _refuse(rows: Iterator[Row]) -> None:
+def refuse(rows: Iterator[Row]) -> None:
+    """Refuse the first combination that is there."""
     for is_there, what, other, why in rows:
         if is_there:
             raise ConfigError(f"{what} cannot be used with {other}: {why}")
@@ -200,8 +191,8 @@ def _encoder_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row
         )
 
 
-def _critic_rows(config: Config, pieces: Pieces, method: Method, critic: nn.Module | None) -> Iterator[Row]:
-    """The method's critic and vector rewards."""
+def critic_rows(config: Config, pieces: Pieces, method: Method, critic: nn.Module | None) -> Iterator[Row]:
+    """The method's critic and vector rewards, which show before the learner is built."""
     acts, own = _name(config, "learner"), _name(config, "method")
     if method.reward_dim and config.effective.pretrains:
         rewards = f"{own}, whose rewards are vectors of {method.reward_dim} numbers"
@@ -218,8 +209,8 @@ def _critic_rows(config: Config, pieces: Pieces, method: Method, critic: nn.Modu
     )
 
 
-def _network_rows(agent: Agent) -> Iterator[Row]:
-    """Trainable weights, heads and layers."""
+def network_rows(agent: Agent) -> Iterator[Row]:
+    """Weights, heads and layers, which show in the networks."""
     config, learner, phase, trainers = agent.config, agent.learner, agent.effective, agent.encoder_trainers
     acts, f, encoder = _name(config, "learner"), _name(config, "representation"), agent.representation.encoder
     is_frozen = is_trainable(encoder) is False
