@@ -20,7 +20,7 @@ from voidrl.agent.adaptation import (
     rewards_differ,
 )
 from voidrl.agent.adapter import Adapter
-from voidrl.agent.detours import MEAN_STEPS, Detours
+from voidrl.agent.exploration import DETOUR_STEPS, Detours
 from voidrl.nets.bounds import ValueBounds
 from voidrl.runs import checkpoint
 from voidrl.training.saved_run import LoopState
@@ -187,14 +187,14 @@ def test_detours_hold_one_random_action_for_some_steps():
     torch.manual_seed(0)
     detours, obs = Detours(agent, 50), torch.zeros(50, *CONTINUOUS.frame_shape)
     policy = torch.full((50, CONTINUOUS.action_dim), 2.0)  # which no random action is
-    taken = torch.stack([detours.replace(policy, obs, 0.05, MEAN_STEPS) for _ in range(400)])  # (T, N, A)
+    taken = torch.stack([detours.replace(policy, obs, 0.05, DETOUR_STEPS) for _ in range(400)])  # (T, N, A)
     away = (taken != 2.0).all(-1)
-    expected = 0.05 * MEAN_STEPS / (1 + 0.05 * MEAN_STEPS)
+    expected = 0.05 * DETOUR_STEPS / (1 + 0.05 * DETOUR_STEPS)
     assert away.float().mean().item() == pytest.approx(expected, abs=0.04)
     inside = away[1:] & away[:-1]
     same = (taken[1:] == taken[:-1]).all(-1)
     assert (same[inside].float().mean() > 0.85).item()  # the others are new detours right behind old ones
-    assert torch.equal(detours.replace(policy, obs, 0.0, MEAN_STEPS)[~away[-1]], policy[~away[-1]])
+    assert torch.equal(detours.replace(policy, obs, 0.0, DETOUR_STEPS)[~away[-1]], policy[~away[-1]])
 
 
 def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
@@ -203,7 +203,7 @@ def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
     detours = Detours(agent, 64)
     for allowed in ([1, 0, 0], [0, 1, 1], [0, 0, 1]):
         obs = torch.tensor([0.0, *allowed]).repeat(64, 1)
-        taken = detours.replace(torch.full((64,), allowed.index(1)), obs, 1.0, MEAN_STEPS)
+        taken = detours.replace(torch.full((64,), allowed.index(1)), obs, 1.0, DETOUR_STEPS)
         assert torch.tensor(allowed)[taken].all()
 
 
@@ -223,12 +223,12 @@ def test_detours_end_halfway_and_grow_longer_while_an_actor_waits():
     state.steps = 40
     assert adapter.in_warmup
     assert adapter.detour_probability == 0.05
-    assert adapter.detour_steps == 4 * MEAN_STEPS
+    assert adapter.detour_steps == 4 * DETOUR_STEPS
     state.learning_from = state.adapted_from = 50
     for steps, left in {50: 1, 65: 0.5, 80: 0, 110: 0}.items():
         state.steps = steps
         assert adapter.detour_probability == pytest.approx(0.05 * left)
-    assert adapter.detour_steps == MEAN_STEPS
+    assert adapter.detour_steps == DETOUR_STEPS
 
 
 # In runs

@@ -14,7 +14,6 @@ from helpers import (
     make_agent,
     moved,
     parameters_of,
-    shake,
     snapshot,
     watched_update,
 )
@@ -85,96 +84,53 @@ def test_a_method_learns_from_single_steps_also_under_n_step_returns():
 
 KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
 OF_RUN = ("task_scale", "learner.bounds.")  # of its rewards, whose scale is another one
-
-
-@pytest.mark.parametrize(
-    ("spec", "learner", "share"),
-    [(DISCRETE, "dqn", "all"), (CONTINUOUS, "sac", "nothing"), (CONTINUOUS, "ddpg", "all")],
-)
-def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
-    options = {"learner": learner, "representation": "simclr", "share_encoder": share}
-    source = make_agent(spec, seed=1, **options)
-    replay = fill_replay(spec)
-    for i in range(4):
-        source.update(replay, i % source.learner.period)
-    before = snapshot(source.tensors())
-    for heads in ("pretrained", "random"):
-        agent = make_agent(spec, seed=2, phase="finetune", finetune__heads=heads, **options)
-        fresh = snapshot(agent.tensors())
-        agent.load_pretrained(source.tensors())
-        for name, value in agent.tensors().items():
-            piece, _, part = name.partition(".")
-            new = heads == "random" and piece == "learner" and not part.startswith(KEPT)
-            new |= name.startswith(OF_RUN)
-            assert torch.equal(value, (fresh if new else before)[name]), name
-        if heads == "random":
-            assert moved(before, agent.tensors()), "nothing is new"
-            for online, target in zip(
-                agent.learner.critic.parameters(), agent.learner.target_critic.parameters(), strict=True
-            ):
-                assert torch.equal(online, target)
-        agent.update(replay)
-    assert not moved(before, source.tensors())  # the source was left as it was
-
-
 TRUNKED = {"name": "ddpg", "trunk_dim": 8, "encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0}}
-HEADS = {"ddpg": "critic.", "ddpg with trunks": "critic.heads.", "sac": "critic."}
-
-
-@pytest.mark.parametrize("learner", HEADS)
-def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
-    options = {"learner": TRUNKED if "trunks" in learner else learner}
-    source, replay = make_agent(CONTINUOUS, seed=1, **options), fill_replay(CONTINUOUS)
-    for i in range(4):
-        source.update(replay, i % source.learner.period)
-    agent = make_agent(CONTINUOUS, seed=2, phase="finetune", finetune__heads="actor", **options)
-    fresh = snapshot(agent.tensors())
-    agent.load_pretrained(source.tensors())
-    kept = source.tensors()
-    for name, value in agent.tensors().items():
-        if name.startswith("learner.target_critic."):
-            continue
-        new = name.startswith((f"learner.{HEADS[learner]}", *OF_RUN))
-        assert torch.equal(value, (fresh if new else kept)[name]), name
-    assert moved(kept, agent.tensors()), "nothing is new"
-    online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
-    assert not moved(online, target)
-    obs = torch.randn(5, 4)
-    actions = [a.learner.act(obs, torch.zeros(5, 0), deterministic=True) for a in (source, agent)]
-    assert torch.equal(*actions)
-    agent.update(replay)
-
-
-FIRST_LAYERS = {
-    "dqn": (DISCRETE, "dqn", ("critic.advantage.0.", "critic.value.0.")),
-    "rainbow": (DISCRETE, "rainbow", ("critic.advantage.0.", "critic.value.0.")),
-    "shared": (DISCRETE, {"name": "dqn", "shared_hidden": True}, ("critic.hidden.0.",)),
-    "sac": (CONTINUOUS, "sac", ("critic.layers.0.", "actor.0.")),
-    "ddpg with trunks": (CONTINUOUS, TRUNKED, ("critic.trunk.", "actor.0.", "actor.1.", "actor.2.")),
+SHARED = {"name": "dqn", "shared_hidden": True}
+STREAMS = ("critic.advantage.0.", "critic.value.0.")
+LAYERS = ("critic.trunk.", "actor.0.", "actor.1.")
+HEADS = {  # the learner, `finetune.heads`, and what these keep or replace of its heads
+    "dqn, all": ("dqn", "pretrained", "keep", ("",)),
+    "dqn, none": ("dqn", "random", "keep", ()),
+    "dqn, first layer": ("dqn", "first_layer", "keep", STREAMS),
+    "rainbow, first layer": ("rainbow", "first_layer", "keep", STREAMS),
+    "shared, first layer": (SHARED, "first_layer", "keep", ("critic.hidden.0.",)),
+    "sac, none": ("sac", "random", "keep", ()),
+    "sac, actor": ("sac", "actor", "replace", ("critic.",)),
+    "sac, first layer": ("sac", "first_layer", "keep", ("critic.layers.0.", "actor.0.")),
+    "ddpg, all": ("ddpg", "pretrained", "keep", ("",)),
+    "ddpg, actor": ("ddpg", "actor", "replace", ("critic.",)),
+    "trunks, actor": (TRUNKED, "actor", "replace", ("critic.heads.",)),
+    "trunks, first layer": (TRUNKED, "first_layer", "keep", LAYERS),
 }
 
 
-@pytest.mark.parametrize("case", FIRST_LAYERS)
-def test_the_first_layer_of_the_heads_is_kept_and_the_rest_is_new(case):
-    spec, learner, first = FIRST_LAYERS[case]
-    source = shake(make_agent(spec, seed=1, learner=learner))
-    agent = make_agent(spec, seed=2, phase="finetune", finetune__heads="first_layer", learner=learner)
-    fresh, kept = snapshot(agent.tensors()), source.tensors()
-    agent.load_pretrained(kept)
-    found = set()
+@pytest.mark.parametrize("case", HEADS)
+def test_heads_are_kept_or_new_and_all_else_is_kept(case):
+    learner, heads, verb, parts = HEADS[case]
+    discrete = learner in ("dqn", "rainbow", SHARED)
+    spec, share = (DISCRETE, "nothing") if discrete else (CONTINUOUS, "all")
+    options = {"learner": learner} | ({} if learner is TRUNKED else {"representation": "simclr"})
+    options["share_encoder"] = "nothing" if learner is TRUNKED else share
+    source, replay = make_agent(spec, seed=1, **options), fill_replay(spec)
+    for i in range(4):
+        source.update(replay, i % source.learner.period)
+    agent = make_agent(spec, seed=2, phase="finetune", finetune__heads=heads, **options)
+    fresh, kept = snapshot(agent.tensors()), snapshot(source.tensors())
+    agent.load_pretrained(source.tensors())
     for name, value in agent.tensors().items():
         piece, _, part = name.partition(".")
-        if part.startswith("target_critic."):
+        if part.startswith("target_critic.") and heads != "pretrained":
             continue
-        stays = (piece != "learner" or part.startswith((*KEPT, *first))) and not name.startswith(OF_RUN)
-        assert torch.equal(value, (kept if stays else fresh)[name]), name
-        found |= {begin for begin in first if part.startswith(begin)}
-    new = {name for name in moved(kept, agent.tensors()) if "target" not in name}
-    assert new, "nothing is new"
-    assert found >= set(first) - {"actor.2."}  # a tanh
-    online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
-    assert not moved(online, target)  # the target's first layer is the online one's, not the lagging one
-    agent.update(fill_replay(spec))
+        is_named = part.startswith(parts)
+        new = piece == "learner" and not part.startswith(KEPT) and is_named == (verb == "replace")
+        new |= name.startswith(OF_RUN)
+        assert torch.equal(value, (fresh if new else kept)[name]), name
+    assert bool(moved(kept, agent.tensors()).difference(OF_RUN)) or heads == "pretrained", "nothing is new"
+    if heads != "pretrained":  # the target is the online one's equal, not the lagging one
+        critics = agent.learner.critic, agent.learner.target_critic
+        assert not moved(*(dict(critic.named_parameters()) for critic in critics))
+    agent.update(replay)
+    assert not moved(kept, source.tensors())  # the source was left as it was
 
 
 SHARING = {

@@ -26,7 +26,7 @@ from helpers import (
     watched_update,
 )
 
-from voidrl.agent.reset import reset
+from voidrl.agent.renewal import reset
 from voidrl.learners.dqn import DQN
 from voidrl.representations.spr import SPR
 from voidrl.training import trainer
@@ -329,6 +329,7 @@ class Bounded(DQN):
     [
         ({}, 1),
         ({"intrinsic_scale": 3.0}, 3),
+        ({"intrinsic_scale": "horizon", "learner__discount": 0.9}, 0.1),
         ({"learner": Bounded, "learner__discount": 0.9}, 0.1),
         ({"learner": Bounded, "learner__discount": 0.9, "learner__discount_end": 0.99}, 0.01),
         ({"learner": Bounded, "intrinsic_scale": 2.0}, 2),

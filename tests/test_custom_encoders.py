@@ -102,5 +102,3 @@ def test_fields_that_mean_nothing_for_it_are_refused():
     encoder = {"stack": TinyConv, "spectral_norm_iterations": 2}
     with pytest.raises(ConfigError, match="spectral_norm_iterations = 2 cannot be used with encoder stack"):
         make_agent(PIXELS, learner__encoder=encoder)
-    with pytest.raises(ConfigError, match="stack = 'resnet' cannot be used: expected auto, light, nature"):
-        make_agent(PIXELS, learner__encoder__stack="resnet")

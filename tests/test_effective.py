@@ -64,3 +64,23 @@ def test_a_changed_config_has_other_values():
     config = update(Config(), {"phase": "pretrain", **CHANGES})
     assert config.effective.planned_updates == 2755
     assert dataclasses.replace(config, steps=500).effective.planned_updates == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "adaptation", "noise", "explorer"),
+    [
+        ({}, "full", "auto", False),
+        ({"finetune.adapt": False, "finetune.noise": "end"}, "heads", "end", False),
+        ({"finetune.heads": "random"}, "full", "restart", True),
+        ({"finetune.heads": "random", "finetune.warmup_actions": "random"}, "full", "restart", False),
+        ({"finetune.heads": "random", "learner.name": "mepol"}, "none", "restart", False),
+    ],
+)
+def test_fine_tuning_decides_once_what_is_adapted_and_who_explores(changes, adaptation, noise, explorer):
+    found = effective("finetune", **changes)
+    assert (found.adaptation, found.noise, found.explorer_warms_up) == (adaptation, noise, explorer)
+    assert not found.waits_for_reward  # with a bonus, values learn at once
+    alone = effective("finetune", **changes, **{"bonus.coefficient": 0})
+    assert alone.waits_for_reward == (adaptation == "full")
+    before = effective("pretrain", **changes)
+    assert (before.adaptation, before.noise, before.explorer_warms_up) == ("none", "restart", False)

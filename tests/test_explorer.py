@@ -9,7 +9,7 @@ from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, shake
 from tiny_runs import Walk, assert_same_run, copy_as_of, newest, tiny
 
 import voidrl
-from voidrl.agent.explorer import Explorer
+from voidrl.agent.exploration import STRETCH_STEPS, Explorer
 from voidrl.engine.engine import Engine
 from voidrl.engine.host_reads import HostReads
 
@@ -73,8 +73,8 @@ def test_a_warm_up_by_the_policy_is_by_the_pretrained_one_if_heads_are_new(tmp_p
     assert agent.act(np.zeros(3, np.float32)) == FIRST  # which is all that acts outside the run
 
 
-@pytest.mark.parametrize(("mean", "probability"), [(5.0, 0.1)])
-def test_stretches_begin_and_last_as_asked(mean, probability):
+def test_stretches_begin_and_last_as_asked():
+    probability = 0.1
     torch.manual_seed(0)
     explorer = Explorer.copy_of(make_agent(), torch.device("cpu"))
     explorer.policy.act = lambda obs, skill, deterministic: torch.ones(len(obs), dtype=torch.int64)
@@ -82,16 +82,16 @@ def test_stretches_begin_and_last_as_asked(mean, probability):
     explorer.begin(n)
     explorer.start_probability.fill_(probability)
     obs, skill, mine = torch.zeros(n, 4), torch.zeros(n, 0), torch.zeros(n, dtype=torch.int64)
-    acted = torch.stack([explorer.replace(mine, obs, skill, mean) for _ in range(steps)])
+    acted = torch.stack([explorer.replace(mine, obs, skill) for _ in range(steps)])
     # A stretch of mean m is followed by 1/p − 1 own steps on average.
-    expected = mean / (mean + 1 / probability - 1)
+    expected = STRETCH_STEPS / (STRETCH_STEPS + 1 / probability - 1)
     assert acted[50:].double().mean() == pytest.approx(expected, rel=0.05)
     explorer.begin(n)
     assert not explorer.remaining.any()
     explorer.start_probability.zero_()
-    assert not explorer.replace(mine, obs, skill, mean).any()
+    assert not explorer.replace(mine, obs, skill).any()
     explorer.everywhere.fill_(True)
-    assert explorer.replace(mine, obs, skill, mean).all()
+    assert explorer.replace(mine, obs, skill).all()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_copy_acts_as_the_agent_did_and_reads_nothing_on_the_host(learner):
     explorer.begin(5)
     explorer.start_probability.fill_(0.5)
     with HostReads() as reads:
-        explorer.replace(torch.zeros_like(expected), obs, skill, 3.0)
+        explorer.replace(torch.zeros_like(expected), obs, skill)
     assert reads.first is None, reads.what
 
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
 from voidrl.agent import Agent, adapter
-from voidrl.agent.reset import reset
+from voidrl.agent.renewal import reset
 from voidrl.config import EnvConfig, registry
 from voidrl.engine import overlap
 from voidrl.engine.engine import MAX_BURST, Engine

@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import CPU, fill_replay, make_agent, packed, shake, small_method
 
-from voidrl.agent.explorer import Explorer
+from voidrl.agent.exploration import Explorer
 from voidrl.config import EncoderConfig
 from voidrl.nets import Encoder
 from voidrl.nets.observations import action_mask, random_allowed, visible, visible_numbers
@@ -83,10 +83,10 @@ def test_a_forbidden_action_is_never_taken(case, spec):
     skill = agent.new_skills(torch.zeros(1000, dtype=torch.int64))
     taken = [agent.choose(obs, skill, deterministic=False) for _ in range(10)]
     taken += [agent.choose(obs, skill, deterministic=True), agent.random_actions(obs)]
-    explorer = Explorer(agent.learner, agent.config)
+    explorer = Explorer.copy_of(agent, CPU)
     explorer.begin(1000)
     explorer.everywhere.fill_(True)
-    taken.append(explorer.replace(taken[0], obs, skill, 5.0))
+    taken.append(explorer.replace(taken[0], obs, skill))
     for actions in taken:
         assert allowed.gather(1, actions[:, None]).all()
     assert all((actions[1::4] == 1).all() for actions in taken)

@@ -66,13 +66,12 @@ def test_groups_that_would_leave_weights_untrained_are_refused(groups, sentence,
     [
         ({"named": ("slow", "fast")}, "loss of optimizer 'slow' depends on none of its weights"),
         ({"named": ("critic", "slow")}, r"names optimizer 'critic': expected one of .*'fast' or 'slow'"),
-        ({"named": ("fats", "slow")}, "names optimizer 'fats': expected one of"),
         (
             {"logged": ("critic_loss", "slow_loss")},
             "'critic_loss' is logged by both the method and",
         ),
     ],
-    ids=["swapped", "the learner's", "misspelled", "metric"],
+    ids=["swapped", "the learner's", "metric"],
 )
 def test_what_would_train_or_log_something_else_is_refused(change, sentence, monkeypatch):
     for name, value in change.items():
@@ -91,7 +90,6 @@ MISTAKES = {
     ),
     "no Loss": (lambda m: m.fast(ONE).sum(), "expected Loss"),
     "detached": (lambda m: Loss("fast", m.fast(ONE).sum().detach(), {}), "depends on none"),
-    "swapped": (lambda m: Loss("slow", m.fast(ONE).sum(), {}), "depends on none"),
 }
 
 

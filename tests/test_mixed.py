@@ -17,7 +17,7 @@ from voidrl.nets.observations import input_shape, symlog, unpack, visible_number
 from voidrl.probing.features import encode_states
 from voidrl.replay import Replay
 from voidrl.replay.sizes import slot_bytes
-from voidrl.types import EnvSpec, Frames, Layout
+from voidrl.types import EnvSpec, Frames
 
 MIXED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4)
 MASKED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4, masked=True)
@@ -186,13 +186,6 @@ def test_a_probe_looks_at_the_images_alone_for_its_baseline():
     found = encode_states(agent, replay.observations, 8, ("z", "convolutions", "pixels", "random"))
     assert found["pixels"].shape == (8, 2 * 49)
     assert found["z"].shape == found["random"].shape == (8, agent.representation.dim)
-
-
-def test_a_custom_stack_reads_the_images():
-    config = EncoderConfig("test_custom_encoders:TinyConv", feature_dim=0)
-    encoder = Encoder(MIXED, config)
-    assert encoder.layout == Layout()
-    assert encoder.feature_dim == encoder.stack(torch.zeros(1, 2, 7, 7)).numel() + 8
 
 
 def test_numbers_tell_states_apart_that_look_alike():

@@ -41,22 +41,6 @@ def test_the_smallest_image(stack, side):
         assert f"{stack!r} cannot read images of {side - 1}×{side}: they are too small" in str(caught.value)
 
 
-@pytest.mark.parametrize("stack", [*SMALLEST, "mlp"])
-@pytest.mark.parametrize("hidden_dim", [0, 33])
-def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
-    shape = (6,) if stack == "mlp" else (2, 40, 40)
-    encoder = Encoder(seen_as(shape), EncoderConfig(stack, feature_dim=15, hidden_dim=hidden_dim))
-    z = encoder(1000 * torch.randn(7, *shape))
-    assert z.shape == (7, 15)
-    assert encoder.feature_dim == 15
-    assert (z.abs() < 1).all()
-    normal = z.atanh()
-    assert torch.allclose(normal.mean(1), torch.zeros(7), atol=1e-4)
-    assert torch.allclose(normal.var(1, unbiased=False), torch.ones(7), atol=1e-3)
-    kinds = (nn.Linear, nn.LayerNorm, nn.Tanh)
-    assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
-
-
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(
     ("kernel", "stride", "fold"), [(8, 4, 4), (8, 4, 2), (3, 2, 2), (4, 2, 2), (5, 3, 3), (3, 1, 1)]

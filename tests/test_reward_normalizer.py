@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import LINE, Constant, Place, fill_replay, line_replay, make_agent, watched_update
+from helpers import LINE, Place, line_replay, make_agent, watched_update
 
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
@@ -84,15 +84,10 @@ def test_each_reward_of_an_n_step_return_is_standardized_before_it_is_summed(n_s
     assert "intrinsic_mean" not in plain[3]
 
 
-def test_the_horizon_scales_values_to_single_rewards():
-    agent = make_agent(method=Constant, intrinsic_scale="horizon", learner__discount=0.9)
-    _, reward, _ = watched_update(agent, fill_replay())
-    torch.testing.assert_close(reward, torch.full((16,), 0.1))
+def test_bad_scales_are_refused():
     assert make_agent(
         intrinsic_scale="horizon", learner__discount_end=0.997
     ).config.intrinsic_factor == pytest.approx(0.003)
-    with pytest.raises(ConfigError, match="intrinsic_scale"):
-        make_agent(intrinsic_scale=-1.0)
     with pytest.raises(ConfigError, match=r"intrinsic_scale = 'gamma' cannot be used.*'horizon'"):
         make_agent(intrinsic_scale="gamma")
     with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.agent.explorer import Explorer
+from voidrl.agent.exploration import Explorer
 from voidrl.config import Config, EnvConfig, merge, require, to_json
 from voidrl.data.fill import fill_replay, open_fitting
 from voidrl.engine.engine import Engine
@@ -375,7 +375,7 @@ def _start(
         else:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
-            if Explorer.is_needed(config):
+            if config.effective.explorer_warms_up:
                 engine.explorer = Explorer.copy_of(pretrained, agent.device)
         rehearse(agent)
         _begin(engine)

@@ -1,4 +1,4 @@
-"""CBB and MaxEnt: exact counts of hash codes, recounted ones of latents, and visits that become even."""
+"""CBB and MaxEnt: exact counts of hash codes, recounted ones of latents, and shares of visits by epoch."""
 
 import math
 
@@ -9,7 +9,6 @@ from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, ru
 
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.nets.counting import SimHash, VisitTable, hash_input, hash_width
-from voidrl.types import EnvSpec
 
 NO_SKILL = torch.zeros(0)
 
@@ -164,34 +163,3 @@ def test_shares_are_those_at_the_beginning_of_the_epoch():
     assert method.frozen.total == 200
     assert after[3] < before[3]
     torch.testing.assert_close(after, torch.tensor([0.5 / (p + 0.5) for p in (0.05, 0.2, 0.25, 0.5)]))
-
-
-def test_on_a_ring_visits_become_even():
-    """A ring of 16 states: back to state 0, or one step on. Random actions rarely leave the first four.
-
-    In every epoch value iteration finds the best policy for the frozen reward.
-    """
-    n, epoch = 16, 128
-    spec = EnvSpec((n,), False, 1, num_actions=2, raw_shape=(n,))
-    options = {"method__epoch_steps": epoch, "method__table_size": 2**12}
-    method = make_agent(spec, method="maxent", **options).method
-    states, generator = torch.eye(n), torch.Generator().manual_seed(0)
-    after = torch.stack([torch.zeros(n, dtype=torch.int64), (torch.arange(n) + 1) % n], 1)  # (n, 2)
-    policy, at, entropy = None, 0, []
-    for number in range(30):
-        path = []
-        for _ in range(epoch):
-            action = torch.randint(2, (), generator=generator) if policy is None else policy[at]
-            path.append(at := int(after[at, action]))
-        method.set_progress(number * epoch, 10**6)
-        method.observe(states[path], NO_SKILL, None, None)
-        earned, value = method.reward(batch_of(obs=states), None), torch.zeros(n)
-        for _ in range(50):
-            q = (earned + 0.9 * value)[after]
-            value = q.max(1).values
-        policy = q.argmax(1)
-        entropy.append(method.table.entropy.item())
-    assert method.table.distinct == n
-    assert entropy[0] < 0.6 * math.log(n)
-    assert entropy[-1] == pytest.approx(math.log(n), rel=0.02)
-    assert entropy[-1] > entropy[5] > entropy[0]

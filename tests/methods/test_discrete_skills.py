@@ -19,16 +19,21 @@ from voidrl.types import EnvSpec, Loss
 K = 4
 
 
+def in_rooms(name, rooms, updates):
+    """Rewards by updates from a replay in which skill i stays in room i, or all skills in one."""
+    method = {"name": name, "num_skills": K, "learning_rate": 1e-2, "hidden_dim": 32}
+    agent, seen = make_agent(method=method, learner__batch_size=64), []
+    replay = rooms_replay(agent, rooms)
+    watch_losses(agent, lambda batch, reward: seen.append((batch.skill, reward)))
+    for _ in range(updates):
+        metrics = agent.update(replay)
+    return seen, metrics
+
+
 @pytest.mark.parametrize("rooms", [1, K])
 def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
-    """A replay in which skill i stays in room i, or all skills in one, and updates of the agent."""
-    options = {"num_skills": K, "learning_rate": 1e-2, "hidden_dim": 32}
-    agent = make_agent(method={"name": "diayn", **options}, learner__batch_size=64)
-    replay, rewards = rooms_replay(agent, rooms), []
-    watch_losses(agent, lambda batch, reward: rewards.append(reward))
-    for _ in range(60):
-        agent.update(replay)
-    last = torch.cat(rewards[-10:])
+    seen, _ = in_rooms("diayn", rooms, 60)
+    last = torch.cat([reward for _, reward in seen[-10:]])
     assert last.max() <= math.log(K) + 1e-5
     assert last.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
 
@@ -231,13 +236,7 @@ def test_positives_are_drawn_evenly_and_rows_without_one_are_masked(monkeypatch)
 
 @pytest.mark.parametrize("rooms", [1, K])
 def test_k_rooms_are_separated_and_one_room_is_chance(rooms):
-    """A replay in which skill i stays in room i, or all skills in one, and updates of the agent."""
-    options = {"num_skills": K, "learning_rate": 1e-2, "hidden_dim": 32}
-    agent = make_agent(method={"name": "becl", **options}, learner__batch_size=64)
-    replay, seen = rooms_replay(agent, rooms), []
-    watch_losses(agent, lambda batch, reward: seen.append((batch.skill, reward)))
-    for _ in range(60 if rooms == K else 6):
-        metrics = agent.update(replay)
+    seen, metrics = in_rooms("becl", rooms, 60 if rooms == K else 6)
     for skill, reward in seen[-5:]:
         if rooms == 1:
             torch.testing.assert_close(reward, torch.full((64,), 1 / 63))

@@ -1,20 +1,16 @@
 """RND, ICM, Disagreement: the reward is large where predictions are bad, and only there."""
 
-import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of, minimize
 from helpers import (
     CONTINUOUS,
     DISCRETE,
-    Chain,
     fill_replay,
     make_agent,
     moved,
     points,
-    run_loop,
     snapshot,
-    spec_of,
 )
 
 from voidrl.agent.rewards import batch_latents
@@ -65,15 +61,6 @@ def test_the_reward_is_the_error_on_the_next_observation_standardized_and_clippe
         (loss,) = method.losses(batch, None)
         torch.testing.assert_close(loss.value, error.mean())
         torch.testing.assert_close(method.reward(batch, None), error / error.std(correction=0))
-
-
-def test_every_state_reached_is_observed_once(tmp_path):
-    agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=20, method__hidden_dim=16)
-    loop = run_loop(tmp_path / "run", Chain, agent, num_envs=3)
-    assert agent.method.observations.count.item() == loop.state.steps
-    slots = loop.replay.starts[: len(loop.replay)]
-    reached = loop.replay.batch(slots, 1, 1.0).next_obs
-    np.testing.assert_allclose(agent.method.observations.mean, reached.mean(0), atol=1e-6)
 
 
 def test_the_reward_is_the_representations_forward_error():

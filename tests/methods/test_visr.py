@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from hand_batches import batch_of, latents_of
 from helpers import CONTINUOUS, CPU, DISCRETE, brute_force, fill_replay, make_agent, points, shake
-from tiny_runs import Walk, assert_same_run, newest, tiny
 from torch import nn
 
-import voidrl
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 
@@ -144,16 +142,3 @@ def test_continuous_actions_have_scalar_rewards_which_are_both_terms_added():
         scalar, vector = (method.reward(batch, latents) for method in (agent.method, other))
     both = F.pad(batch.skill, (0, 1), value=1.0)
     torch.testing.assert_close(scalar, other.scalar_reward(vector, both))
-
-
-def test_the_skill_of_a_task_is_the_same_after_a_resume(tmp_path):
-    """Stopped in the warm-up of fine-tuning, before one is chosen."""
-    method = {"name": "aps", "hidden_dim": 8, "skill_dim": 3, "skill_every_steps": 3}
-    config = tiny(method=method, finetune__warmup_steps=10, log__checkpoint_every_steps=6)
-    source = voidrl.pretrain(Walk, steps=12, out=tmp_path / "source", config=config)
-    voidrl.finetune(source, Walk, steps=16, out=tmp_path / "straight")
-    voidrl.finetune(source, Walk, steps=6, out=tmp_path / "resumed")
-    assert not newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
-    voidrl.resume(tmp_path / "resumed", steps=16)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
-    assert newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import (
-    CONTINUOUS,
     DISCRETE,
     PIXELS,
     PIXELS_CONTINUOUS,
@@ -112,8 +111,6 @@ def test_a_learner_without_a_target_encoder_has_none_to_share():
         ConfigError, match=r"'learner' cannot be used with learner 'ddpg', which has no target"
     ):
         make_agent(PIXELS_CONTINUOUS, representation="curl", learner="ddpg", representation__target="learner")
-    with pytest.raises(ConfigError, match="'curl' cannot be used on vector"):
-        make_agent(CONTINUOUS, representation="curl", learner="ddpg")
 
 
 SMALL = {"representation__encoder__feature_dim": 8}

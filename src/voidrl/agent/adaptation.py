@@ -15,7 +15,6 @@ task's returns in the warm-up, in which the pre-trained policy acts, show the sc
 
 from __future__ import annotations
 
-import copy
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,10 +22,10 @@ import torch
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.agent.agent import SELECTION_STEPS, Agent
-from voidrl.agent.explorer import Explorer
-from voidrl.agent.transfer import copy_targets, fresh_heads
-from voidrl.config import LearnerConfig
+from voidrl.agent.agent import Agent
+from voidrl.agent.exploration import Explorer
+from voidrl.agent.renewal import renew_heads
+from voidrl.agent.rewards import warmup_stride
 from voidrl.replay import Replay
 from voidrl.replay.samples import TERMINATED, TRUNCATED
 
@@ -60,6 +59,17 @@ class Fit(NamedTuple):
     scale: float = 1.0
     shift: float = 0.0
     largest: float = 0.0
+    """The largest absolute value."""
+
+
+class Seen(NamedTuple):
+    """The returns of the warm-up."""
+
+    fit: Fit
+    span: float
+    """Their range."""
+    mean: float
+    size: float
     """The largest absolute value."""
 
 
@@ -141,8 +151,7 @@ def discounted_returns(replay: Replay, discount: float, factor: float) -> Return
 @torch.no_grad()
 def fit(agent: Agent, replay: Replay, returns: Returns) -> Fit:
     """Least squares from the critic's values to the returns, through 0 for a critic without an offset."""
-    most = SELECTION_STEPS["pixels" if agent.spec.pixels else "vectors"]
-    every = -(-len(returns.slots) // most)
+    every = warmup_stride(len(returns.slots), agent.spec)
     batch = replay.batch(returns.slots[::every], 1, 1.0)
     with agent.precision():
         found = agent.learner.q(batch.obs, batch.skill, batch.action)
@@ -167,50 +176,58 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     `has_learned`: values have learned from rewards that were all equal, or from a bonus. They have led to the
     first reward that differs, so they are kept, and rewards take their scale.
     """
-    config, learner, tuning = agent.config, agent.learner, agent.config.finetune
-    returns = discounted_returns(replay, config.learner.discount, config.reward_scale)
-    decides = tuning.heads == "auto"
-    found = fit(agent, replay, returns) if decides else Fit()
-    low, high, mean = (float(f(returns.values)) for f in (np.min, np.max, np.mean))
-    numbers = (*found, high - low, mean, max(abs(low), abs(high)))
-    # Each rank has a part of the replay: the one that has seen most decides.
-    numbers = max(dist.all_gather_object(numbers), key=lambda each: each[4])
-    alignment, scale, shift, largest, span, mean, size = numbers
-    if span <= SAME * size:
+    heads, learner = agent.config.finetune.heads, agent.learner
+    decides = heads == "auto"
+    seen = _measure(agent, replay, fits=decides)
+    if seen.span <= SAME * seen.size:
         return Outcome("all", None, 0.0)
-    keeps_values = decides and has_learned
-    if tuning.adapt and tuning.heads != "pretrained":  # whose values are on the scale of pre-training
-        wanted = max(RETURN_RANGE, largest) if keeps_values else RETURN_RANGE
-        factor = wanted / max(span, size / MAX_SIZE)
-        if width := support_width(config.learner):
-            factor = SUPPORT_SHARE * width / size
-        # Heads that the config names and that have learned keep their values, in proportion.
-        if decides or not has_learned or _rescale(agent, factor, 0.0):
-            agent.task_scale.fill_(factor)
-            _observe_rewards(agent, replay)
-    factor = float(agent.task_scale)
-    if tuning.adapt:
-        learner.restart_exploration(span * factor)
+    if agent.effective.adaptation == "full":
+        if heads != "pretrained":  # whose values are on the scale of pre-training
+            _scale_rewards(agent, replay, seen, has_learned=has_learned)
+        learner.restart_exploration(seen.span * float(agent.task_scale))
     if not decides:
-        return Outcome("actor" if tuning.heads == "actor" else "all", None, span)
-    if keeps_values:
-        return Outcome("all", alignment, span)
+        return Outcome("actor" if heads == "actor" else "all", None, seen.span)
+    alignment, scale, shift, _ = seen.fit
+    if has_learned:
+        return Outcome("all", alignment, seen.span)
+    factor = float(agent.task_scale)
     if alignment >= MIN_ALIGNMENT and scale > 0 and _rescale(agent, scale * factor, shift * factor):
-        return Outcome("values", alignment, span)
+        return Outcome("values", alignment, seen.span)
     explorer = None
     kept: Kept = "actor" if hasattr(learner, "actor") else "policy"
     if kept == "policy":
-        explorer = Explorer(copy.deepcopy(learner), config)
+        explorer = Explorer.copy_of(agent, agent.device)
         explorer.begin(replay.num_envs)
     renew_heads(agent, "actor" if kept == "actor" else "random")
-    _rescale(agent, NEW_VALUE_SCALE, mean * factor)
+    _rescale(agent, NEW_VALUE_SCALE, seen.mean * factor)
     _observe_rewards(agent, replay)  # new heads have new limits
-    return Outcome(kept, alignment, span, explorer)
+    return Outcome(kept, alignment, seen.span, explorer)
 
 
-def support_width(config: LearnerConfig) -> float:
-    """Between the largest and the smallest value of a learner whose values have a support; else 0."""
-    return float(getattr(config, "v_max", 0.0) - getattr(config, "v_min", 0.0))
+def _measure(agent: Agent, replay: Replay, *, fits: bool) -> Seen:
+    """Compare the returns, and if `fits` the critic's values with them.
+
+    Each rank has a part of the replay: the one that has seen most decides.
+    """
+    returns = discounted_returns(replay, agent.config.learner.discount, agent.config.reward_scale)
+    found = fit(agent, replay, returns) if fits else Fit()
+    low, high, mean = (float(f(returns.values)) for f in (np.min, np.max, np.mean))
+    mine = Seen(found, high - low, mean, max(abs(low), abs(high)))
+    seen: list[Seen] = dist.all_gather_object(mine)
+    return max(seen, key=lambda each: each.span)
+
+
+def _scale_rewards(agent: Agent, replay: Replay, seen: Seen, *, has_learned: bool) -> None:
+    """Multiply the task's rewards, so that returns differ by 1 or have the size of learned values."""
+    decides, config = agent.config.finetune.heads == "auto", agent.config.learner
+    wanted = max(RETURN_RANGE, seen.fit.largest) if decides and has_learned else RETURN_RANGE
+    factor = wanted / max(seen.span, seen.size / MAX_SIZE)
+    if width := getattr(config, "v_max", 0.0) - getattr(config, "v_min", 0.0):
+        factor = SUPPORT_SHARE * width / seen.size
+    # Heads that the config names and that have learned keep their values, in proportion.
+    if decides or not has_learned or _rescale(agent, factor, 0.0):
+        agent.task_scale.fill_(factor)
+        _observe_rewards(agent, replay)
 
 
 def _observe_rewards(agent: Agent, replay: Replay) -> None:
@@ -226,15 +243,3 @@ def _rescale(agent: Agent, scale: float, shift: float) -> bool:
     """Replace values by their affine map; False where that is impossible."""
     a, b = torch.tensor([scale, shift], device=agent.device).split(1)
     return agent.learner.rescale_values(a, b)
-
-
-@torch.no_grad()
-def renew_heads(agent: Agent, heads: Literal["actor", "random"]) -> None:
-    """Reinitialize what `finetune.heads` of this name reinitializes, in place."""
-    fresh = Agent(agent.spec, agent.config, torch.device("cpu")).tensors()
-    dist.broadcast_([*fresh.values()])  # random numbers differ between ranks
-    names = fresh_heads(agent, heads)
-    for name, value in agent.tensors().items():
-        if name.startswith(names):
-            value.copy_(fresh[name])
-    copy_targets(agent)

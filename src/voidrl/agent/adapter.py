@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from voidrl.agent.adaptation import Outcome, adapt, rewards_differ
 from voidrl.agent.agent import Agent
-from voidrl.agent.detours import MEAN_STEPS
-from voidrl.agent.explorer import Explorer
+from voidrl.agent.exploration import DETOUR_STEPS, Explorer
 from voidrl.replay import Replay
 
 if TYPE_CHECKING:
@@ -29,15 +28,8 @@ class Adapter:
 
     def __init__(self, agent: Agent, replay: Replay, state: LoopState, say: Callable[[str], None]) -> None:
         self.agent, self.replay, self.state, self.say = agent, replay, state, say
-        config, effective = agent.config, agent.effective
-        self.tuning, self.is_finetuning = config.finetune, effective.adapts
-        self.warmup_steps, self.updates_per_step = effective.warmup_steps, effective.updates_per_step
-        self.adapts = self.is_finetuning and not config.learner.on_policy
-        self.waits_for_reward = self.adapts and self.tuning.adapt and not effective.has_bonus
-        # A skill is chosen once, by rewards that differ.
-        learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
-        self.waits_unlearned = self.waits_for_reward and learns_last
-        self._has_said_so, self._looked_at, self._differ = False, -1, False
+        self.effective = agent.effective
+        self._looked_at, self._differ = -1, False
         agent.learner.trains_actor = not self._actor_waits
 
     # Warm-up
@@ -50,34 +42,34 @@ class Adapter:
     def advance(self) -> None:
         """End the warm-up when it is over.
 
-        With constant rewards an actor would forget what it can do, so it waits until they vary. Values
-        without an actor do not wait: optimistic values fall along visited paths, which drives exploration
-        until the first reward is found.
+        With constant rewards an actor would forget what it can do, so it waits until they vary, and so does
+        a skill, which is chosen once. Values without an actor do not wait: optimistic values fall along
+        visited paths, which drives exploration until the first reward is found.
         """
-        state = self.state
-        if not self.in_warmup or state.steps < self.warmup_steps:
+        agent, state, warmup_steps = self.agent, self.state, self.effective.warmup_steps
+        if not self.in_warmup or state.steps < warmup_steps:
             return
-        if self.waits_unlearned and not self.is_due():
+        learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
+        if learns_last and self.effective.waits_for_reward and not self.is_due():
             return
-        is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
-        state.learning_from = state.steps if is_late else self.warmup_steps
-        if self.adapts and self.tuning.heads == "actor":
+        is_late = state.steps >= warmup_steps + agent.config.env.num_envs
+        state.learning_from = state.steps if is_late else warmup_steps
+        if agent.config.finetune.heads == "actor":
             self._begin_with_critic(state.learning_from)
 
     def is_due(self) -> bool:
         """Whether to adapt the agent now: once, as soon as rewards differ. The host reads the new ones."""
-        state = self.state
-        if not self.adapts or state.adapted_from is not None:
+        state, phase = self.state, self.effective
+        if phase.adaptation == "none" or state.adapted_from is not None:
             return False
-        if state.steps < self.warmup_steps or not len(self.replay):
+        if state.steps < phase.warmup_steps or not len(self.replay):
             return False
         if state.steps > self._looked_at and not self._differ:
             # Rewards were equal at the last look, so it is enough to compare the new ones with some of those.
-            new = state.steps - self._looked_at + 2 * self.replay.num_envs
-            self._differ = rewards_differ(self.replay, len(self.replay) if self._looked_at < 0 else new)
+            is_first, new = self._looked_at < 0, state.steps - self._looked_at + 2 * self.replay.num_envs
+            self._differ = rewards_differ(self.replay, len(self.replay) if is_first else new)
             self._looked_at = state.steps
-            if self.waits_for_reward and not self._differ and not self._has_said_so:
-                self._has_said_so = True
+            if is_first and phase.waits_for_reward and not self._differ:
                 self.say(
                     f"the task's rewards were all equal in {state.steps} steps, so there is nothing to adapt "
                     f"to yet: the agent keeps exploring until one differs"
@@ -92,12 +84,11 @@ class Adapter:
         state.adapted_from = state.steps if state.updates else state.learning_from or 0
         if outcome.kept == "actor" and not state.updates:
             self._begin_with_critic(state.adapted_from)
-        self.agent.learner.trains_actor = not self._actor_waits
         return outcome
 
     def restart_exploration(self) -> None:
         """Set SAC's temperature in proportion to the task, after anything that has moved it elsewhere."""
-        if self.state.return_range and self.tuning.adapt:
+        if self.state.return_range and self.effective.adaptation == "full":
             scaled = self.state.return_range * float(self.agent.task_scale)
             self.agent.learner.restart_exploration(scaled)
 
@@ -105,11 +96,10 @@ class Adapter:
 
     def _begin_with_critic(self, start: int) -> None:
         """Let only the critic learn, for its share of the updates after `start` steps."""
-        if not self.tuning.adapt:
-            return
-        left = (self.agent.config.steps - start) * self.updates_per_step
-        self.state.critic_until = self.state.updates + int(CRITIC_SHARE * left)
-        self.agent.learner.trains_actor = not self._actor_waits
+        if self.effective.adaptation == "full":
+            left = (self.effective.steps - start) * self.effective.updates_per_step
+            self.state.critic_until = self.state.updates + int(CRITIC_SHARE * left)
+            self.agent.learner.trains_actor = not self._actor_waits
 
     @property
     def _actor_waits(self) -> bool:
@@ -131,35 +121,39 @@ class Adapter:
     @property
     def noise_steps(self) -> float:
         """Steps that the schedule of exploration noise has run; infinite at its end."""
-        state, noise = self.state, self.tuning.noise
-        is_new = state.kept == "policy" or self.tuning.heads in ("random", "first_layer")
-        if self.is_finetuning and (noise == "end" or (noise == "auto" and not is_new)):
+        state, noise = self.state, self.effective.noise
+        if noise == "end" or (noise == "auto" and state.kept != "policy"):
             return math.inf
-        if state.adapted_from is None or not self.waits_for_reward:
+        if state.adapted_from is None or not self.effective.waits_for_reward:
             return state.steps
-        return state.steps - max(0, state.adapted_from - self.warmup_steps)
+        return state.steps - max(0, state.adapted_from - self.effective.warmup_steps)
 
     @property
     def detour_probability(self) -> float:
         """Probability that an environment begins a detour; 0 while skills are tried, which it would blur."""
-        if not self.adapts or not self.tuning.adapt or (self.in_warmup and self.agent.method.skill_dim):
-            return 0.0
         state = self.state
+        if self.effective.adaptation != "full" or (self.in_warmup and self.agent.method.skill_dim):
+            return 0.0
         if state.adapted_from is None:
             return DETOURS
-        steps = self.agent.config.steps - state.adapted_from
+        steps = self.effective.steps - state.adapted_from
         done = (state.steps - state.adapted_from) / max(DETOURS_END * steps, 1)
         return DETOURS * max(0.0, 1 - done)
 
     @property
     def detour_steps(self) -> float:
         """Mean length of detours, which grows while learning waits, to reach states farther away."""
-        waited = self.state.steps / max(self.warmup_steps, 1) if self.in_warmup else 1.0
-        return MEAN_STEPS * max(1.0, waited)
+        waited = self.state.steps / max(self.effective.warmup_steps, 1) if self.in_warmup else 1.0
+        return DETOUR_STEPS * max(1.0, waited)
 
     def explores(self, explorer: Explorer) -> bool:
-        """Whether the pre-trained policy may act in this step; moves its schedule to where it is."""
-        state, is_asked = self.state, self.state.kept == "policy"
-        return explorer.set_progress(
-            self.agent.config, state.steps, in_warmup=self.in_warmup, is_asked=is_asked
-        )
+        """Whether the pre-trained policy may act in this step; moves its schedule to where it is.
+
+        Stretches that adaptation has asked for become rarer to the end of the run.
+        """
+        state, phase = self.state, self.effective
+        everywhere = self.in_warmup and phase.explorer_warms_up
+        is_asked = state.kept == "policy" and not self.in_warmup
+        share = max(0.0, 1 - state.steps / phase.steps) if is_asked else 0.0
+        explorer.set_progress(everywhere=everywhere, share=share)
+        return everywhere or share > 0

@@ -6,36 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from voidrl import dist
-from voidrl.agent import assembly, rewards, transfer
+from voidrl.agent import assembly, combinations, renewal, rewards
+from voidrl.agent.acting import ActingAgent
 from voidrl.agent.bonus import Bonus
-from voidrl.agent.combinations import check_combination, check_vector_rewards
 from voidrl.agent.encoder_training import Pieces, assign_gradients, decide
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.joint_loss import Aside, JointLoss, require_loss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers
-from voidrl.agent.player import Player
-from voidrl.config import Config, SkillConfig, to_json
-from voidrl.envs.spaces import env_action, observed_frames
-from voidrl.errors import CheckpointError, ConfigError, SpaceError
-from voidrl.learners.base import Learner
-from voidrl.methods.base import Method
+from voidrl.config import Config, to_json
+from voidrl.errors import CheckpointError, ConfigError
 from voidrl.nets.augment import Augment, network_spec
-from voidrl.nets.observations import action_mask, random_allowed
 from voidrl.replay import Replay, Segment
-from voidrl.representations.base import Representation, Views
+from voidrl.representations.base import Views
 from voidrl.runs import checkpoint
-from voidrl.system.device import uses_bf16
 from voidrl.types import CHECK, Batch, EnvSpec, Loss, Metrics
 
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
-# Most steps of the warm-up from which the skill for a task is selected; of more, some at even distances.
-SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
 
 class Scored(NamedTuple):
@@ -48,15 +39,9 @@ class Scored(NamedTuple):
     metrics: Metrics
 
 
-class Agent(nn.Module):
+class Agent(ActingAgent):
     """Encoder, representation, method and learner as one module."""
 
-    representation: Representation
-    method: Method
-    learner: Learner
-    task_skill: Tensor
-    task_skill_chosen: Tensor
-    trials_dealt: Tensor
     task_scale: Tensor
     representation_rate: Tensor
 
@@ -67,12 +52,13 @@ class Agent(nn.Module):
         self.origin: Path | None = None  # the folder it was trained in or loaded from, for its model card
         self.trusted = True  # False for one of the Hub: code that its config names is not run
         pieces = Pieces.of(config)
-        check_combination(spec, config, pieces)
+        combinations.check_combination(spec, config, pieces)
         self.uses_method = self.effective.uses_method
         self.learns = pieces.method.learns or self.effective.learns_task
         self.encoder_trainers, self.trains_representation, _ = decide(config, pieces)
         """Pieces whose losses train the representation's encoder in this phase."""
         self._make_pieces(pieces)
+        combinations.refuse(combinations.network_rows(self))
         # Until a task chooses one, `act` follows some skill, the same at every call.
         skill = self.method.sample_skill(torch.zeros(1, dtype=torch.int64))[0]
         self.register_buffer("task_skill", skill.clone())
@@ -83,7 +69,7 @@ class Agent(nn.Module):
         self.normalizer = RewardNormalizer(config)
         self.bonus = Bonus(config) if self.effective.has_bonus else None
         self.horizon = Horizon(config.learner)
-        if self.effective.adapts:
+        if self.effective.scales_reward:
             self.register_buffer("task_scale", torch.ones(()))
         self.augment = Augment(config.augment, spec)
         self.method_groups: frozenset[str] = frozenset()
@@ -93,39 +79,27 @@ class Agent(nn.Module):
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
         assign_gradients(self)
         self.optimizers = Optimizers(device)
-        self.to(device)
+        self.to(device)  # which makes the optimizers
         self.eval()
-        self.optimizers = assembly.make_optimizers(self, device)
 
     def _make_pieces(self, pieces: Pieces) -> None:
-        config, phase = self.config, self.effective
+        config = self.config
         seen = network_spec(self.spec, config.augment)  # networks may read less than the replay stores
         own_encoder, encoder = assembly.make_encoders(seen, config, pieces)
         self.representation = pieces.representation(seen, config.representation, own_encoder)
-        if type(self.representation).loss is not Representation.loss and not pieces.representation.has_loss:
-            raise ConfigError(
-                f"representation {config.representation.name!r} has a loss that would never be minimized: "
-                f"set has_loss = True in its class"
-            )
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
-        check_vector_rewards(config, method, pieces)
+        combinations.refuse(combinations.critic_rows(config, pieces, method, critic))
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
-        self.learner.warmup_steps = phase.epsilon_hold_steps
+        self.learner.warmup_steps = self.effective.epsilon_hold_steps
         self.representation.size_heads(self.learner)
         self.method = method
-        assembly.check_heads(self)
 
     def __repr__(self) -> str:
         config = self.config
         pieces = ", ".join((config.method.name, config.representation.name, config.learner.name))
         return f"Agent({pieces}; {config.phase} in {config.env.id!r}; {self.steps} steps; {self.device})"
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.task_skill.device
 
     # The update
 
@@ -169,7 +143,7 @@ class Agent(nn.Module):
             reward, logged = rewards.learner_reward(self, batch, intrinsic)
             batch, reward = self._for_learner(batch, reward)
             self.horizon.after_update()
-            if "learner" not in self.encoder_trainers:
+            if self.last_trainer != "learner":
                 self._after_encoder_losses()
         return Scored(batch, reward, slots, joint, metrics | logged)
 
@@ -199,17 +173,12 @@ class Agent(nn.Module):
                     joint.priority_terms.append(priority)
             assert not joint, "a loss of the encoder waits for a critic's loss that never came"
             if replay.priorities is not None:
-                replay.priorities.update(slots, self._priority(joint))
+                replay.priorities.update(slots, torch.stack(joint.priority_terms).sum(0))
             self.learner.after_update(index)
             self.learner.eval()
-            if "learner" in self.encoder_trainers:
+            if self.last_trainer == "learner":
                 self._after_encoder_losses()
         return metrics
-
-    def precision(self) -> torch.autocast:
-        """Autocast for products in bf16. No cache: within one update the weights change between losses."""
-        on = uses_bf16(self.config.precision, self.device)
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
 
     def train_representation(
         self, replay: Replay, segment: Segment, joint: JointLoss, weight: Tensor | None = None
@@ -240,9 +209,15 @@ class Agent(nn.Module):
         return self.owned("representation", metrics, Loss("representation", loss, metrics))
 
     @property
+    def last_trainer(self) -> str:
+        """The last piece of an update whose loss trains the encoder, with which all of them are minimized."""
+        order = ("learner", "method", "representation")
+        return next((piece for piece in order if piece in self.encoder_trainers), "")
+
+    @property
     def adds_representation_loss(self) -> bool:
         """Whether the representation's loss waits for those of the encoder's other trainers."""
-        return "representation" in self.encoder_trainers and len(self.encoder_trainers) > 1
+        return "representation" in self.encoder_trainers and self.last_trainer != "representation"
 
     def encoder_optimizer(self) -> list[str]:
         """The optimizer of the encoder's weights that the learner does not train, if there are any."""
@@ -266,7 +241,7 @@ class Agent(nn.Module):
     def _for_learner(self, batch: Batch, reward: Tensor) -> tuple[Batch, Tensor]:
         """The task's skill where one was chosen; everything that is no view repeated for each view."""
         views = self.config.learner.views
-        if not self.follows_skills:
+        if not self.effective.samples_skills:
             batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
         if views == 1:
             return batch, reward
@@ -280,22 +255,7 @@ class Agent(nn.Module):
     @property
     def reward_dim(self) -> int:
         """Width of the learner's rewards, 0 for scalars, as a task's are, with a bonus or without one."""
-        return self.method.reward_dim if self.effective.pretrains else 0
-
-    @property
-    def follows_skills(self) -> bool:
-        """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
-        return self.uses_method and not self.effective.adapts
-
-    def _priority(self, joint: JointLoss) -> Tensor:
-        """(B,) errors of the learner's transitions, by which they will be drawn again."""
-        if not joint.priority_terms:
-            raise ConfigError(
-                f"replay.priority_exponent = {self.config.replay.priority_exponent} cannot be used with "
-                f"learner {self.config.learner.name!r}, whose losses have no priority: use 0, or pass one to "
-                f"Loss"
-            )
-        return torch.stack(joint.priority_terms).sum(0)
+        return 0 if self.effective.learns_task else self.method.reward_dim
 
     def owned(self, owner: MetricOwner, metrics: Metrics, loss: Loss | None = None) -> Metrics:
         """Remember who computed these metrics; a loss is always among them, to be checked."""
@@ -310,10 +270,10 @@ class Agent(nn.Module):
                 )
         return metrics
 
-    @torch.no_grad()
-    def encode(self, obs: Tensor) -> Tensor:
-        """The representation of observations, (B, dim)."""
-        return self.representation.encode(obs).float()
+    @property
+    def note_dim(self) -> int:
+        """Width of what the replay stores for the method with each step."""
+        return self.method.note_dim if self.uses_method else 0
 
     def set_progress(self, run_steps: int) -> None:
         """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""
@@ -323,129 +283,26 @@ class Agent(nn.Module):
         if self.bonus is not None:
             self.bonus.set_progress(run_steps)
 
-    # Acting
-
-    @torch.no_grad()
-    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
-        """The learner's actions for observations on the device; random ones where nothing is learned."""
-        if not self.learns:
-            return self.random_actions(obs)
-        with self.precision():
-            return self.learner.act(obs, skill, deterministic=deterministic)
-
-    def random_actions(self, obs: Tensor) -> Tensor:
-        """Uniform actions for (n, …) observations as stored, among those that are allowed."""
-        n, allowed = len(obs), action_mask(obs, self.spec)
-        if allowed is not None:
-            return random_allowed(allowed.to(self.device))
-        if self.spec.discrete:
-            return torch.randint(self.spec.num_actions, (n,), device=self.device)
-        return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
-
-    @property
-    def note_dim(self) -> int:
-        """Width of what the replay stores for the method with each step."""
-        return self.method.note_dim if self.uses_method else 0
-
-    @property
-    def skill_every_steps(self) -> int:
-        """Environment steps for which a skill is kept; 0 for a whole episode."""
-        method = self.config.method
-        return method.skill_every_steps if isinstance(method, SkillConfig) else 0
-
-    def new_skills(self, episode_steps: Tensor) -> Tensor:
-        """(n, skill_dim): the task's skill once it is chosen, else samples for n environments."""
-        if self.task_skill_chosen:  # host read, only where skills change
-            return self.task_skill.expand(len(episode_steps), -1)
-        return self.method.sample_skill(episode_steps)
-
-    def next_skills(self, skill: Tensor, needed: Tensor, episode_steps: Tensor) -> Tensor:
-        """(N, skill_dim): new skills where `needed`, (N,), the given ones elsewhere.
-
-        In the warm-up of fine-tuning the method's trial skills are dealt in turn.
-        """
-        if not self.method.skill_dim:
-            return skill
-        trials = self.method.trial_skills() if self.effective.adapts else None
-        if trials is None or self.task_skill_chosen:
-            fresh = self.new_skills(episode_steps)
-        else:
-            turn = (self.trials_dealt + needed.cumsum(0) - 1) % len(trials)
-            self.trials_dealt += needed.sum()
-            fresh = trials.to(self.device)[turn]
-        return torch.where(needed[:, None], fresh, skill)
-
     @torch.no_grad()
     def choose_task_skill(self, replay: Replay) -> None:
         """Choose the skill for the task, once, from the rewards of the warm-up."""
         if self.method.skill_dim and not self.task_skill_chosen:
             slots = replay.newest(len(replay))  # all of them: skills were tried one after another
-            most = SELECTION_STEPS["pixels" if self.spec.pixels else "vectors"]
-            segment = replay.segment(slots[:: -(-len(slots) // most)], 1, 1.0)
+            segment = replay.segment(slots[:: rewards.warmup_stride(len(slots), self.spec)], 1, 1.0)
             batch, pool = replay.n_step_batch(segment), rewards.encoded_pool(self, replay)
             option = rewards.encoded_options(self, replay, segment)
             latents = rewards.batch_latents(self, batch, pool, option)
             self.task_skill.copy_(self.method.select_skill(batch, latents))
         self.task_skill_chosen.fill_(True)
 
-    @torch.no_grad()
-    def act(
-        self,
-        obs: Any,
-        deterministic: bool = True,
-        skill: np.ndarray | None = None,
-        action_mask: np.ndarray | None = None,
-    ) -> Any:
-        """The action for one observation, or for a batch, as the environment gives and takes them.
-
-        Args:
-            obs: One observation or a batch: an array, or a dictionary or tuple of arrays. With `frame_stack`
-                > 1 the last frames lie along an axis before each array's own, oldest first.
-            deterministic: Without exploration noise.
-            skill: One for all or one for each of the batch; by default the one chosen for the task.
-            action_mask: Which actions are allowed (1) and which are not (0), one mask or one for each of the
-                batch; for agents from environments that report masks outside of their observations.
-        """
-        frames, single = observed_frames(obs, self.spec, action_mask)
-        stacked = torch.from_numpy(frames).to(self.device)
-        skills = self._given_skill(skill, len(stacked))
-        actions = self.choose(stacked, skills, deterministic=deterministic)
-        taken = env_action(actions.cpu().numpy(), self.spec)
-        return taken[0] if single else taken
-
-    def player(
-        self,
-        skill: np.ndarray | None = None,
-        deterministic: bool = True,
-        *,
-        num_envs: int | None = None,
-        seed: int = 0,
-    ) -> Player:
-        """A player for a Gymnasium loop, which stacks frames, holds a skill, and acts as evaluations do.
-
-        `skill` is by default the task's, or a sample for each episode; `num_envs` is for vector environments.
-        """
-        return Player(self, skill=skill, deterministic=deterministic, num_envs=num_envs, seed=seed)
-
-    def _given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
-        dim = self.method.skill_dim
-        if skill is None:
-            return self.task_skill.expand(n, dim)
-        given = np.asarray(skill, np.float32)
-        if given.shape not in ((dim,), (n, dim)):
-            raise SpaceError(
-                f"skill of shape {given.shape} cannot be followed: expected ({dim},) or ({n}, {dim})"
-            )
-        return torch.from_numpy(given).to(self.device).expand(n, dim)
-
     # State
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
-        """Move the optimizers' state together with the weights."""
-        old = dict(self.named_buffers())  # learning rates may be among them
+        """Move the weights, with new optimizers that have the state of the old ones."""
+        before = self.optimizers
         super()._apply(fn, recurse)
-        new = dict(self.named_buffers())
-        self.optimizers.move(fn, self.device, {id(old[name]): new[name] for name in old})
+        self.optimizers = assembly.make_optimizers(self, self.device)
+        self.optimizers.load(before.tensors())
         self.generation += 1
         return self
 
@@ -491,4 +348,4 @@ class Agent(nn.Module):
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Start fine-tuning from a pre-trained agent's weights."""
-        transfer.load_pretrained(self, tensors)
+        renewal.load_pretrained(self, tensors)

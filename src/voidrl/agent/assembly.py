@@ -30,28 +30,10 @@ def make_encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encode
     encoder = pieces.representation.make_encoder(spec, config.representation)
     if config.share_encoder == "nothing":
         return encoder, Encoder(spec, config.learner.encoder)
-    if encoder is None:
-        raise ConfigError(
-            f"share_encoder = {config.share_encoder!r} cannot be used with representation "
-            f"{config.representation.name!r}, which has no encoder: use simclr or fixed"
-        )
+    assert encoder is not None
     if config.share_encoder == "all":
         return encoder, encoder
     return encoder, Encoder(spec, config.learner.encoder, stack_of=encoder)
-
-
-def check_heads(agent: Agent) -> None:
-    """Refuse `finetune.heads` that the learner does not have, before pre-training."""
-    config, learner = agent.config, agent.learner
-    heads = config.finetune.heads if agent.effective.may_adapt else "auto"
-    lacks = "no actor" if heads == "actor" and not hasattr(learner, "actor") else ""
-    if heads == "first_layer" and not learner.first_layers:
-        lacks = "no first layer that it names"
-    if lacks:
-        raise ConfigError(
-            f"finetune.heads = {heads!r} cannot be used with learner {config.learner.name!r}, which has "
-            f"{lacks}: expected 'auto' or 'pretrained' or 'random'"
-        )
 
 
 def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
@@ -89,15 +71,6 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
         for name, parameters in groups.items():
             own = [p for p in parameters if id(p) not in taken]
             optimizers.add(name, [Part(own, agent.method.learning_rate(name))])
-    if len(agent.encoder_trainers) > 1 and "critic" not in agent.learner.groups():
-        remedy = "representation.auxiliary = False"
-        if config.effective.pretrains:
-            remedy = "encoder_trainers = ['representation']"
-        raise ConfigError(
-            f"the losses of {' and '.join(sorted(agent.encoder_trainers))} cannot train one encoder together "
-            f"with learner {config.learner.name!r}: a joint loss needs a group 'critic', and it has "
-            f"{', '.join(agent.learner.groups())}; use {remedy}"
-        )
     return optimizers
 
 
@@ -126,30 +99,16 @@ def _settings(piece: LearnerConfig | RepresentationConfig, weight_decay: float) 
 
 
 def _part_rates(agent: Agent) -> Callable[[nn.Parameter], float]:
-    """The learning rate of each weight of the learner; those with rate 0 are frozen.
-
-    Rates for parts that do not exist are refused before pre-training, not after it.
-    """
-    config, rate = agent.config, agent.config.effective.learning_rate
-    special: dict[int, float] = {}
-    parts = {
-        "encoder": list(agent.learner.encoder.parameters()),
-        "first_layer": [p for layer in agent.learner.first_layers for p in layer.parameters()],
-    }
-    for name, parameters in parts.items():
-        field = f"{name}_learning_rate"
-        planned = getattr(config.finetune, field) if config.effective.may_adapt else None
-        if planned is not None and not parameters:
-            lacks = "an encoder with weights" if name == "encoder" else "a first layer that it names"
-            raise ConfigError(
-                f"finetune.{field} = {planned} cannot be used with learner {config.learner.name!r} on "
-                f"{agent.spec.describe()}, which lacks {lacks}: leave it out, and finetune.learning_rate "
-                f"holds for all weights"
-            )
-        given = getattr(config.effective, field)
-        if given is not None:
-            special |= {id(p): given for p in parameters}
-        if given == 0:
-            for parameter in parameters:
-                parameter.requires_grad_(False)
-    return lambda parameter: special.get(id(parameter), rate)
+    """The learning rate of each weight of the learner; those with rate 0 are frozen."""
+    phase, special = agent.effective, dict[int, float]()
+    parts = (
+        (phase.encoder_learning_rate, [agent.learner.encoder]),
+        (phase.first_layer_learning_rate, agent.learner.first_layers),
+    )
+    for rate, modules in parts:
+        if rate is not None:
+            for parameter in (p for module in modules for p in module.parameters()):
+                special[id(parameter)] = rate
+                if rate == 0:
+                    parameter.requires_grad_(False)
+    return lambda parameter: special.get(id(parameter), phase.learning_rate)

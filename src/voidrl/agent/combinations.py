@@ -7,13 +7,19 @@ config themselves (`Method.check`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from voidrl.agent.encoder_training import Pieces, decide
+from torch import nn
+
+from voidrl.agent.encoder_training import Pieces, decide, is_trainable
 from voidrl.config import Config, SkillConfig
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
+from voidrl.representations.base import Representation
 from voidrl.types import EnvSpec
+
+if TYPE_CHECKING:
+    from voidrl.agent.agent import Agent
 
 STACK_FIELDS = ("stack", "activation", "width", "spectral_norm_iterations")
 Row = tuple[Any, str, str, str]
@@ -21,15 +27,20 @@ Row = tuple[Any, str, str, str]
 
 
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
-    """Refuse pieces and fields that cannot work together, with a combination that does."""
-    rows = [*_piece_rows(spec, config, pieces), *_encoder_rows(spec, config, pieces)]
+    """Refuse pieces and fields that cannot work together, before any network is built."""
+    refuse(_piece_rows(spec, config, pieces))
     if config.learner.on_policy:
-        rows += _on_policy_rows(config, pieces)
+        refuse(_on_policy_rows(config, pieces))
+    refuse(_encoder_rows(spec, config, pieces))
+    if config.effective.uses_method:
+        pieces.method.check(spec, config)
+
+
+def refuse(rows: Iterator[Row]) -> None:
+    """Refuse the first combination that is there."""
     for is_there, what, other, why in rows:
         if is_there:
             raise ConfigError(f"{what} cannot be used with {other}: {why}")
-    if config.effective.uses_method:
-        pieces.method.check(spec, config)
 
 
 def _name(config: Config, kind: str) -> str:
@@ -51,6 +62,12 @@ def _piece_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row]:
         f"it has no reward, and its own learner {method.learner!r} follows the gradient of what it "
         f"maximizes; leave the learner out",
     )
+    exponent = config.replay.priority_exponent
+    yield (
+        exponent and not learner.has_priorities,
+        *(f"replay.priority_exponent = {exponent}", acts),
+        "its losses have no priority; use 0, or a learner with has_priorities, such as dqn or sac",
+    )
     bonus, has_skills = f"bonus.coefficient = {config.bonus.coefficient:g}", _has_skills(config)
     yield (
         phase.has_bonus and (not method.learns or method.learner),
@@ -58,7 +75,7 @@ def _piece_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row]:
         "it has no reward of a transition that could be added to the task's; use apt or rnd",
     )
     yield (
-        phase.has_bonus and phase.adapts and has_skills,
+        phase.has_bonus and has_skills and not phase.samples_skills,
         *(bonus, f"an agent of {own} in fine-tuning"),
         "its reward tells skills apart, and fine-tuning follows the one that was chosen for the task; use 0, "
         "or an agent of a method without skills such as apt",
@@ -81,32 +98,68 @@ def _piece_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row]:
     )
 
 
+def _on_policy_rows(config: Config, pieces: Pieces) -> Iterator[Row]:
+    """A learner that learns from rollouts of its own policy."""
+    acts, own = _name(config, "learner"), _name(config, "method")
+    yield (
+        config.effective.pretrains and pieces.method.learner != config.learner.name,
+        *(acts, own, "its rewards need a learner that samples the replay; use dqn or sac, or method 'mepol'"),
+    )
+    yield _has_skills(config), acts, own, "it follows no skills; use dqn or sac"
+    steps = int(getattr(config.learner, "rollout_steps", 0))
+    needed = 2 * steps * config.env.num_envs
+    yield (
+        config.replay.capacity_steps < needed,
+        f"replay.capacity_steps = {config.replay.capacity_steps}",
+        f"learner.rollout_steps = {steps} and env.num_envs = {config.env.num_envs}",
+        f"a rollout and its resets must fit; use {needed} or more, or shorter rollouts",
+    )
+    unused = {
+        "reset.every_updates": config.reset.every_updates,
+        "bonus.coefficient": config.bonus.coefficient if config.effective.has_bonus else 0,
+        "replay.data": config.replay.data,
+    }
+    for field, value in unused.items():
+        yield (
+            value,
+            *(f"{field} = {value!r}", acts),
+            "it learns from each step of its own policy once; use 0 or leave it out, or use a learner that "
+            "samples the replay, such as dqn or sac",
+        )
+
+
 def _encoder_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row]:
     """Encoders that are shared, kept or trained by several losses."""
     method, representation, phase = pieces.method, pieces.representation, config.effective
-    training, share = decide(config, pieces), config.share_encoder
-    own, f = _name(config, "method"), _name(config, "representation")
+    training, share = decide(config, pieces), f"share_encoder = {config.share_encoder!r}"
+    f = _name(config, "representation")
     yield (
-        share == "stack" and representation.uses_learner_encoder,
-        *("share_encoder = 'stack'", f, "it uses the learner's encoder as a whole; use 'nothing'"),
+        representation.loss is not Representation.loss and not representation.has_loss,
+        *(f, "has_loss = False", "its loss would never be minimized; set has_loss = True in its class"),
     )
     yield (
-        share == "stack" and not spec.pixels,
-        *("share_encoder = 'stack'", spec.describe()),
-        "vectors pass no convolutions that could be shared; use 'nothing' or 'all'",
+        config.share_encoder != "nothing" and not representation.has_encoder,
+        *(share, f, "it has no encoder; use simclr or fixed"),
     )
     mine, other = config.representation.encoder, config.learner.encoder
-    for field in STACK_FIELDS[: 1 if ":" in other.stack else None]:  # a custom stack has its own layers
-        values = getattr(mine, field), getattr(other, field)
+    if config.share_encoder == "stack":
         yield (
-            share == "stack" and values[0] != values[1],
-            "share_encoder = 'stack'",
-            f"representation.encoder.{field} = {values[0]!r} and learner.encoder.{field} = {values[1]!r}",
-            f"expected the same for both; set representation.encoder.{field} = {values[1]!r}",
+            representation.uses_learner_encoder,
+            *(share, f, "it uses the learner's encoder as a whole; use 'nothing'"),
         )
+        why = "vectors pass no convolutions that could be shared; use 'nothing' or 'all'"
+        yield not spec.pixels, share, spec.describe(), why
+        for field in STACK_FIELDS[: 1 if ":" in other.stack else None]:  # a custom stack has its own layers
+            values = getattr(mine, field), getattr(other, field)
+            yield (
+                values[0] != values[1],
+                share,
+                f"representation.encoder.{field} = {values[0]!r} and learner.encoder.{field} = {values[1]!r}",
+                f"expected the same for both; set representation.encoder.{field} = {values[1]!r}",
+            )
     is_read = phase.has_bonus and method.uses_latents(config)
     yield (
-        representation.reads_files and not phase.may_adapt and share == "nothing" and not is_read,
+        representation.reads_files and not phase.may_adapt and not training.is_shared and not is_read,
         *(f, "share_encoder = 'nothing' when training from scratch"),
         "the learner would not read it; use share_encoder = 'all'",
     )
@@ -125,74 +178,78 @@ def _encoder_rows(spec: EnvSpec, config: Config, pieces: Pieces) -> Iterator[Row
     )
     if phase.encoder_is_frozen or not phase.uses_method:
         return
-    given, trainers = config.encoder_trainers, f"encoder_trainers = {config.encoder_trainers}"
-    yield (
-        "representation" in given and not representation.has_loss,
-        *(trainers, f, "it has no loss; leave out 'representation', or use simclr, icm, curl or spr"),
-    )
-    yield (
-        "representation" in given and not training.trains_representation,
-        *(trainers, f"{own} and share_encoder = 'nothing'"),
-        f"nothing reads {f}, so its loss would serve nothing; leave encoder_trainers out, or use "
-        f"share_encoder = 'all'",
-    )
-    yield (
-        "learner" in given and not training.is_shared,
-        *(trainers, "share_encoder = 'nothing'"),
-        "the learner cannot train an encoder that it does not use; leave out 'learner', or use "
-        "share_encoder = 'all'",
-    )
-    yield (
-        "method" in given and not method.can_train_encoder,
-        *(trainers, own, "its losses do not reach the encoder; leave out 'method', or use diayn"),
-    )
-
-
-def _on_policy_rows(config: Config, pieces: Pieces) -> Iterator[Row]:
-    """A learner that learns from rollouts of its own policy."""
-    phase, acts, own = config.effective, _name(config, "learner"), _name(config, "method")
-    yield (
-        phase.pretrains and pieces.method.learner != config.learner.name,
-        *(acts, own, "its rewards need a learner that samples the replay; use dqn or sac, or method 'mepol'"),
-    )
-    yield _has_skills(config), acts, own, "it follows no skills; use dqn or sac"
-    steps = int(getattr(config.learner, "rollout_steps", 0))
-    needed = 2 * steps * config.env.num_envs
-    yield (
-        config.replay.capacity_steps < needed,
-        f"replay.capacity_steps = {config.replay.capacity_steps}",
-        f"learner.rollout_steps = {steps} and env.num_envs = {config.env.num_envs}",
-        f"a rollout and its resets must fit; use {needed} or more, or shorter rollouts",
-    )
-    unused = {
-        "replay.priority_exponent": config.replay.priority_exponent,
-        "reset.every_updates": config.reset.every_updates,
-        "bonus.coefficient": config.bonus.coefficient if phase.has_bonus else 0,
-        "replay.data": config.replay.data,
+    able = {
+        "representation": (training.trains_representation, "it has no loss, or nothing reads it", "simclr"),
+        "method": (method.can_train_encoder, "its losses do not reach the encoder", "diayn"),
+        "learner": (training.is_shared, "it does not use that encoder", "share_encoder = 'all'"),
     }
-    for field, value in unused.items():
+    for kind, (can, why, remedy) in able.items():
         yield (
-            value,
-            *(f"{field} = {value!r}", acts),
-            "it learns from each step of its own policy once; use 0 or leave it out, or use a learner that "
-            "samples the replay, such as dqn or sac",
+            kind in config.encoder_trainers and not can,
+            *(f"encoder_trainers = {config.encoder_trainers}", f"{_name(config, kind)} and {share}"),
+            f"{why}; leave out {kind!r}, or use {remedy}",
+        )
+
+
+def critic_rows(config: Config, pieces: Pieces, method: Method, critic: nn.Module | None) -> Iterator[Row]:
+    """The method's critic and vector rewards, which show before the learner is built."""
+    acts, own = _name(config, "learner"), _name(config, "method")
+    if method.reward_dim and config.effective.pretrains:
+        rewards = f"{own}, whose rewards are vectors of {method.reward_dim} numbers"
+        assert method.reward_dim == method.skill_dim, f"{rewards}: skills weigh them, so they have as many"
+        yield not pieces.learner.takes_vector_rewards, acts, rewards, "use dqn"
+        yield (
+            config.intrinsic_normalization == "standardize",
+            *("intrinsic_normalization = 'standardize'", rewards),
+            "there is no one mean to subtract; use 'scale' or 'none'",
+        )
+    yield (
+        critic is not None and pieces.learner.has_bounded_values,
+        *(acts, f"the critic of {own}", "it learns the distribution of returns by its own; use dqn"),
+    )
+
+
+def network_rows(agent: Agent) -> Iterator[Row]:
+    """Weights, heads and layers, which show in the networks."""
+    config, learner, phase, trainers = agent.config, agent.learner, agent.effective, agent.encoder_trainers
+    acts, f, encoder = _name(config, "learner"), _name(config, "representation"), agent.representation.encoder
+    is_frozen = is_trainable(encoder) is False
+    yield (
+        is_frozen and "representation" in trainers,
+        *(f"the loss of {f}", "an encoder whose weights are all frozen (requires_grad = False)"),
+        "leave some trainable, or add layers behind it with representation.encoder.feature_dim",
+    )
+    yield (
+        phase.uses_method and config.encoder_trainers and (encoder is None or is_frozen),
+        f"encoder_trainers = {config.encoder_trainers}",
+        f"{f}, {'which has no encoder' if encoder is None else 'whose encoder never learns'}",
+        "leave it out, or use simclr or icm",
+    )
+    both = " and ".join(sorted(trainers))
+    remedy = "representation.auxiliary = False"
+    if phase.pretrains:
+        remedy = "encoder_trainers = ['representation']"
+    yield (
+        len(trainers) > 1 and "critic" not in learner.groups(),
+        *(f"the losses of {both} on one encoder", acts),
+        f"a joint loss needs a group 'critic', and it has {', '.join(learner.groups())}; use {remedy}",
+    )
+    heads = config.finetune.heads if phase.may_adapt else "auto"
+    for wanted, has in {"actor": hasattr(learner, "actor"), "first_layer": learner.first_layers}.items():
+        yield (
+            heads == wanted and not has,
+            *(f"finetune.heads = {heads!r}", acts),
+            f"it has no {wanted.replace('_', ' ')}; use 'auto', 'pretrained' or 'random'",
+        )
+    parts = {"encoder": any(True for _ in learner.encoder.parameters()), "first_layer": learner.first_layers}
+    for part, has in parts.items():
+        rate = getattr(config.finetune, f"{part}_learning_rate")
+        yield (
+            rate is not None and not has and phase.may_adapt and agent.learns,
+            *(f"finetune.{part}_learning_rate = {rate}", f"{acts} on {agent.spec.describe()}"),
+            f"it has no {part.replace('_', ' ')} with weights; leave it out, for finetune.learning_rate",
         )
 
 
 def _has_skills(config: Config) -> bool:
     return isinstance(config.method, SkillConfig)
-
-
-def check_vector_rewards(config: Config, method: Method, pieces: Pieces) -> None:
-    """Refuse vector rewards where they cannot be learned from."""
-    if not method.reward_dim or config.effective.learns_task:
-        return
-    rewards = f"{_name(config, 'method')}, whose rewards are vectors of {method.reward_dim} numbers"
-    assert method.reward_dim == method.skill_dim, f"{rewards}: skills weigh them, so they have as many"
-    if not pieces.learner.takes_vector_rewards:
-        raise ConfigError(f"{_name(config, 'learner')} cannot be used with {rewards}: use dqn")
-    if config.intrinsic_normalization == "standardize":
-        raise ConfigError(
-            f"intrinsic_normalization = 'standardize' cannot be used with {rewards}: there is no one mean to "
-            f"subtract; use 'scale' or 'none'"
-        )

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from voidrl.agent import Agent
-from voidrl.config import registry
 from voidrl.errors import VoidrlError
+from voidrl.nets import Encoder
 from voidrl.types import CHECK, NonFinite
 
 
@@ -31,10 +31,9 @@ def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: ran
 
     Within an update, metrics are ordered as they were computed.
     """
-    variants = [agent.learner.variant(update) for update in updates] if non_finite else []
 
     def when(found: NonFinite) -> int:
-        runs = [update for update, variant in zip(updates, variants, strict=True) if variant == found.variant]
+        runs = [update for update in updates if agent.learner.variant(update) == found.variant]
         return runs[min(found.finite_adds, len(runs) - 1)] if runs else updates.start
 
     first = min(non_finite, key=lambda found: (when(found), found.order), default=None)
@@ -90,20 +89,15 @@ def failed_piece(agent: Agent, error: BaseException) -> str:
     """
     if isinstance(error, VoidrlError | MemoryError | torch.OutOfMemoryError):
         return ""
-    config = agent.config
-    stacks = {config.representation.encoder.stack, config.learner.encoder.stack}
-    pieces = {f"encoder {name!r}": registry.find_encoder(name) for name in stacks if ":" in name}
+    names: dict[type, str] = {}
     for kind in ("learner", "representation", "method"):
-        pieces[f"{kind} {getattr(config, kind).name!r}"] = type(getattr(agent, kind))
-    homes = {
-        (base.__module__, base.__qualname__): piece
-        for piece, cls in pieces.items()
-        for base in cls.__mro__
-        if not base.__module__.startswith(("voidrl.", "torch."))
-    }
+        piece, config = getattr(agent, kind), getattr(agent.config, kind)
+        names[type(piece)] = f"{kind} {config.name!r}"
+        if isinstance(encoder := getattr(piece, "encoder", None), Encoder):
+            names[type(encoder.stack)] = f"encoder {config.encoder.stack!r}"
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        code = frame.f_code
-        if piece := homes.get((frame.f_globals.get("__name__", ""), code.co_qualname.rpartition(".")[0])):
-            place = f"`{code.co_name}`, line {line} of {Path(code.co_filename).name}"
-            return f"{piece} failed in {place} ({type(error).__name__}: {error})"
+        name = names.get(type(frame.f_locals.get("self")), "")
+        if ":" in name and not frame.f_globals.get("__name__", "").startswith(("voidrl.", "torch.")):
+            place = f"`{frame.f_code.co_name}`, line {line} of {Path(frame.f_code.co_filename).name}"
+            return f"{name} failed in {place} ({type(error).__name__}: {error})"
     return ""

@@ -30,6 +30,6 @@ def dry_build(spec: EnvSpec, config: Config) -> Agent | None:
 
 def has_custom_code(config: Config) -> bool:
     """Whether a part of the agent is `module:Class`, rather than voidrl's own."""
-    pieces = (config.method, config.representation, config.learner)
-    names = [*(piece.name for piece in pieces), config.representation.encoder.stack]
-    return any(":" in name for name in (*names, config.learner.encoder.stack))
+    networks = config.representation, config.learner
+    names = [config.method.name, *(name for piece in networks for name in (piece.name, piece.encoder.stack))]
+    return any(":" in name for name in names)

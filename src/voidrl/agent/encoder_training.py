@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import nn
 
 from voidrl.config import Config, registry
-from voidrl.errors import ConfigError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Method
 from voidrl.nets import Encoder
@@ -43,15 +42,13 @@ class EncoderTraining(NamedTuple):
 
 def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     """Decide whose losses train the encoder."""
-    effective, representation = config.effective, pieces.representation
+    phase, representation = config.effective, pieces.representation
     auxiliary = config.representation.auxiliary
     is_shared = representation.uses_learner_encoder or config.share_encoder != "nothing"
-    reads = effective.uses_method and pieces.method.uses_latents(config)
-    is_frozen = is_shared and effective.encoder_is_frozen
-    trained_for_itself = auxiliary or (reads and not is_frozen)
-    if effective.pretrains:
-        trained_for_itself = reads or is_shared
-    trains_representation = representation.has_loss and trained_for_itself
+    is_frozen = is_shared and phase.encoder_is_frozen
+    is_read = phase.uses_method and pieces.method.uses_latents(config)
+    serves = is_read or is_shared if phase.pretrains else auxiliary or (is_read and not is_frozen)
+    trains_representation = representation.has_loss and serves
 
     for_method = config.encoder_trainers  # whose losses make it what the method reads
     if not for_method and representation.has_loss:
@@ -59,39 +56,23 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     elif not for_method and is_shared:
         for_method = ("learner",)
     trainers: set[str] = set()
-    if effective.pretrains:
+    if phase.uses_method and not is_frozen:
         trainers |= {*for_method}
-    else:
-        if not is_frozen:
-            # A task's learner trains the encoder that it acts with, with a bonus as without one.
-            trainers |= {"learner"} if is_shared else set()
-            trainers |= {*for_method} if effective.has_bonus else set()
+    if phase.learns_task:  # the learner trains the encoder that it acts with, with a bonus as without one
+        trainers |= {"learner"} if is_shared and not is_frozen else set()
         trainers |= {"representation"} if auxiliary else set()
-    trainers -= set() if trains_representation else {"representation"}
+    if not trains_representation:
+        trainers.discard("representation")
     return EncoderTraining(frozenset(trainers), trains_representation, is_shared)
 
 
 def assign_gradients(agent: Agent) -> None:
     """Give gradients only to what this phase trains."""
-    config, learner, encoder = agent.config, agent.learner, agent.representation.encoder
-    phase = config.effective
-    weights, own = _trainable(learner.encoder), _trainable(encoder)
-    if own is False and "representation" in agent.encoder_trainers:
-        raise ConfigError(
-            f"the loss of representation {config.representation.name!r} cannot train its encoder, all of "
-            f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers behind "
-            f"it with representation.encoder.feature_dim"
-        )
-    if phase.uses_method and config.encoder_trainers and (encoder is None or own is False):
-        why = "which has no encoder" if encoder is None else "whose encoder never learns"
-        raise ConfigError(
-            f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
-            f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
-        )
-    whole = encoder is learner.encoder
+    learner, encoder = agent.learner, agent.representation.encoder
+    weights, whole = is_trainable(learner.encoder), encoder is learner.encoder
     if whole and weights is False:
         agent.encoder_trainers -= {"learner"}
-    is_frozen = phase.encoder_is_frozen
+    is_frozen = agent.effective.encoder_is_frozen
     learner.trains_encoder = (
         weights is not False and not is_frozen and ("learner" in agent.encoder_trainers or not whole)
     )
@@ -111,7 +92,7 @@ def assign_gradients(agent: Agent) -> None:
             parameter.requires_grad_(False)
 
 
-def _trainable(encoder: nn.Module | None) -> bool | None:
+def is_trainable(encoder: nn.Module | None) -> bool | None:
     """Whether any of its weights can learn; None for an encoder without weights."""
     weights = [] if encoder is None else list(encoder.parameters())
     return any(p.requires_grad for p in weights) if weights else None

@@ -46,16 +46,15 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
     with agent.precision():
         stored = replay.rollout(steps, agent.config.learner.discount)
         rollout = stored._replace(batch=_as_input(agent, replay, stored))
-        if agent.effective.pretrains:
+        if agent.uses_method:
             z = torch.cat([agent.encode(part) for part in stored.batch.next_obs.split(CHUNK)])
             hoods = agent.method.neighborhoods(z)  # type: ignore[operator]
-            reward = hoods.log_volume.float()
-            surrogate = learner.surrogate(rollout, hoods)
+            reward, surrogate = hoods.log_volume.float(), learner.surrogate(rollout, hoods)
         else:
             reward = rollout.batch.reward * agent.config.reward_scale
             surrogate = learner.surrogate(rollout, reward)
         metrics |= agent.owned(
-            "reward" if agent.effective.pretrains else "task",
+            "reward" if agent.uses_method else "task",
             {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()},
         )
         found, taken = ascend(
@@ -63,7 +62,7 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
         )
         counted = {"policy_updates": torch.full_like(found.value, taken)}
         metrics |= agent.owned("learner", found.metrics | counted, Loss("policy", found.value, {}))
-        if not agent.effective.pretrains:
+        if not agent.uses_method:
             for loss in learner.value_losses(rollout, reward):
                 agent.optimizers.minimize(["value"], loss.value)
             metrics |= agent.owned("learner", loss.metrics, loss)
@@ -115,7 +114,7 @@ def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
     obs = convert(replay.frames_of(rollout.slots), layout)
     after = (rollout.slots + replay.num_envs) % len(replay.starts)
     # Only values read the next observations.
-    next_obs = obs if agent.effective.pretrains else convert(replay.frames_of(after), layout)
+    next_obs = obs if agent.uses_method else convert(replay.frames_of(after), layout)
     return rollout.batch._replace(obs=obs, next_obs=next_obs)
 
 

@@ -6,7 +6,7 @@ the optimizers that minimize it and no others, so nothing is trained by a loss t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -150,22 +150,6 @@ class Optimizers:
 
     # State
 
-    def move(self, fn: Callable[[Tensor], Tensor], device: torch.device, buffers: dict[int, Tensor]) -> None:
-        """Apply to the state what moved the weights; `buffers` are the new ones by the id of the old."""
-        self.device = device
-        for plan in self._plans.values():
-            for group in plan.groups:
-                group["lr"] = buffers.get(id(group["lr"]), group["lr"])
-        for adam in self._adams.values():
-            for parameter, kept in adam.state.items():
-                moved = {key: fn(value) for key, value in kept.items()}
-                if "step" in kept:  # stays float32, whatever the weights become
-                    moved["step"] = kept["step"].to(parameter.device)
-                adam.state[parameter] = moved
-            for group in adam.param_groups:
-                group["capturable"] = device.type == "cuda"
-                group["lr"] = buffers.get(id(group["lr"]), group["lr"])
-
     def tensors(self) -> dict[str, Tensor]:
         """Moments and counters by name."""
         return {
@@ -178,8 +162,12 @@ class Optimizers:
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `tensors`."""
-        for name in self:
+        for name in self if tensors else ():
             adam = self[name]
             for i, parameter in enumerate(self.parameters(name)):
                 saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
-                adam.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
+                # The counter stays float32, whatever the weights are.
+                adam.state[parameter] = {
+                    k: v.to(parameter.device, v.dtype if k == "step" else parameter.dtype, copy=True)
+                    for k, v in saved.items()
+                }

@@ -14,7 +14,7 @@ from voidrl.errors import SpaceError
 from voidrl.system.device import random_state, restore_random_state, seeded
 
 if TYPE_CHECKING:
-    from voidrl.agent.agent import Agent
+    from voidrl.agent.acting import ActingAgent
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Player:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: ActingAgent,
         *,
         skill: np.ndarray | None = None,
         deterministic: bool = True,
@@ -75,7 +75,7 @@ class Player:
         if ended is None or not self._begun:
             self._begun = True
             self._fresh = np.ones(n, bool)
-            self._skill = self._given_skills() if self._given is not None else self._new_skills(np.zeros(n))
+            self._skill = self._new_skills(np.zeros(n))
             self._frames: list[Any] = []  # the last observations of a stack, oldest first
             self._steps = np.zeros(n, np.int64)  # of the episode
             return
@@ -128,10 +128,9 @@ class Player:
 
     # Skills
 
-    def _given_skills(self) -> Tensor:
-        return self.agent._given_skill(self._given, self._count)
-
     def _new_skills(self, steps: np.ndarray) -> Tensor:
+        if self._given is not None:
+            return self.agent.given_skill(self._given, self._count)
         age = torch.from_numpy(steps.astype(np.int64)).to(self.agent.device)
         return self._randomly(lambda: self.agent.new_skills(age))
 

@@ -15,7 +15,7 @@ from voidrl.errors import ConfigError, shown
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Views
-from voidrl.types import Batch, Loss, Metrics
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 VALUE_METRICS = ("q_mean", "q_target", "value_limit", "temperature")  # in units of the reward
 Pool = Callable[[int], Tensor]
 Options = Callable[[int], Option]
+
+
+# Most steps of the warm-up that are looked at once, for the skill or the values of a task.
+WARMUP_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
 
 class Step(NamedTuple):
@@ -55,7 +59,7 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
             optimizers.minimize([name], loss.value)
     method.eval()
     agent.representation.eval()
-    if trains_encoder and "learner" not in agent.encoder_trainers and joint:
+    if joint and agent.last_trainer == "method":
         optimizers.minimize(joint.optimizers, joint.total())
     return metrics
 
@@ -102,7 +106,7 @@ def intrinsic_reward(agent: Agent, steps: Sequence[Step]) -> tuple[Tensor, Metri
         scalar = method.scalar_reward(raw, batch.skill)
         if total is None:
             normalized, logged = agent.normalizer.observe(scalar)
-            if agent.effective.learns_task:
+            if agent.effective.has_bonus:
                 del logged["reward_std"]  # that of the sum with the task's reward is logged
             metrics |= agent.owned("reward", logged)
         if is_vector or total is not None:  # next to a task's reward, vectors are contracted
@@ -122,7 +126,7 @@ def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tupl
 
     (B, dim) where it learns from vectors.
     """
-    if agent.effective.pretrains:
+    if agent.effective.reward == "intrinsic":
         assert intrinsic is not None
         mean = agent.method.scalar_reward(intrinsic, batch.skill).mean()
         scale = intrinsic_scale(agent)
@@ -138,7 +142,7 @@ def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tupl
         metrics |= agent.owned("task", {"bonus_coefficient": agent.bonus.coefficient.clone()})
         reward = reward + bonus
     metrics |= agent.owned("task", {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()})
-    return reward * agent.task_scale if agent.effective.adapts else reward, metrics
+    return reward * agent.task_scale if agent.effective.scales_reward else reward, metrics
 
 
 def intrinsic_scale(agent: Agent) -> float:
@@ -159,7 +163,7 @@ def observe_limits(agent: Agent, reward: Tensor) -> Metrics:
 
 def in_task_units(agent: Agent, metrics: Metrics) -> Metrics:
     """The metrics, with values divided by what fine-tuning multiplies rewards with."""
-    if not agent.effective.adapts:
+    if not agent.effective.scales_reward:
         return metrics
     return {k: v / agent.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 
@@ -196,6 +200,11 @@ def batch_latents(agent: Agent, batch: Batch, pool: Pool, option: Options | None
     """The representation of a batch's states, without gradients, computed when it is first read."""
     states = partial(agent.encode, batch.obs), partial(agent.encode, batch.next_obs)
     return Latents(*states, pool, option, agent.representation)
+
+
+def warmup_stride(steps: int, spec: EnvSpec) -> int:
+    """The distance of those steps of a warm-up that are looked at; 1 where all are."""
+    return -(-steps // WARMUP_STEPS["pixels" if spec.pixels else "vectors"])
 
 
 def encoded_options(

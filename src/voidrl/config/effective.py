@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from voidrl.config.schema import Config
+
+Reward = Literal["intrinsic", "task", "both"]
+Adaptation = Literal["none", "heads", "full"]
+NEW_HEADS = ("random", "first_layer")  # of `finetune.heads`: those that leave the policy untrained
 
 
 @dataclass(frozen=True)
 class Effective:
     """The values of one phase. Other code reads these fields; `config.phase` is only for printing."""
 
-    learns_task: bool
-    """Whether the learner maximizes the task's reward; in pre-training it has the intrinsic one only."""
     adapts: bool
-    """Whether the run begins with a pre-trained agent."""
+    """Whether the run begins with a pre-trained agent, whose skills a task chooses from."""
     may_adapt: bool
     """Whether this run fine-tunes an agent, or pre-trains one for fine-tuning."""
-    has_bonus: bool
-    """Whether the method's reward is added to the task's."""
+    reward: Reward
+    """The reward that the learner maximizes; `both` adds the intrinsic one to the task's as a bonus."""
     steps: int
     warmup_steps: int
     """Environment steps before the first update."""
     warmup_is_random: bool
     """Whether actions are uniformly random until then, rather than the policy's."""
+    explorer_warms_up: bool
+    """Whether the warm-up is by the pre-trained policy while the agent's own heads are new."""
+    adaptation: Adaptation
+    """After the warm-up: `heads` decides which heads are kept; `full` also moves rewards, values and
+    exploration to the task's scale."""
+    noise: Literal["restart", "end", "auto"]
+    """Exploration noise: from the start of its schedule, or at its end; `auto` ends it unless adaptation
+    replaces the policy."""
     updates_per_step: Fraction
     learning_rate: float
     """The learner's learning rate."""
@@ -36,17 +46,41 @@ class Effective:
     """Learning rate of the learner's encoder, if it has one of its own; 0 freezes it."""
     first_layer_learning_rate: float | None
     """Learning rate of the heads' first layer, if it has one of its own; 0 freezes it."""
-    """The frozen pre-trained encoder alongside a new one."""
-
-    @property
-    def uses_method(self) -> bool:
-        """Whether the method rewards and learns: in pre-training, and as a bonus."""
-        return not self.learns_task or self.has_bonus
 
     @property
     def pretrains(self) -> bool:
         """Whether the intrinsic reward is all there is."""
-        return not self.learns_task
+        return self.reward == "intrinsic"
+
+    @property
+    def learns_task(self) -> bool:
+        """Whether the learner maximizes the task's reward."""
+        return self.reward != "intrinsic"
+
+    @property
+    def uses_method(self) -> bool:
+        """Whether the method rewards and learns: in pre-training, and as a bonus."""
+        return self.reward != "task"
+
+    @property
+    def has_bonus(self) -> bool:
+        """Whether the method's reward is added to the task's."""
+        return self.reward == "both"
+
+    @property
+    def samples_skills(self) -> bool:
+        """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
+        return self.uses_method and not self.adapts
+
+    @property
+    def scales_reward(self) -> bool:
+        """Whether the task's reward has a scale, which adaptation may set."""
+        return self.adapts
+
+    @property
+    def waits_for_reward(self) -> bool:
+        """Whether adaptation to the task waits until rewards differ."""
+        return self.adaptation == "full" and not self.has_bonus
 
     @property
     def encoder_is_frozen(self) -> bool:
@@ -56,7 +90,7 @@ class Effective:
     @property
     def epsilon_hold_steps(self) -> int:
         """Steps for which exploration that decays with a task is held: the warm-up, none in pre-training."""
-        return self.warmup_steps if self.learns_task else 0
+        return 0 if self.pretrains else self.warmup_steps
 
     @property
     def planned_updates(self) -> int:
@@ -66,17 +100,22 @@ class Effective:
 
 def resolve(config: Config) -> Effective:
     """Decide for a config what its phase means."""
-    adapts, learns_task, tuning = config.phase == "finetune", config.phase != "pretrain", config.finetune
+    adapts, tuning, on_policy = config.phase == "finetune", config.finetune, config.learner.on_policy
     by_chance = not adapts or tuning.warmup_actions == "random"
+    restarts = not adapts or (tuning.noise == "auto" and tuning.heads in NEW_HEADS)
     per_step = (adapts and tuning.updates_per_step) or config.updates_per_step
+    reward: Reward = "both" if config.bonus.coefficient > 0 else "task"
+    adaptation: Adaptation = "full" if tuning.adapt else "heads"
     return Effective(
-        learns_task=learns_task,
         adapts=adapts,
         may_adapt=config.phase != "train",
-        has_bonus=learns_task and config.bonus.coefficient > 0,
+        reward="intrinsic" if config.phase == "pretrain" else reward,
         steps=config.steps,
         warmup_steps=tuning.warmup_steps if adapts else config.warmup_steps,
-        warmup_is_random=by_chance and not config.learner.on_policy,
+        warmup_is_random=by_chance and not on_policy,
+        explorer_warms_up=not by_chance and tuning.heads in NEW_HEADS and not on_policy,
+        adaptation="none" if not adapts or on_policy else adaptation,
+        noise="restart" if restarts else tuning.noise,
         updates_per_step=Fraction(str(per_step)),  # 100 · 0.29 is 29, not 28.99…
         learning_rate=(adapts and tuning.learning_rate) or config.learner.learning_rate,
         learning_rate_field=f"{'finetune' if adapts else 'learner'}.learning_rate",

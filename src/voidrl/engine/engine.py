@@ -23,7 +23,7 @@ from torch import Tensor
 
 from voidrl import dist, kernels
 from voidrl.agent.agent import Agent
-from voidrl.agent.explorer import MEAN_STEPS, Explorer
+from voidrl.agent.exploration import Explorer
 from voidrl.engine.accumulator import Accumulator
 from voidrl.engine.compiler import Compiler
 from voidrl.engine.host_reads import HostReads, diagnose_host_read
@@ -154,7 +154,7 @@ class Engine:
             return actions
         assert self.explorer is not None
         with self.agent.precision():
-            return self.explorer.replace(actions, obs, skill, MEAN_STEPS)
+            return self.explorer.replace(actions, obs, skill)
 
     # Capture
 

@@ -33,6 +33,8 @@ class Learner(nn.Module):
     """Whether evaluations sample the policy, a distribution whose most likely actions may be no policy."""
     has_bounded_values: ClassVar[bool] = False
     """Whether values are limited to a support, such as C51's."""
+    has_priorities: ClassVar[bool] = False
+    """Whether losses have a priority for each transition, which a prioritized replay needs."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
     critic: nn.Module
@@ -170,6 +172,7 @@ class ActorCritic(Learner):
     """A policy of continuous actions with twin critics; the encoder learns only from the critics' loss."""
 
     actions = "continuous"
+    has_priorities = True
     actor: nn.Sequential
 
     def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:

@@ -76,6 +76,7 @@ class DQN(Learner):
     Config = DQNConfig
     actions = "discrete"
     takes_vector_rewards = True
+    has_priorities = True
 
     def __init__(
         self, spec: EnvSpec, config: DQNConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int

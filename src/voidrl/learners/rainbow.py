@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from voidrl.config import require
 from voidrl.config.checks import between
-from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.dqn import DQN, DQNConfig
-from voidrl.nets import Encoder
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, Metrics
 
 MAX_ATOMS = 1001  # the projection is quadratic in them
 
@@ -73,23 +71,9 @@ class Rainbow(DQN):
     """Acts by the highest mean of the predicted distribution of returns."""
 
     Config = RainbowConfig
+    config: RainbowConfig
     has_bounded_values = True
     takes_vector_rewards = False  # a distribution of ψ would have dim axes
-
-    def __init__(
-        self, spec: EnvSpec, config: RainbowConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
-    ) -> None:
-        super().__init__(spec, config, encoder, critic, skill_dim)
-        self.config: RainbowConfig = config
-        if critic is not None:
-            with torch.no_grad():
-                output = critic(torch.zeros(1, encoder.feature_dim), torch.zeros(1, skill_dim))
-            expected = (1, spec.num_actions, config.atoms)
-            if tuple(output.shape) != expected:
-                raise ConfigError(
-                    f"learner 'rainbow' cannot be used with the method's own critic, which maps one state to "
-                    f"{tuple(output.shape)}: expected the logits of all atoms, {expected}; use learner dqn"
-                )
 
     @property
     def critic_outputs(self) -> int | None:

@@ -61,15 +61,11 @@ class Conv(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """A linear layer, under spectral normalization where given one, with sizes as tensor cores like them.
+    """A linear layer, under spectral normalization where given one, with sizes as tensor cores like them."""
 
-    With `full_precision` it is computed in the precision of its weights, under autocast too.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, full_precision: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
         self.spectral: SpectralNorm | None = None
-        self.full_precision = full_precision
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs), or images with that number of values, → (B, outputs)."""
@@ -79,10 +75,7 @@ class Linear(nn.Linear):
                 weight = weight.view(-1, *x.shape[1:]).permute(0, 2, 3, 1).flatten(1)
                 x = x.permute(0, 2, 3, 1)
             x = x.flatten(1)
-        if not self.full_precision:
-            return padded_linear(x, weight, self.bias)
-        with full_precision(x):
-            return F.linear(x.to(weight.dtype), weight, self.bias)
+        return padded_linear(x, weight, self.bias)
 
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -134,6 +134,8 @@ class Representation(nn.Module):
     Config: ClassVar[type[RepresentationConfig]] = RepresentationConfig
     has_loss: ClassVar[bool] = False
     """Whether there is a `loss` to minimize."""
+    has_encoder: ClassVar[bool] = True
+    """Whether there is an encoder, rather than the observation itself."""
     uses_learner_encoder: ClassVar[bool] = False
     """Whether the encoder is the learner's rather than a network of the representation."""
     raises_priority: ClassVar[bool] = False

@@ -15,6 +15,8 @@ from voidrl.types import EnvSpec
 class Identity(Representation):
     """f(s) = s."""
 
+    has_encoder = False
+
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """None; pixels are refused, since distances between images say little about states."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from voidrl.agent import diagnosis
 from voidrl.agent.adapter import Adapter
-from voidrl.agent.detours import Detours
+from voidrl.agent.exploration import Detours
 from voidrl.envs.vector import StepResult
 from voidrl.errors import ConfigError
 from voidrl.kernels.copies import HostCopy
@@ -141,7 +141,7 @@ class Collector:
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
         # With the first update the task's skill is chosen, if there is to be one.
-        tries = agent.follows_skills or not state.updates
+        tries = agent.effective.samples_skills or not state.updates
         period = agent.skill_every_steps if tries else 0
         # Where an episode ends, the reset draws the next skill: one drawn now would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)

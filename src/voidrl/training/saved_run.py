@@ -21,7 +21,7 @@ import torch
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.agent.explorer import Explorer
+from voidrl.agent.exploration import Explorer
 from voidrl.config import to_json
 from voidrl.engine.engine import Engine
 from voidrl.envs.spaces import spec_from_json
@@ -111,7 +111,7 @@ def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
         meta["cpu_threads"] = torch.get_num_threads()
     if engine.explorer is not None:  # its weights never change: one file serves all checkpoints of a run
         files[EXPLORER] = checkpoint.Group(engine.explorer.tensors(), tag="frozen")
-        meta["explorer"] = engine.explorer.meta()
+        meta["explorer"] = to_json(engine.explorer.config)
     path = checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=log.keep_last)
     sweep_parts(folder)
     return path

@@ -9,7 +9,7 @@ import torch
 from voidrl.agent import diagnosis
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.on_policy import representation_step, rollout_step
-from voidrl.agent.reset import reset
+from voidrl.agent.renewal import reset
 from voidrl.training import failures
 from voidrl.training.collecting import Collector
 from voidrl.training.run import Run
@@ -43,7 +43,7 @@ class OffPolicyTrainer(Trainer):
 
     def __init__(self, run: Run, adapter: Adapter, collector: Collector) -> None:
         super().__init__(run, adapter, collector)
-        self.warmup_steps = adapter.warmup_steps if run.agent.learns else 0
+        self.warmup_steps = run.agent.effective.warmup_steps if run.agent.learns else 0
 
     def update(self) -> None:
         """Run the updates that are due."""
@@ -53,8 +53,8 @@ class OffPolicyTrainer(Trainer):
         adapter.advance()
         if state.learning_from is None:
             return
-        due = int((state.steps - state.learning_from) * adapter.updates_per_step)
-        if state.updates == 0 < due and not run.agent.follows_skills:
+        due = int((state.steps - state.learning_from) * run.agent.effective.updates_per_step)
+        if state.updates == 0 < due and not run.agent.effective.samples_skills:
             self._choose_task_skill()
         if adapter.is_due() and due:  # after the skill for the task is chosen
             self._adapt()
@@ -86,7 +86,7 @@ class OffPolicyTrainer(Trainer):
     def _choose_task_skill(self) -> None:
         agent, say = self.run.agent, self.run.engine.say
         trials = agent.method.trial_skills()
-        if trials is not None and self.adapter.is_finetuning:
+        if trials is not None and agent.effective.adapts:
             dealt = int(agent.trials_dealt)  # host synchronization, once in a run
             if dealt < len(trials):
                 say(
