@@ -265,7 +265,7 @@ def test_a_second_interrupt_kills_what_does_not_detach(plan):
 
 
 def job_of(plan, cell):
-    return run.make_job(plan, cell, COMMAND)
+    return run.Scheduler(plan, Fake(plan), COMMAND, Board(io.StringIO())).make_job(cell, None)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +62,9 @@ def cell_evaluation(cell: Cell | Wanted, folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def require_same_settings(plan: Plan) -> None:
+def require_same_settings(plan: Plan, cells: Sequence[Cell]) -> None:
     """Refuse a folder with a run of other settings, before anything starts."""
-    for cell in plan.cells:
+    for cell in cells:
         if differ := differing_settings(cell, plan.path(cell)):
             raise RunFolderError(
                 f"{plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for the same, "
