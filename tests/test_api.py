@@ -5,6 +5,7 @@ import json
 import runpy
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,9 @@ from tiny_runs import MAZE, Walk, assert_same_run, make_continuous, newest, rows
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import Config, to_json
+from voidrl.envs.make import registered_id
 from voidrl.errors import MissingExtraError
+from voidrl.runs.folder import default_run_path
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +199,17 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
     assert "pass it as env=…, or name an importable one with --env module:function" in capsys.readouterr().err
     assert cli.main(["resume", run, "--env", "tiny_runs:Walk"]) == 0
     assert rows(run)[-1]["step"] >= 400
+
+
+def test_a_run_on_a_function_is_named_by_the_id_of_its_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make = {
+        "CartPole-v1": lambda: gym.make("CartPole-v1"),
+        None: lambda: gym.make("CartPole-v1", max_episode_steps=7),
+    }
+    assert [registered_id(factory) for factory in make.values()] == [*make]
+    assert registered_id(lambda: gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1"))) is None
+    voidrl.pretrain(make["CartPole-v1"], "random", steps=40, config={"log.tensorboard": False})
+    run = tmp_path / "runs/CartPole-v1_random_s0"
+    assert cli.main(["evaluate", str(run), "--episodes", "1"]) == 0  # in any process
+    assert default_run_path("__main__:make_env", "apt", 0).name == "make_env_apt_s0"

@@ -295,3 +295,13 @@ def test_urlb_ends_with_expert_normalized_scores_by_body_and_family(tmp_path):
     assert "0.38 [0.25, 0.50]" in row
     assert not any(line.startswith("from scratch") and line.endswith("0.68") for line in lines)
     assert any("without jaco_reach_top_right" in line for line in lines)
+
+
+def test_finished_runs_without_a_value_of_any_measure_are_not_called_unfinished(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("tasks = ['CartPole-v1']\nevaluation = false\n[methods.apt]\nphases = ['pretrain']")
+    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out")
+    assert shown(print_results, plan) == ["no run is done yet: no results"]
+    make_done(plan, plan.cells[0])
+    said = " ".join(shown(print_results, plan))
+    assert said.startswith("no results: 1 run done, with no value of return; set `measures`")

@@ -286,6 +286,28 @@ def probe_env(
     return spec, config
 
 
+def registered_id(factory: EnvFactory) -> str | None:
+    """The id by which any process makes the same environment as a factory; None where there is none.
+
+    Gymnasium imports the module in `module:Name-v0`, which registers the name.
+    """
+    if _takes(factory, "num_envs"):
+        return None
+    with closing(factory()) as env:
+        made = env.spec if isinstance(env, gym.Env) else None
+    if made is None or made.id not in gym.registry:
+        return None
+    known = gym.spec(made.id)
+    kwargs = {name: value for name, value in made.kwargs.items() if name != "render_mode"}
+    if dataclasses.replace(made, kwargs=kwargs) != known:  # other options, or more wrappers
+        return None
+    entry = known.entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "__main__")
+    if module == "__main__":
+        return None
+    return made.id if module.partition(".")[0] in ("gymnasium", "voidrl") else f"{module}:{made.id}"
+
+
 def _make_checked(
     factory: EnvFactory, config: EnvConfig, wrappers: list[EnvWrapper], renders: bool, number: int
 ) -> gym.Env:

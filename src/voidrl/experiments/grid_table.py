@@ -7,7 +7,7 @@ from typing import TextIO
 from voidrl.experiments.measures import cell_value, show_value
 from voidrl.experiments.plan import Plan
 from voidrl.experiments.record import make_record
-from voidrl.experiments.state import state_of
+from voidrl.experiments.state import no_results, state_of
 from voidrl.report.scores.grids import GridResult, grid_results
 from voidrl.runs.status import is_pruned
 from voidrl.system.terminal.tables import print_table, wrap_text
@@ -36,7 +36,7 @@ def print_grids(plan: Plan, file: TextIO | None = None) -> None:
     """Print the ranking of each method and task, and sentences about it."""
     results = grids_of(plan)
     if not any(result.ranked for result in results):
-        print("no run is done yet: no results", file=file)
+        print(wrap_text(no_results(plan), file=file), file=file)
         return
     several = len(results) > 1
     for result in results:

@@ -32,6 +32,7 @@ from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
 from voidrl.experiments.tasks import Task, select
 from voidrl.runs.folder import RunFolder
 from voidrl.system.files import user_path
+from voidrl.system.units import plural
 
 
 def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str | Path | None = None) -> Plan:
@@ -76,7 +77,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
     if few:
         least = min(few, key=updates.__getitem__)
         yield (
-            f"{len(few)} runs make fewer than {scale.FEW_UPDATES} updates, such as {least} with "
+            f"{plural(len(few), 'run')} of fewer than {scale.FEW_UPDATES} updates, such as {least} with "
             f"{updates[least]}: they show how it works, not how well"
         )
 

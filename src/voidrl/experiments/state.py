@@ -14,6 +14,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.status import read_status
+from voidrl.system.units import plural
 from voidrl.training import build
 
 NO_CHECKPOINT = -1  # an untrained agent has one of step 0
@@ -87,3 +88,15 @@ def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
         for name in names
         if found.get(name) != wanted.get(name)
     ]
+
+
+def no_results(plan: Plan) -> str:
+    """Why there is nothing to show: no run is done, or none has a measure of the experiment."""
+    done = sum(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
+    if not done:
+        return "no run is done yet: no results"
+    measures = dict.fromkeys(measure for cell in plan.cells for measure in cell.arm.measures)
+    return (
+        f"no results: {plural(done, 'run')} done, with no value of {', '.join(measures)}; set "
+        f"`measures` to columns of metrics.jsonl, such as \"episode/return\", or `evaluation` to episodes"
+    )

@@ -16,7 +16,7 @@ from voidrl.experiments.grid_table import print_grids
 from voidrl.experiments.measures import COVERAGE, cell_value, show_value, zero_shot_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import make_record
-from voidrl.experiments.state import cell_evaluation, state_of
+from voidrl.experiments.state import cell_evaluation, no_results, state_of
 from voidrl.report.scores import urlb
 from voidrl.report.scores.panel import make_panels, signed, span
 from voidrl.report.scores.statistics import aggregate, percent
@@ -101,7 +101,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
         return
     rows = results(plan)
     if not rows:
-        print("no run is done yet: no results", file=file)
+        print(wrap_text(no_results(plan), file=file), file=file)
         return
     evaluated_before = any(cell.evaluation is not None and not cell.is_final for cell in plan.cells)
     if evaluated_before or any(row.phase == ZERO_SHOT for row in rows):
