@@ -98,5 +98,5 @@ def no_results(plan: Plan) -> str:
     measures = dict.fromkeys(measure for cell in plan.cells for measure in cell.arm.measures)
     return (
         f"no results: {plural(done, 'run')} done, with no value of {', '.join(measures)}; set "
-        f"`measures` to columns of metrics.jsonl, such as \"episode/return\", or `evaluation` to episodes"
+        f'`measures` to columns of metrics.jsonl, such as "episode/return", or `evaluation` to episodes'
     )
