@@ -25,7 +25,6 @@ from voidrl.experiments.request import (
     ExperimentRequest,
     check_request,
     is_reserved,
-    left_out,
     select_arms,
 )
 from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
@@ -40,7 +39,7 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
     """Plan every requested run, and the pre-trainings that these start from."""
     check_request(experiment, request)
     require_seeds(experiment, request)
-    arms = select_arms(experiment, request)
+    arms, left_out = select_arms(experiment, request)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
     planner = Planner(experiment, request, tasks[0], arms)
     runs = {arm.name: run_seeds(experiment, request, arm) for arm in arms}
@@ -66,7 +65,7 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
         found = [c for seeds, task in every for c in planner.cells(experiment.arms[arm], task, seeds, point)]
         return [*{cell.folder: cell for cell in found}.values()]
 
-    notes = [*planner.base.notes, *left_out(experiment, request), *_notes([*cells.values()])]
+    notes = [*planner.base.notes, *left_out, *_notes([*cells.values()])]
     return Plan(experiment, request, out, [*cells.values()], notes, planner.axes, cells_at)
 
 
