@@ -169,22 +169,6 @@ def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own
 
 
 @pytest.mark.slow
-def test_a_process_that_the_kernel_kills_at_each_attempt_is_reported(own, tmp_path, capsys):
-    own.write_text(OWN.replace("own_envs:raising", "own_envs:Dying"))
-    assert cli.main(["experiment", str(own), "--out", str(tmp_path / "out"), "--no-report"]) == 1
-    assert (
-        "Dying/apt-pretrain/seed3: failed: its process was ended by SIGKILL; the kernel does"
-        in capsys.readouterr().err
-    )
-    assert state_of_good(own, tmp_path / "out") == "done"
-
-
-def state_of_good(own, out):
-    plan = make_plan(read_experiment(own), ExperimentRequest(tasks=("own_envs-good",)), out)
-    return state_of(plan.cells[-1], plan.path(plan.cells[-1])).kind
-
-
-@pytest.mark.slow
 def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
     own.write_text(OWN.replace("steps = 40", "steps = 4_000_000"))
     plan = make_plan(
