@@ -69,21 +69,6 @@ def test_every_published_row_that_is_compared_names_an_arm():
         assert without == left.get(name, set()), name
 
 
-def test_published_numbers_are_those_of_the_papers():
-    table2, urlb = published.numbers("table2"), published.numbers("urlb")
-    assert table2.value("APT", "atari/ms_pacman") == 2827.1
-    assert table2.value("from scratch", "atari/alien") is None
-    assert (table2.value("APT", "median"), table2.value("APT", "above_human")) == (47.5, 7)
-    assert published.numbers("table3").value("APT without contrast", "mean of 57") == 41.12
-    assert published.numbers("table4").value("APT, fixed encoder", "median") == 33.24
-    assert published.numbers("table5").value("APT, random heads", "atari/qbert") == 2138.3
-    assert published.numbers("exploration").value("positive", "atari/ms_pacman") == 363.7
-    assert urlb.value("APT", "dmc/quadruped_jump") == 508
-    assert urlb.value("APT", "dmc/jaco_reach_top_right") is None  # not printed
-    with pytest.raises(ConfigError, match="did you mean 'table2'"):
-        published.numbers("table22")
-
-
 def test_larger_samples_have_every_game_and_give_the_stated_aggregates():
     printed, larger = published.sources("table2")
     assert (printed.heading, larger.heading) == ("printed", "larger sample")
