@@ -224,10 +224,16 @@ def test_apt_on_raw_states_differs_from_apt_in_its_representation_and_is_left_ou
     assert changed.pop("representation.name") == "identity"
     assert all(name.startswith(("representation.", "method.")) for name in changed)
     known = read_experiment("urlb")
-    few = dataclasses.replace(known, arms={name: known.arms[name] for name in ("apt", "apt_ind")})
+    arms = {name: known.arms[name] for name in ("apt", "apt_ind")}
+    tuned = {"name": "tuned", "label": "its fine-tuning", "phases": ("finetune",), "presets": ()}
+    arms["tuned"] = dataclasses.replace(arms["apt_ind"], **tuned, source="apt_ind", method=None)
+    few = dataclasses.replace(known, arms=arms)
     plan = make_plan(few, ExperimentRequest(seeds=(1,), tasks=("walker_run",), preset="urlb-pixels"), "out")
     assert {cell.arm.name for cell in plan.cells} == {"apt"}
-    assert plan.notes == ["left out, as not for preset urlb-pixels: APT (raw states)"]
+    assert plan.notes == [
+        "left out, as not for preset urlb-pixels: APT (raw states)",
+        "left out, as not for preset urlb-pixels: its fine-tuning",
+    ]
 
 
 def test_an_arm_with_its_own_preset_is_trained_and_evaluated_as_that_agent():

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from done_cells import make_done, make_started, write_status
@@ -17,6 +18,7 @@ from voidrl.errors import RunInterrupted
 from voidrl.experiments import board as board_module
 from voidrl.experiments import run
 from voidrl.experiments.board import Board, progress_line
+from voidrl.experiments.executors import local
 from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
@@ -151,6 +153,19 @@ def test_a_signal_during_the_report_asks_for_the_same_command(done, monkeypatch)
         StopSignals(raises=True),
     ):
         run_experiment(**done)
+
+
+@pytest.mark.parametrize("requested", ["SIGTERM", ""])
+def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own, tmp_path, requested):
+    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
+    executor, folder = local.Local(local.Options()), plan.cells[0].folder
+    scheduler = run.Scheduler(plan, executor, ["voidrl"], Board(io.StringIO()))
+    executor._children[folder] = SimpleNamespace(poll=lambda: 75, stdin=io.BytesIO())
+    scheduler.running[folder] = 0.0
+    scheduler.reap(stopping=bool(requested))
+    assert not scheduler.running
+    assert folder in scheduler.left  # to be resumed
+    assert bool(scheduler.failed) is not bool(requested)
 
 
 @pytest.mark.slow

@@ -225,6 +225,8 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         *("maze/random/seed2", "maze/apt/seed2", "goal/finetuned/seed2", "goal/scratch/seed2"),
         "maze/random/seed3",  # started by the other command line; its other cells were not
     ]
+    write_record(first)  # one of its runs is done; the others have not started
+    assert json.loads((tmp_path / "experiment.json").read_text()) == joined
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
         write_record(plan_of(tmp_path, "urlb", methods=("scratch",)), ["voidrl"])
 
