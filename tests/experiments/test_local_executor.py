@@ -114,7 +114,7 @@ def recorder(tmp_path, monkeypatch):
         "open(path, 'w').write(json.dumps([seen, job['config']['device']]))"
     )
     monkeypatch.setattr(base, "cell_command", lambda: [sys.executable, "-S", "-c", code])
-    monkeypatch.setattr(run, "write_record", lambda plan: None)
+    monkeypatch.setattr(run, "try_to_write_record", lambda plan, say: None)
 
     def state_of(cell, folder):
         is_done = (tmp_path / f"{cell.folder.replace('/', '-')}.json").exists()

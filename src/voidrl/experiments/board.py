@@ -18,7 +18,7 @@ from voidrl.experiments.plan import Cell
 from voidrl.runs.status import RunStatus, read_status
 from voidrl.system.terminal.screen import is_terminal, width_of
 from voidrl.system.terminal.tables import make_console, wrap_text
-from voidrl.system.units import human_count, human_seconds
+from voidrl.system.units import human_count, human_seconds, plural
 
 DRAW_EVERY_SECONDS = 0.5
 LINES_EVERY_SECONDS = 60.0  # in a log file: one line per active run
@@ -54,7 +54,7 @@ class Board:
     def start(self, total: int, done: int) -> None:
         """Set how many cells there are, and how many of them are done already."""
         self._total, self._done = total, done
-        self.say(f"{total} runs{f', {done} of them done' if done else ''}")
+        self.say(f"{plural(total, 'run')}{f', {done} of them done' if done else ''}")
 
     def add(self, number: int) -> None:
         """Set that there are so many more cells."""

@@ -20,7 +20,7 @@ from voidrl.experiments.executors import make_executor, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
 from voidrl.experiments.plan import Plan
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import write_record
+from voidrl.experiments.record import try_to_write_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
@@ -92,10 +92,7 @@ def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Out
         say(f"note: {note}")
     with nullcontext() if plan.request.tune is None else open_tuner(plan) as tuner:
         if _is_done(plan, tuner):
-            try:
-                write_record(plan, command)
-            except VoidrlError as error:  # results in a read-only folder can still be shown
-                say(str(error))
+            try_to_write_record(plan, command, say=say)
             Board().start(len(plan.cells), len(plan.cells))
             return Outcome({}, {})
         executor = make_executor(on, plan, options)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from voidrl.config import Config, flat, merge
-from voidrl.errors import RunFolderError
+from voidrl.errors import RunFolderError, VoidrlError
 from voidrl.experiments.grid import short_names
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.report.scores.panel import write_panel
@@ -111,6 +111,16 @@ def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
         if new != old:
             new.write()
         write_panel(new)
+
+
+def try_to_write_record(
+    plan: Plan, command: Sequence[str] | None = None, *, say: Callable[[str], None]
+) -> None:
+    """Write the record, or say why that failed: the runs themselves are there, if only to be read."""
+    try:
+        write_record(plan, command)
+    except VoidrlError as error:
+        say(str(error))
 
 
 @contextmanager

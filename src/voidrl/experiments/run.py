@@ -22,12 +22,12 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, PRUNED, Job
 from voidrl.experiments.executors.base import INTERRUPTED, POLL_SECONDS, Ended, Executor, log_path
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.record import write_record
+from voidrl.experiments.record import try_to_write_record
 from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.system.terminal.signals import StopSignals
-from voidrl.system.units import human_seconds
+from voidrl.system.units import human_seconds, plural
 
 if TYPE_CHECKING:
     from voidrl.experiments.tune import Tuner
@@ -227,10 +227,7 @@ class Scheduler:
         del self.left[folder]
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
-        try:
-            write_record(self.plan)
-        except VoidrlError as error:  # the run itself is done
-            self.board.say(str(error))
+        try_to_write_record(self.plan, say=self.board.say)
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
         self.failed[cell.folder] = why if log is None else f"{why}; see {log}"
@@ -239,7 +236,9 @@ class Scheduler:
     def stop(self) -> None:
         """Let every run write a checkpoint and end."""
         if self.running:
-            self.board.say(f"stopping: {len(self.running)} runs write checkpoints; once more stops at once")
+            self.board.say(
+                f"stopping {plural(len(self.running), 'run')} with checkpoints; once more stops at once"
+            )
         self.executor.stop()
         while self.running:
             self.reap(stopping=True)
@@ -249,7 +248,8 @@ class Scheduler:
         """Stop all runs, or leave them to their cluster; then raise."""
         resume = f"to resume, run the same command again: {shlex.join(self.command)}"
         if self.executor.detaches:
-            resume = f"{resume}; {len(self.running)} runs stay in the cluster" if self.running else resume
+            left = plural(len(self.running), "run")
+            resume = f"{resume}; {left} left in the cluster" if self.running else resume
         else:
             self.stop()
         done = f"{len(self.plan.cells) - len(self.left)} of {len(self.plan.cells)} runs done"

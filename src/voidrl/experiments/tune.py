@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voidrl.errors import ConfigError, RunFolderError, VoidrlError
+from voidrl.errors import ConfigError, RunFolderError
 from voidrl.experiments.grid import Axis
 from voidrl.experiments.measures import cell_value
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.record import write_record
+from voidrl.experiments.record import try_to_write_record
 from voidrl.experiments.state import require_same_settings
 from voidrl.report.scores.measures import is_evaluated
 from voidrl.runs import locks
@@ -186,10 +186,7 @@ class Tuner:
             while self.counts[arm] < self.number and self._has_room(work):
                 self._ask(arm, work)
         if self.open != before:
-            try:
-                write_record(self.plan, work.command)
-            except VoidrlError as error:  # the runs themselves exist
-                work.board.say(str(error))
+            try_to_write_record(self.plan, work.command, say=work.board.say)
         unasked = any(count < self.number for count in self.counts.values())
         return unasked or any(_is_active(trial, work) for trial in self.open)
 
