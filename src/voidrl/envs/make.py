@@ -291,8 +291,6 @@ def registered_id(factory: EnvFactory) -> str | None:
 
     Gymnasium imports the module in `module:Name-v0`, which registers the name.
     """
-    if _takes(factory, "num_envs"):
-        return None
     with closing(factory()) as env:
         made = env.spec if isinstance(env, gym.Env) else None
     if made is None or made.id not in gym.registry:

@@ -76,7 +76,8 @@ def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
     config, factory = env_for(env, update(EnvConfig(), values, "env."))
     spec, config = probe_env(config, factory, merged.get("device", "auto"))
-    if factory is not None and not is_importable(config.id):
+    makes_one = config.backend not in ("native", "tensor")
+    if factory is not None and makes_one and not is_importable(config.id):
         config = dataclasses.replace(config, id=registered_id(factory) or config.id)
     return Probed(spec, config, factory)
 
