@@ -273,6 +273,8 @@ def probe_env(
         return probe_dmc(config), resolve(config)
     with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
         spec, masks = envs.spec, envs.reading.masks
+        if not is_importable(config.id):
+            config = dataclasses.replace(config, id=registered_id(envs.vector) or config.id)
         if config.id.startswith(ATARI) or config.action_masks != "auto":
             return spec, config
         if masks == "none" and spec.discrete:
@@ -286,13 +288,13 @@ def probe_env(
     return spec, config
 
 
-def registered_id(factory: EnvFactory) -> str | None:
-    """The id by which any process makes the same environment as a factory; None where there is none.
+def registered_id(vector: VectorEnv) -> str | None:
+    """The id by which any process makes the same environments, made by a function; None where there is none.
 
     Gymnasium imports the module in `module:Name-v0`, which registers the name.
     """
-    with closing(factory()) as env:
-        made = env.spec if isinstance(env, gym.Env) else None
+    first = vector.envs[0] if isinstance(vector, SyncVectorEnv) else None
+    made = first.env.spec if isinstance(first, CheckedEnv) else None
     if made is None or made.id not in gym.registry:
         return None
     known = gym.spec(made.id)

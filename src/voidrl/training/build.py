@@ -28,8 +28,8 @@ from voidrl.config import (
     update,
 )
 from voidrl.engine.engine import Engine
-from voidrl.envs.ids import ATARI, DMC, atari_game, is_importable
-from voidrl.envs.make import EnvFactory, make_envs, probe_env, registered_id
+from voidrl.envs.ids import ATARI, DMC, atari_game
+from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
@@ -76,9 +76,6 @@ def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
     config, factory = env_for(env, update(EnvConfig(), values, "env."))
     spec, config = probe_env(config, factory, merged.get("device", "auto"))
-    makes_one = config.backend not in ("native", "tensor")
-    if factory is not None and makes_one and not is_importable(config.id):
-        config = dataclasses.replace(config, id=registered_id(factory) or config.id)
     return Probed(spec, config, factory)
 
 
