@@ -5,6 +5,7 @@ import json
 import runpy
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -12,8 +13,10 @@ from tiny_runs import MAZE, Walk, assert_same_run, make_continuous, newest, rows
 
 import voidrl
 from voidrl.cli import main as cli
-from voidrl.config import Config, to_json
+from voidrl.config import Config, EnvConfig, to_json
+from voidrl.envs.make import probe_env
 from voidrl.errors import MissingExtraError
+from voidrl.runs.folder import default_run_path
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +199,20 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
     assert "pass it as env=…, or name an importable one with --env module:function" in capsys.readouterr().err
     assert cli.main(["resume", run, "--env", "tiny_runs:Walk"]) == 0
     assert rows(run)[-1]["step"] >= 400
+
+
+def test_a_run_on_a_function_is_named_by_the_id_of_its_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    unnamed = EnvConfig("a:<lambda>")
+    for make in (
+        lambda: gym.make("CartPole-v1", max_episode_steps=7),
+        lambda: gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")),
+        Walk,
+    ):
+        assert probe_env(unnamed, make)[1].id == "a:<lambda>"
+    make = lambda: gym.make("CartPole-v1")  # noqa: E731
+    assert probe_env(EnvConfig("module:make"), make)[1].id == "module:make"  # it has a name of its own
+    voidrl.pretrain(make, "random", steps=40, config={"log.tensorboard": False})
+    run = tmp_path / "runs/CartPole-v1_random_s0"
+    assert cli.main(["evaluate", str(run), "--episodes", "1"]) == 0  # in any process
+    assert default_run_path("__main__:make_env", "apt", 0).name == "make_env_apt_s0"

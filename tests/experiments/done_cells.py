@@ -1,10 +1,11 @@
-"""Finished cells whose checkpoints were left on another machine."""
+"""Cells that are done in this process, or whose checkpoints were left on another machine."""
 
 import dataclasses
 
 from voidrl.config import to_json
 from voidrl.envs.ids import atari_game
 from voidrl.envs.suites.atari import human_normalized
+from voidrl.experiments.cell import do_job
 from voidrl.runs import checkpoint
 from voidrl.runs.status import RunStatus
 from voidrl.training.metrics import MetricsWriter
@@ -45,3 +46,10 @@ def make_done(plan, cell, score=0.0, rate=100.0, successes=None, **last):
         }
         checkpoint.write_json_atomic(folder / "evaluation.json", evaluation)
     return folder
+
+
+def do_here(plan, cell):
+    """Train and evaluate a cell in this process."""
+    source = None if cell.source is None else str(plan.path(cell.source))
+    job = {"root": str(plan.out), "cell": cell.folder, "config": to_json(cell.config), "source": source}
+    do_job({**job, "evaluation": cell.evaluation, "zero_shot": cell.zero_shot, "trial": None})

@@ -1,7 +1,5 @@
 """Environments of a custom experiment, some of which fail, and a method."""
 
-import os
-import signal
 from dataclasses import dataclass
 
 from helpers import Constant
@@ -24,15 +22,3 @@ def good():
 
 def raising():
     return Fickle("raise", at=25)
-
-
-class Dying(Walk):
-    """Takes its process with it, as the kernel does when memory runs out."""
-
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps > 10:  # before the first checkpoint
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from done_cells import do_here
 
 from voidrl.cli import main as cli
-from voidrl.config import EnvConfig, to_json, update
+from voidrl.config import EnvConfig, update
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments import demo
-from voidrl.experiments.cell import do_job
 from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
@@ -25,25 +25,13 @@ def plan_of(out, **request):
     return make_plan(read_experiment("demo"), ExperimentRequest(**request), out)
 
 
-def do_here(plan):
-    """The cells, in this process: to start others takes longer than these runs."""
-    for cell in plan.cells:
-        source = None if cell.source is None else str(plan.path(cell.source))
-        job = {
-            "root": str(plan.out),
-            "cell": cell.folder,
-            "phase": cell.phase,
-            "config": to_json(cell.config),
-        }
-        do_job({**job, "source": source, "evaluation": cell.evaluation, "threads": None})
-
-
 def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monkeypatch):
     few = {"log": {"eval_episodes": 2}, "learner": {"batch_size": 16, "encoder": {"width": 0.1}}}
     make = build.build_config
     monkeypatch.setattr(build, "build_config", lambda *args: update(make(*args), few))
     plan = plan_of(tmp_path, steps_scale=0.01)
-    do_here(plan)
+    for cell in plan.cells:
+        do_here(plan, cell)
     capsys.readouterr()
     monkeypatch.setattr(demo, "make_report", lambda plan: print(f"report of {plan.experiment.name}") is None)
     assert cli.main(["demo", "--scale", "0.01", "--out", str(tmp_path)]) == 0

@@ -69,21 +69,6 @@ def test_every_published_row_that_is_compared_names_an_arm():
         assert without == left.get(name, set()), name
 
 
-def test_published_numbers_are_those_of_the_papers():
-    table2, urlb = published.numbers("table2"), published.numbers("urlb")
-    assert table2.value("APT", "atari/ms_pacman") == 2827.1
-    assert table2.value("from scratch", "atari/alien") is None
-    assert (table2.value("APT", "median"), table2.value("APT", "above_human")) == (47.5, 7)
-    assert published.numbers("table3").value("APT without contrast", "mean of 57") == 41.12
-    assert published.numbers("table4").value("APT, fixed encoder", "median") == 33.24
-    assert published.numbers("table5").value("APT, random heads", "atari/qbert") == 2138.3
-    assert published.numbers("exploration").value("positive", "atari/ms_pacman") == 363.7
-    assert urlb.value("APT", "dmc/quadruped_jump") == 508
-    assert urlb.value("APT", "dmc/jaco_reach_top_right") is None  # not printed
-    with pytest.raises(ConfigError, match="did you mean 'table2'"):
-        published.numbers("table22")
-
-
 def test_larger_samples_have_every_game_and_give_the_stated_aggregates():
     printed, larger = published.sources("table2")
     assert (printed.heading, larger.heading) == ("printed", "larger sample")
@@ -129,23 +114,15 @@ def test_names_of_tasks():
     [
         ("titel = 'x'\n" + LEAST, "unknown key in .*mine.toml: 'titel'; did you mean 'title'"),
         (LEAST + "fases = ['train']", "mine.toml: methods.apt: 'fases'; did you mean 'phases'"),
-        (LEAST + "phases = ['pretrian']", "methods.apt.phases = 'pretrian' cannot be used: expected 'pre"),
         (LEAST + "phases = ['finetune', 'pretrain']", "phases = .* cannot be used: expected pretrain, "),
         (LEAST + "phases = ['finetune']", "source = None cannot be used: expected a source if"),
         (LEAST + "source = 'ap'", "source in .*'ap'; did you mean 'apt'"),
         (LEAST + "[methods.b]\nlabel = 'apt'", "label = 'apt' cannot be used: expected each label once"),
-        (LEAST + "[methods.b]\nphases = ['train']\nmethod = 'apt'", "method = 'apt' cannot be used"),
         (LEAST + "[methods.b]\nphases = ['train']\nlike = 'b'", "like = 'b' .* the phase 'finetune'"),
-        (LEAST + "bonus = 'rnd'", "methods.apt.bonus = 'rnd' cannot be used"),
         (LEAST + "[methods.'a b']", "the name of a folder, such as 'a-b'"),
         (LEAST + "preset = 'drq'\npresets = ['drq']", "preset = 'drq' cannot be used: expected none beside"),
         (LEAST + "[evaluation]\nepisodes = 3\nsteps = 5", "expected one of episodes and steps"),
-        (LEAST + "[evaluation]\nepisodes = 'few'", "mine.toml: evaluation.episodes must be a positive whole"),
         (LEAST + "[pretrain]\nstep = 5", "pretrain: 'step'; did you mean 'steps'"),
-        (LEAST + "[finetune]\nsteps = 0", "finetune.steps must be a positive whole number"),
-        ("scaled = ['pretrian']\n" + LEAST, "scaled = 'pretrian' cannot be used"),
-        ("pretrain_seeds = [0]\n" + LEAST, "pretrain_seeds = .*whole numbers from 1 on"),
-        ("seeds = 3\n" + LEAST, "seeds = 3 cannot be used: expected a list"),
         ("seeds = [1, 1]\n" + LEAST, r"seeds = \[1, 1\] cannot be used: .*each of them once"),
         ("published = 'table22'\n" + LEAST, "did you mean 'table2'"),
         ("threads = 0\n" + LEAST, "threads = 0 cannot be used"),
@@ -154,8 +131,6 @@ def test_names_of_tasks():
         ("tasks = ['urlb']", "there are no methods"),
         ("tasks = ['a:b?x=1', 'a:b?x=2']\n[methods.apt]", "would both be named 'a-b': give one a name"),
         ("tasks = [{ name = 'x' }]\n[methods.apt]", "expected a table with env"),
-        ("tasks = [{ env = 'x-v0', config = 3 }]\n[methods.apt]", "tasks.config = 3 cannot be used"),
-        ("tasks = [{ env = 'x-v0', finetune = { step = 3 } }]\n[methods.apt]", "did you mean 'steps'"),
         (
             "tasks = [{ name = 'a', env = 'x-v0?a=1', pretrain = { env = 'x-v0', steps = 5 } }, "
             "{ name = 'b', env = 'x-v0?a=2', pretrain = 'x-v0' }]\n[methods.apt]",
@@ -164,9 +139,7 @@ def test_names_of_tasks():
         ("tasks = ['dmc/walker_rum']\n[methods.apt]", "'rum'; did you mean 'run'"),
         ("tasks = [\n=", "mine.toml cannot be read: .*line 2"),
         ("a = " + "[" * 100_000, "nested more than"),
-        ("tasks = ['x']\n[methods]\napt = 3", "methods.apt = 3 .* expected a table"),
         ("tasks = ['x']\nconfig = [1]\n[methods.apt]", r"config = \[1\] .* expected a table"),
-        ("tasks = ['x']\n[pretrain]\nsteps = inf\n[methods.apt]", "pretrain.steps"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, text, message):
@@ -201,24 +174,7 @@ VALID = {
         "scratch": {"phases": ["train"], "train": {"config": {"learner.hidden_dim": 8}}},
     },
 }
-VALUES = [
-    None,
-    True,
-    0,
-    -1,
-    7,
-    10**30,
-    0.5,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    "a:b",
-    "1e9",
-    "method",
-    [],
-    {},
-]
+VALUES = [None, True, 0, -1, 10**30, 0.5, float("nan"), float("inf"), "", "a:b", "1e9", "method", [], {}]
 
 
 def mutate(data, rng):

@@ -1,16 +1,13 @@
-"""A panel that is stopped and resumed does nothing twice, and its files show what is done."""
+"""The panel: its record, scores, table, report and picture."""
 
 import dataclasses
 import io
 
 import pytest
-from done_cells import make_done, make_started
+from done_cells import make_done
 
 from voidrl.cli.main import main as cli
 from voidrl.envs.suites.atari import baseline
-from voidrl.experiments import run
-from voidrl.experiments.board import Board
-from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
@@ -41,73 +38,6 @@ def plan(planned, tmp_path):
 def score(cell):
     random, human = baseline(cell.folder.partition("/")[0])
     return random + (SHARES[cell.arm.name] + 0.01 * cell.seed) * (human - random)
-
-
-class Worker(Executor):
-    """Cells that are done at once; the one after `stop_after` is killed with the whole command."""
-
-    def __init__(self, plan, stop_after=10**9):
-        self.plan, self.started, self.stop_after, self.ended = plan, [], stop_after, {}
-
-    def has_room(self):
-        return len(self.ended) < 3
-
-    def submit(self, job):
-        plan = self.plan
-        [cell] = [cell for cell in plan.cells if cell.folder == job["cell"]]
-        if len(self.started) == self.stop_after:
-            make_started(plan, cell)  # killed before its first checkpoint
-            raise KeyboardInterrupt
-        assert cell.source is None or (plan.path(cell.source) / "evaluation.json").is_file()
-        folder = plan.path(cell)
-        if folder.exists():
-            (folder / "config.json").unlink()
-            (folder / "environment.json").unlink()
-            folder.rmdir()
-        self.started.append(cell.folder)
-        make_done(plan, cell, score(cell))
-        self.ended[cell.folder] = Ended(0)
-
-    def poll(self):
-        ended, self.ended = self.ended, {}
-        return ended
-
-    def stop(self):
-        pass
-
-    kill = stop
-
-    def __exit__(self, *exc):
-        pass
-
-
-def work(worker, monkeypatch):
-    monkeypatch.setattr(run, "POLL_SECONDS", 0.0)
-    return run.run_plan(worker.plan, worker, command=COMMAND, board=Board(io.StringIO()))
-
-
-def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
-    write_record(plan, COMMAND)
-    first, second, third = Worker(plan, stop_after=7), Worker(plan), Worker(plan)
-    with pytest.raises(KeyboardInterrupt):
-        work(first, monkeypatch)
-    assert work(second, monkeypatch).ok
-    assert sorted(first.started + second.started) == sorted(cell.folder for cell in plan.cells)
-    assert len(plan.cells) == 2 * (1 + 2 + 6 + 2 + 6 + 6)
-    assert work(third, monkeypatch).ok
-    assert third.started == []
-    [panel] = find_panels(read_all([plan.out], lambda text: None)).values()
-    shape = {
-        arm: {p: len(found) for p, found in games["boxing"].items()} for arm, games in panel.scores.items()
-    }
-    assert shape == {
-        "random": {None: 1},
-        **{key: {1: 1, 2: 1} for key in ("zero_shot", "untrained")},
-        **{key: {1: 3, 2: 3} for key in ("finetuned", "from_zero")},
-        "scratch": {None: 6},
-    }
-    best = next(cell for cell in plan.cells if cell.folder == "freeway/finetuned/pretrain2-seed6")
-    assert panel.groups("finetuned", "freeway")[2][-1] == pytest.approx(score(best))
 
 
 def test_records_keep_scale_arms_and_both_seeds(plan, tmp_path):

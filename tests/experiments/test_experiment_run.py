@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 from done_cells import make_done, make_started, write_status
-from rich.console import Console
 from tiny_runs import rows
 
 from voidrl.cli import main as cli
 from voidrl.errors import RunInterrupted
+from voidrl.experiments import board as board_module
 from voidrl.experiments import run
-from voidrl.experiments.board import Board, make_table, read_progress
+from voidrl.experiments.board import Board, progress_line
 from voidrl.experiments.executors import local
 from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.experiment import run_experiment
@@ -169,22 +169,6 @@ def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own
 
 
 @pytest.mark.slow
-def test_a_process_that_the_kernel_kills_at_each_attempt_is_reported(own, tmp_path, capsys):
-    own.write_text(OWN.replace("own_envs:raising", "own_envs:Dying"))
-    assert cli.main(["experiment", str(own), "--out", str(tmp_path / "out"), "--no-report"]) == 1
-    assert (
-        "Dying/apt-pretrain/seed3: failed: its process was ended by SIGKILL; the kernel does"
-        in capsys.readouterr().err
-    )
-    assert state_of_good(own, tmp_path / "out") == "done"
-
-
-def state_of_good(own, out):
-    plan = make_plan(read_experiment(own), ExperimentRequest(tasks=("own_envs-good",)), out)
-    return state_of(plan.cells[-1], plan.path(plan.cells[-1])).kind
-
-
-@pytest.mark.slow
 def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
     own.write_text(OWN.replace("steps = 40", "steps = 4_000_000"))
     plan = make_plan(
@@ -213,44 +197,45 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
     assert rows(folder)[-1]["step"] == step  # nothing of it is lost
 
 
-def test_the_live_table_fits_every_width(tmp_path):
-    request = ExperimentRequest(tasks=("alien",), seeds=(1,), methods=("apt", "scratch"))
-    plan = make_plan(read_experiment("table2"), request, tmp_path)
-    running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
-    folder = make_started(plan, plan.cells[0])
-    write_status(folder, "running", steps=125_000_000, total_steps=250_000_000, rate=348.0)
-    lock = locks.acquire(folder / locks.RUN_LOCK)
-    rows = [(cell.folder, *read_progress(cell, path)) for cell, path in running]
-    for width in (32, 40, 60, 80, 200):
-        out = io.StringIO()
-        Console(file=out, width=width).print(make_table("12/78 done", rows, []))
-        text = out.getvalue()
-        assert all(len(line) <= width for line in text.splitlines()), width
-    assert "alien/apt-pretrain/seed1  125M/250M  eta 4d03h  348/s" in text
-    locks.unlock(lock)
+def test_on_a_terminal_the_lines_are_cut_to_its_width(tmp_path, monkeypatch):
+    plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(board_module, "DRAW_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(board_module, "width_of", lambda stream: 30)
+    monkeypatch.setenv("TERM", "xterm")
+    with Board(terminal) as board:
+        board.draw([(cell, plan.path(cell)) for cell in plan.cells], 0)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in terminal.getvalue().splitlines()]
+    assert "maze/random/seed2: 0/16k, sta…" in lines
+    assert max(map(len, lines)) == 30
 
 
 def test_progress_is_that_of_voidrl_status(tmp_path):
     plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
     cell = next(cell for cell in plan.cells if cell.evaluation is not None and cell.config.steps == 8000)
     folder = plan.path(cell)
-    assert read_progress(cell, folder) == ("0/8k", "starting", "")
+
+    def shown():
+        return progress_line(cell, folder).removeprefix(f"{cell.folder}: ")
+
+    assert shown() == "0/8k, starting"
     make_started(plan, cell)
     (folder / "metrics.jsonl").write_text('{"step": 200, "time/steps_per_second": 5940.0}\n')  # warm-up
     lock = locks.acquire(folder / locks.RUN_LOCK)
-    for state, fields, shown in [
-        ("starting", {}, ("0/8k", "starting", "")),
-        ("running", {"steps": 225}, ("225/8k", "running", "")),
-        ("running", {"steps": 4000, "rate": 100.0}, ("4k/8k", "eta 40s", "100")),
-        ("running", {"steps": 4000, "rate": 0.0}, ("4k/8k", "eta ?", "0")),
-        ("running", {"steps": 8000, "rate": 100.0}, ("8k/8k", "saving", "")),
-        ("done", {"steps": 8000, "rate": 100.0}, ("8k/8k", "evaluating", "")),
-        ("stopped", {"steps": 4000, "rate": 100.0}, ("4k/8k", "starting", "")),  # it is being resumed
+    for state, fields, line in [
+        ("starting", {}, "0/8k, starting"),
+        ("running", {"steps": 225}, "225/8k, running"),
+        ("running", {"steps": 4000, "rate": 100.0}, "4k/8k, 100 steps/s, eta 40s"),
+        ("running", {"steps": 4000, "rate": 0.0}, "4k/8k, 0 steps/s, eta ?"),
+        ("running", {"steps": 8000, "rate": 100.0}, "8k/8k, saving"),
+        ("done", {"steps": 8000, "rate": 100.0}, "8k/8k, evaluating"),
+        ("stopped", {"steps": 4000, "rate": 100.0}, "4k/8k, starting"),  # it is being resumed
     ]:
         write_status(folder, state, total_steps=8000, **fields)
-        assert read_progress(cell, folder) == shown
+        assert shown() == line
     (folder / "status.json").write_text("{")
-    assert read_progress(cell, folder) == ("0/8k", "starting", "")
+    assert shown() == "0/8k, starting"
     locks.unlock(lock)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-from collections import Counter
 
 import pytest
 
@@ -112,12 +111,7 @@ def test_seeds_of_the_command_line(walks):
 def test_bad_requests_are_one_sentence(walks, request_, message):
     with pytest.raises(ConfigError, match=message):
         plan_of(walks, **request_)
-
-
-def test_experiments_without_these_keys_refuse_the_options():
-    with pytest.raises(
-        ConfigError, match=r"--pretrain-seeds = \[1\] cannot be used: expected none, as every"
-    ):
+    with pytest.raises(ConfigError, match=r"--pretrain-seeds = \[1\] .* expected none, as every"):
         plan_of("demo", pretrain_seeds=(1,))
 
 
@@ -179,22 +173,6 @@ def _without_lengths(plan):
 def test_what_adapts_pretrained_weights_is_named():
     equivalent = {"steps", "updates_per_step", "warmup_steps", "learning_rate", "noise"}
     assert equivalent | {*ADAPTATION} == {field.name for field in dataclasses.fields(FinetuneConfig)}
-
-
-def test_the_panel_has_its_arms_and_lengths():
-    plan = plan_of("atari-panel", tasks=("freeway", "krull"))
-    counts = Counter(
-        (cell.task, cell.arm.name, cell.config.steps, cell.evaluation["episodes"]) for cell in plan.cells
-    )
-    arms = {
-        ("random", 1000, 100): 1,
-        ("zero_shot", 1_500_000, 30): 2,
-        ("finetuned", 100_000, 30): 6,
-        ("untrained", 0, 30): 2,
-        ("from_zero", 100_000, 30): 6,
-        ("scratch", 100_000, 30): 6,
-    }
-    assert counts == {(f"atari/{game}", *arm): n for game in ("freeway", "krull") for arm, n in arms.items()}
 
 
 def test_lists_of_seeds():

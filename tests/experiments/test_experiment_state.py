@@ -64,17 +64,17 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
     with pytest.raises(
         RunFolderError, match=r"maze/random/seed2 .* learner.n_step is 5 there and 7 here; .*--out"
     ):
-        require_same_settings(changed)
+        require_same_settings(changed, changed.cells)
     words = ["experiment", "demo", "--out", str(tmp_path), "--no-report", "--steps-scale", "0.5"]
     assert cli.main(words) == 2
     assert "steps is 16000 there and 8000 here" in capsys.readouterr().err
     elsewhere = plan_of(tmp_path, device="cuda", engine="graph", changes={"env.timeout_s": 600.0})
-    require_same_settings(elsewhere)
+    require_same_settings(elsewhere, elsewhere.cells)
     heads = plan_of(tmp_path, changes={"finetune.heads": "random"})
     # pre-training does not depend on fine-tuning
-    require_same_settings(dataclasses.replace(heads, cells=heads.cells[:2]))
+    require_same_settings(heads, heads.cells[:2])
     with pytest.raises(RunFolderError, match=r"finetune.heads is 'auto' there and 'random' here"):
-        require_same_settings(heads)
+        require_same_settings(heads, heads.cells)
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
@@ -174,7 +174,7 @@ def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_pat
     [why] = [line for line in lines if line.startswith("refused, as maze/apt/seed2 holds a run with other")]
     assert why.endswith("learner.n_step is 5 there and 7 here")
     with pytest.raises(RunFolderError, match=r"learner.n_step is 5 there"):
-        require_same_settings(changed)
+        require_same_settings(changed, changed.cells)
 
 
 def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, capsys, monkeypatch):
@@ -225,6 +225,8 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         *("maze/random/seed2", "maze/apt/seed2", "goal/finetuned/seed2", "goal/scratch/seed2"),
         "maze/random/seed3",  # started by the other command line; its other cells were not
     ]
+    write_record(first)  # one of its runs is done; the others have not started
+    assert json.loads((tmp_path / "experiment.json").read_text()) == joined
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
         write_record(plan_of(tmp_path, "urlb", methods=("scratch",)), ["voidrl"])
 
@@ -298,3 +300,13 @@ def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
     [scratch] = [line for line in lines if line.startswith("from scratch –")]
     assert "0.68" not in scratch
     assert any("without jaco_reach_top_right" in line for line in lines)
+
+
+def test_finished_runs_without_a_value_of_any_measure_are_not_called_unfinished(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("tasks = ['CartPole-v1']\nevaluation = false\n[methods.apt]\nphases = ['pretrain']")
+    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out")
+    assert shown(print_results, plan) == ["no run is done yet: no results"]
+    make_done(plan, plan.cells[0])
+    said = " ".join(shown(print_results, plan))
+    assert said.startswith("no results: 1 run done, with no value of return; set `measures`")

@@ -61,17 +61,14 @@ def test_lists_ranges_and_log_ranges():
 @pytest.mark.parametrize(
     "grid",
     [
-        "a = []",
         "a = [3]",
         'a = [1, "b"]',
-        "a = [true, 1]",
         "a = [1, 1.0]",
         "a = 3",
         "a = { from = 1, to = 9, count = 1 }",
         "a = { from = 0, to = 1, count = 3, log = true }",
         "a = { from = 9, to = 1, count = 3 }",
         "a = { from = 1, to = 9, cuont = 3 }",
-        "a = { from = 1, count = 3 }",
     ],
 )
 def test_a_bad_field_is_one_sentence(grid):
@@ -166,7 +163,7 @@ def test_a_range_of_a_field_of_whole_numbers_is_rounded(plan_of):
         ('[grid]\n"evaluation.episodes" = [1, 2]', {}, "a grid cannot vary evaluation.episodes"),
         ('[grid]\n"method.k" = [3, 4]', {"changes": {"method.k": 5}}, "leave out --set method.k=5"),
         ('[grid]\n"method.k" = { from = 1, to = 3, count = 9 }', {}, "this field takes no others"),
-        ('[grid]\n"method.k" = [3, 4]\n[tune]\nsampler = "grid"', {}, "tune.sampler = 'grid' cannot be used"),
+        ('[grid]\n"method.k" = [3, 4]\n[tune]\npruner = "grid"', {}, "tune.pruner = 'grid' cannot be used"),
         ("", {"tune": 3}, "--tune 3 needs a file with [grid]"),
         ('[grid]\n"method.k" = [3, 4]', {"tune": 0}, "tune = 0 cannot be used"),
         ("[grid]", {}, 'expected a field, such as "method.k"'),

@@ -44,16 +44,13 @@ def on_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--devices", "0,0"], "--devices 0,0 cannot be used: expected each GPU once"),
         (
-            ["--devices", "1,x"],
-            "--devices 1,x cannot be used: expected numbers of GPUs such as 0,1,2,3, or cpu",
+            ["--devices", "0,0"],
+            "--devices = '0,0' cannot be used: expected numbers of GPUs such as",
         ),
-        (["--devices", "0,7"], "there is no GPU 7; nvidia-smi shows GPU 0, 1 here; use those, or cpu"),
+        (["--devices", "0,7"], "expected GPUs that nvidia-smi shows here (GPU 0, 1), or cpu"),
         (["--devices", "0", "--device", "cpu"], "--devices 0 and --device cpu exclude each other"),
         (["--jobs", "0"], "jobs = 0 cannot be used: expected a whole number above 0"),
-        (["--mps", "maybe"], "mps = 'maybe' cannot be used: expected auto, on or off"),
-        (["--mps", "on", "--device", "cpu"], "--mps on cannot be used: runs are on the CPU"),
         (["--on", "rya"], "unknown executor 'rya'; did you mean 'ray'?"),
         (["--on", "slurm", "--jobs", "2"], "--jobs cannot be used with --on slurm: it belongs to --on local"),
     ],
@@ -117,7 +114,7 @@ def recorder(tmp_path, monkeypatch):
         "open(path, 'w').write(json.dumps([seen, job['config']['device']]))"
     )
     monkeypatch.setattr(base, "cell_command", lambda: [sys.executable, "-S", "-c", code])
-    monkeypatch.setattr(run, "write_record", lambda plan: None)
+    monkeypatch.setattr(run, "try_to_write_record", lambda plan, say: None)
 
     def state_of(cell, folder):
         is_done = (tmp_path / f"{cell.folder.replace('/', '-')}.json").exists()
@@ -187,8 +184,8 @@ def calls(tmp_path, monkeypatch):
     return read
 
 
-def sharing(mode="auto", **how):
-    return local.Local(local.Options(jobs=2, mps=mode), shares_gpus=True, **how)
+def sharing(no_mps=False, **how):
+    return local.Local(local.Options(jobs=2, no_mps=no_mps), shares_gpus=True, **how)
 
 
 def test_a_daemon_serves_the_runs_of_one_command_and_ends_with_it(plan, recorder, on_path, calls):
@@ -217,13 +214,11 @@ def test_runs_go_on_without_a_daemon_that_does_not_work(how, plan, recorder, on_
     assert [seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _ in recorder()] == [None, None]
     if how == "broken":
         assert [call[0] for call in calls()] == ["-d", "quit"]  # nothing is left of it
-    with pytest.raises(ConfigError, match=f"--mps on cannot be used: {reason}"), sharing("on"):
-        pass
 
 
 def test_no_daemon_is_started_where_it_is_off_or_there_is_one(on_path, calls, monkeypatch, tmp_path):
     on_path(mps.DAEMON, DAEMON)
-    with sharing("off"), local.Local(local.Options(jobs=1)):
+    with sharing(no_mps=True), local.Local(local.Options(jobs=1)):
         pass
     (tmp_path / "own").mkdir()
     (tmp_path / "own/control").touch()

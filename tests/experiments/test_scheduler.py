@@ -244,7 +244,7 @@ def test_a_signal_stops_cells_or_leaves_them_to_their_cluster(plan, detaches):
 
     executor = Slow(plan, {RANDOM: [interrupted], APT: [Ended(INTERRUPTED)], SCRATCH: [Ended(DONE)]})
     executor.detaches = detaches
-    said = "1 runs stay in the cluster" if detaches else "to resume, run the same command again: voidrl"
+    said = "1 run left in the cluster" if detaches else "to resume, run the same command again: voidrl"
     with pytest.raises(RunInterrupted, match=f"stopped by SIGTERM with 2 of 4 runs done; .*{said}"):
         work(executor)
     assert executor.calls == (["exit"] if detaches else ["stop", "exit"])
@@ -265,7 +265,7 @@ def test_a_second_interrupt_kills_what_does_not_detach(plan):
 
 
 def job_of(plan, cell):
-    return run.make_job(plan, cell, COMMAND)
+    return run.Scheduler(plan, Fake(plan), COMMAND, Board(io.StringIO())).make_job(cell, None)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from voidrl.cli import main as cli
 from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments import run as running
-from voidrl.experiments import study, tune
+from voidrl.experiments import tune
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, PRUNED
 from voidrl.experiments.executors.base import Ended, Executor
@@ -33,8 +33,6 @@ steps = 800
 config = { log.log_every_steps = 100 }
 [grid]
 "learner.learning_rate" = { from = 1e-5, to = 1e-1, count = 5, log = true }
-[tune]
-sampler = "random"
 [methods.apt]
 phases = ["pretrain"]
 evaluation = false
@@ -43,7 +41,6 @@ evaluation = false
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(tune, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(running, "POLL_SECONDS", 0.0)
 
 
@@ -87,9 +84,9 @@ class Pretend(Executor):
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, "coverage/cells": value}) + "\n")
         self.jobs_left[cell] = (job, step)
-        if "trial" in job:
+        if job["trial"] is not None:
             assert job["trial"]["metric"] == "coverage/cells"
-            trial = study.open_trial(self.root, job["trial"]["study"], job["trial"]["id"])
+            trial = tune.open_trial(self.root, job["trial"], total)
             trial.report(value, step)
             if step < total and trial.should_prune():
                 write_status(folder, "stopped", callback=PRUNING, checkpoint=step, steps=step)
@@ -124,18 +121,9 @@ def tuned(tmp_path, capsys):
         plan = make_plan(
             read_experiment(path), ExperimentRequest(device="cpu", tune=number), tmp_path / "out"
         )
-        tuner = study.Tuner(plan)
         executor = Pretend(plan.out, height, **pretend)
-        try:
-            outcome = run_plan(
-                plan,
-                executor,
-                command=["voidrl"],
-                board=Board(),
-                make=lambda *given: tune.TuneScheduler(tuner, *given),
-            )
-        finally:
-            tuner.close()
+        with tune.open_tuner(plan) as tuner:
+            outcome = run_plan(plan, executor, command=["voidrl"], board=Board(), tuner=tuner)
         return tuner, executor, outcome
 
     return run
@@ -192,7 +180,7 @@ def test_an_interrupted_search_resumes_its_trials(tuned):
 
 def test_a_study_whose_last_line_is_torn_is_resumed(tuned):
     tuner, _, _ = tuned(2)
-    path = tuner.plan.out / study.FILE_NAME
+    path = tuner.plan.out / tune.FILE_NAME
     path.write_bytes(path.read_bytes()[:-7])  # the end of a trial is half written
     tuner, executor, outcome = tuned(3)
     assert outcome.ok
@@ -230,7 +218,7 @@ def test_another_grid_or_a_metric_that_is_not_measured_is_refused(tuned):
 def test_seeds_of_a_trial_make_one_value_and_are_not_pruned(tuned, capsys):
     text = f"seeds = [1, 2]\n{FILE}"
     tuner, executor, _ = tuned(6, text=text, height=lambda rate: 100.0 if rate > 1e-3 else 1.0, jobs=1)
-    assert len(executor.submitted) == 2 * len({trial.cells[0].folder for trial in tuner.ended})
+    assert len(executor.submitted) == len(tuner.plan.cells)
     assert {*states(tuner)} == {"COMPLETE"}
     assert {trial.value for trial in tuner.studies["apt"].trials} == {100.0, 1.0}
     assert capsys.readouterr().err.count("no trial is pruned, as each has 2 runs") == 1
@@ -240,12 +228,12 @@ def test_the_space_is_that_of_the_grid():
     from voidrl.experiments.grid import Axis
 
     values = optuna.distributions.CategoricalDistribution((3, 6, 12))
-    assert study._distribution(Axis("a", (3, 6, 12))) == values
+    assert tune._distribution(Axis("a", (3, 6, 12))) == values
     rate = Axis("a", low=1e-4, high=1e-2, count=3, log=True)
-    assert study._distribution(rate) == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
-    assert study._value(rate, 0.00123456) == 0.001235
+    assert tune._distribution(rate) == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
+    assert tune._value(rate, 0.00123456) == 0.001235
     lists = Axis("a", ((1, 2), (3,)))
-    assert study._value(lists, 1) == (3,)
+    assert tune._value(lists, 1) == (3,)
 
 
 def test_a_run_that_was_pruned_while_its_command_was_killed_is_not_resumed(tuned, tmp_path):
@@ -264,7 +252,7 @@ def test_a_run_reports_to_its_trial(tmp_path, capsys):
     path.write_text(FILE)
     words = ["--tune", "2", "--device", "cpu", "--no-report", "--out", str(tmp_path / "out")]
     assert cli.main(["experiment", str(path), *words]) == 0
-    storage = study._storage(tmp_path / "out" / study.FILE_NAME)
+    storage = tune._storage(tmp_path / "out" / tune.FILE_NAME)
     for trial in optuna.load_study(study_name="apt", storage=storage).trials:
         assert (len(trial.intermediate_values), max(trial.intermediate_values)) == (8, 800)
         assert trial.value == trial.intermediate_values[800]

@@ -32,7 +32,7 @@ def demo(argv: list[str]) -> int:
 
 def experiment(argv: list[str]) -> int:
     """Run an experiment of the paper, or a custom one: `voidrl experiment demo --jobs 2`."""
-    from voidrl.experiments.executors import EXECUTORS, flag, option_fields, option_owners
+    from voidrl.experiments.executors import EXECUTORS, flag, option_fields
     from voidrl.experiments.format import shipped
 
     parser = make_parser("experiment", experiment.__doc__)
@@ -61,10 +61,9 @@ def experiment(argv: list[str]) -> int:
     add("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
     add("--dry-run", action="store_true", help="print the runs and what they would take")
     rare("--no-report", dest="report", action="store_false", help="make no report.html")
-    owners = option_owners()
-    for name, field in option_fields().items():
+    for name, (field, owners) in option_fields().items():
         add_option = add if name == "jobs" else rare
-        about = f"{field.metadata['help']} (with --on {' or '.join(owners[name])})"
+        about = f"{field.metadata['help']} (with --on {' or '.join(owners)})"
         settings = {**field.metadata, "help": about, "default": argparse.SUPPRESS}
         add_option(flag(name), dest=name, **settings)
     options = parser.parse_args(argv)

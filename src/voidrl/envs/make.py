@@ -273,6 +273,8 @@ def probe_env(
         return probe_dmc(config), resolve(config)
     with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
         spec, masks = envs.spec, envs.reading.masks
+        if not is_importable(config.id):
+            config = dataclasses.replace(config, id=registered_id(envs.vector) or config.id)
         if config.id.startswith(ATARI) or config.action_masks != "auto":
             return spec, config
         if masks == "none" and spec.discrete:
@@ -284,6 +286,26 @@ def probe_env(
             envs.reset(seed=0)  # an unusable mask is refused
             return envs.spec, config
     return spec, config
+
+
+def registered_id(vector: VectorEnv) -> str | None:
+    """The id by which any process makes the same environments, made by a function; None where there is none.
+
+    Gymnasium imports the module in `module:Name-v0`, which registers the name.
+    """
+    first = vector.envs[0] if isinstance(vector, SyncVectorEnv) else None
+    made = first.env.spec if isinstance(first, CheckedEnv) else None
+    if made is None or made.id not in gym.registry:
+        return None
+    known = gym.spec(made.id)
+    kwargs = {name: value for name, value in made.kwargs.items() if name != "render_mode"}
+    if dataclasses.replace(made, kwargs=kwargs) != known:  # other options, or more wrappers
+        return None
+    entry = known.entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "__main__")
+    if module == "__main__":
+        return None
+    return made.id if module.partition(".")[0] in ("gymnasium", "voidrl") else f"{module}:{made.id}"
 
 
 def _make_checked(

@@ -1,5 +1,6 @@
 """Experiments as data: TOML files of tasks, methods and seeds; `voidrl experiment` runs them cell by cell.
 
-`format` reads a file → `plan` makes a config for every cell → `state` judges what is there → `estimate` gives
-the cost of the rest, or `run` does each cell in its own process (`cell`) → `table` and reports show results.
+`format` reads a file, and `request` the command line. `planner` makes the cells, with the configs that
+`configs` completes; `state` judges what is in their folders. `dry_run` prints the cost of the rest, or `run`
+starts each cell in its own process (`cell`) through an executor. `table` and reports show the results.
 """

@@ -1,4 +1,4 @@
-"""Progress of an experiment: a live table on a terminal, elsewhere lines of text."""
+"""Progress of an experiment: a line for each active run, on a terminal in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from voidrl.errors import RunFolderError
@@ -19,7 +18,7 @@ from voidrl.experiments.plan import Cell
 from voidrl.runs.status import RunStatus, read_status
 from voidrl.system.terminal.screen import is_terminal, width_of
 from voidrl.system.terminal.tables import make_console, wrap_text
-from voidrl.system.units import human_count, human_seconds
+from voidrl.system.units import human_count, human_seconds, plural
 
 DRAW_EVERY_SECONDS = 0.5
 LINES_EVERY_SECONDS = 60.0  # in a log file: one line per active run
@@ -27,20 +26,20 @@ EARLY_SECONDS = 10.0  # in the first minute, when people check that it works
 MAX_ROWS = 12
 
 
-def read_progress(cell: Cell, folder: Path) -> tuple[str, str, str]:
-    """Read steps, time left and steps per second from the status of a run, as text."""
+def progress_line(cell: Cell, folder: Path) -> str:
+    """A line about a run, from its status: `walker_run/apt/seed1: 4k/16k, 100 steps/s, eta 2m00s`."""
     status = RunStatus("starting")
     with suppress(RunFolderError):  # damaged: the next heartbeat replaces it
         status = read_status(folder) or status
-    left, rate = "starting", ""  # the status may be an earlier process's
+    left = "starting"  # the status may be an earlier process's
     if status.steps >= cell.config.steps:
         left = "evaluating" if status.state == "done" and cell.evaluation is not None else "saving"
     elif status.state == "running" and status.rate is None:  # before the first update
         left = "running"
     elif status.state == "running" and status.rate is not None:
         seconds = math.inf if status.seconds_left is None else status.seconds_left
-        left, rate = f"eta {human_seconds(seconds)}", human_count(status.rate)
-    return f"{human_count(status.steps)}/{human_count(cell.config.steps)}", left, rate
+        left = f"{human_count(status.rate)} steps/s, eta {human_seconds(seconds)}"
+    return f"{cell.folder}: {human_count(status.steps)}/{human_count(cell.config.steps)}, {left}"
 
 
 class Board:
@@ -55,7 +54,7 @@ class Board:
     def start(self, total: int, done: int) -> None:
         """Set how many cells there are, and how many of them are done already."""
         self._total, self._done = total, done
-        self.say(f"{total} runs{f', {done} of them done' if done else ''}")
+        self.say(f"{plural(total, 'run')}{f', {done} of them done' if done else ''}")
 
     def add(self, number: int) -> None:
         """Set that there are so many more cells."""
@@ -98,30 +97,15 @@ class Board:
         self._drawn = now
         # On a cluster, most are queued: the ones that train come first.
         shown = sorted(running, key=lambda each: not (each[1] / "config.json").is_file())[:MAX_ROWS]
-        rows = [(cell.folder, *read_progress(cell, folder)) for cell, folder in shown]
-        more = [f"… and {len(running) - MAX_ROWS} more"] if len(running) > MAX_ROWS else []
+        lines = [progress_line(cell, folder) for cell, folder in shown]
+        lines += [f"… and {len(running) - MAX_ROWS} more"] if len(running) > MAX_ROWS else []
         if self._live is None:
-            for name, steps, left, rate in rows:
-                self.say(f"{name}: {steps}, {f'{rate} steps/s, ' if rate else ''}{left}")
-            for text in more:
-                self.say(text)
+            for line in lines:
+                self.say(line)
             return
         counts = {"done": f"{self._done}/{self._total}", "failed": self._failed, "elsewhere": elsewhere}
-        head = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-        head = f"{head}, {human_seconds(now - self._started)}"
+        head = [f"{number} {name}" for name, number in counts.items() if number]
+        head.append(human_seconds(now - self._started))
+        text = Text("\n".join([", ".join(head), *lines]), no_wrap=True, overflow="ellipsis")
         self._live.console.width = width_of(self._stream)  # the window may have changed
-        self._live.update(make_table(head, rows, more), refresh=True)
-
-
-def make_table(head: str, rows: Sequence[tuple[str, str, str, str]], more: Sequence[str]) -> Table:
-    """The live table of active cells: name, steps, time left, steps per second."""
-    table = Table.grid(padding=(0, 2))
-    table.title, table.title_justify = head, "left"
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for style in ("", "cyan", "green"):
-        table.add_column(justify="right", style=style, no_wrap=True)
-    for name, steps, left, rate in rows:
-        table.add_row(name, steps, left, f"{rate}/s" if rate else "")
-    for text in more:
-        table.add_row(text)
-    return table
+        self._live.update(text, refresh=True)

@@ -19,7 +19,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.executors.base import INTERRUPTED
@@ -47,15 +47,14 @@ class Job(TypedDict):
     """The experiment's folder."""
     cell: str
     """The run folder, relative to the root."""
-    phase: str
     config: dict[str, Any]
     source: str | None
     evaluation: dict[str, Any] | None
-    zero_shot: NotRequired[dict[str, Any] | None]
+    zero_shot: dict[str, Any] | None
     """Settings with which the source is evaluated, too."""
     threads: int | None
     """CPU threads, where the experiment says how many."""
-    trial: NotRequired[dict[str, Any]]
+    trial: dict[str, Any] | None
     """The trial of `--tune` that ends with this run, which may be pruned: `study`, `id` and `metric`."""
     lock: int | None
     """The inherited file descriptor of the cell's lock; None to take it here."""
@@ -134,10 +133,10 @@ def do_job(job: Job) -> None:
     _train(job, folder)
     if evaluation is None or is_pruned(folder):
         return
-    saved, zero_shot = _evaluate(job, folder, evaluation), job.get("zero_shot")
-    if zero_shot is not None:
+    saved = _evaluate(job, folder, evaluation)
+    if job["zero_shot"] is not None:
         assert job["source"] is not None
-        saved["zero_shot"] = _evaluate(job, Path(job["source"]), zero_shot)
+        saved["zero_shot"] = _evaluate(job, Path(job["source"]), job["zero_shot"])
     checkpoint.remove_leftovers(folder / FILE_NAME)  # of processes that died: this one holds the cell's lock
     checkpoint.write_json_atomic(folder / FILE_NAME, saved)
 
@@ -163,7 +162,7 @@ def _train(job: Job, folder: Path) -> None:
     from voidrl.training import build
 
     config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
-    callbacks = [_pruning(job)] if "trial" in job else []
+    callbacks = [_pruning(job, config.steps)] if job["trial"] is not None else []
     if checkpoint.list_steps(checkpoints):
         if checkpoint.latest(checkpoints, say).step < config.steps:
             api.resume(folder, device=config.device, engine=config.engine, callbacks=callbacks)
@@ -174,23 +173,22 @@ def _train(job: Job, folder: Path) -> None:
             f"it back, or use another --out"
         )
     # Without a checkpoint there is nothing to resume: the remains of a killed run are replaced.
-    env = config.env.id
-    if job["phase"] == "finetune":
+    how: Any = {"config": config, "out": folder, "overwrite": True, "callbacks": callbacks}
+    if config.phase == "finetune":
         assert job["source"] is not None
-        api.finetune(job["source"], env, config=config, out=folder, overwrite=True, callbacks=callbacks)
-    elif job["phase"] == "train":
-        api.train(env, config=config, out=folder, overwrite=True, callbacks=callbacks)
+        api.finetune(job["source"], config.env.id, **how)
     else:
-        api.pretrain(env, config=config, out=folder, overwrite=True, callbacks=callbacks)
+        start = api.train if config.phase == "train" else api.pretrain
+        start(config.env.id, **how)
 
 
-def _pruning(job: Job) -> Callback:
+def _pruning(job: Job, steps: int) -> Callback:
     """Report the run's metrics to its Optuna trial, and stop it when the study's pruner gives it up."""
-    from voidrl.experiments.study import open_trial
+    from voidrl.experiments.tune import open_trial
     from voidrl.training.callbacks import OptunaPruning
 
-    trial = job["trial"]
-    return OptunaPruning(open_trial(Path(job["root"]), trial["study"], trial["id"]), trial["metric"])
+    assert job["trial"] is not None
+    return OptunaPruning(open_trial(Path(job["root"]), job["trial"], steps), job["trial"]["metric"])
 
 
 if __name__ == "__main__":

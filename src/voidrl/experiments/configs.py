@@ -1,9 +1,9 @@
-"""The configs of an experiment's runs, complete before the first one starts, and their cells."""
+"""The configs of an experiment's runs, complete before the first one starts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -15,11 +15,9 @@ from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, read_table
-from voidrl.experiments.plan import Cell
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scratch import adaptations, scratch_config
-from voidrl.experiments.seeds import RunSeeds
-from voidrl.experiments.tasks import NamedEnv, PhaseSpec, Task
+from voidrl.experiments.tasks import PhaseSpec, Task
 from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
 from voidrl.system.units import parse_count
 from voidrl.training import build
@@ -31,11 +29,17 @@ ATARI_SIZE = 84
 PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
 
 
-class Planner:
-    """Makes the cells of an experiment's arms; a config is made once for all seeds, before it is scaled."""
+class Configs:
+    """The configs of all runs of a request, for any seed and at full length; each is made once.
+
+    Args:
+        experiment: The experiment.
+        request: The request, with the values of a point of the grid among its changes.
+        base: The configs of the request without a point, which have its notes and default presets.
+    """
 
     def __init__(
-        self, experiment: ExperimentSpec, request: ExperimentRequest, base: Planner | None = None
+        self, experiment: ExperimentSpec, request: ExperimentRequest, base: Configs | None = None
     ) -> None:
         self.experiment, self.request = experiment, request
         changes = dict(request.changes)
@@ -43,75 +47,33 @@ class Planner:
         self.phase_changes = {phase: _pop_prefix(changes, phase) for phase in PHASE_PREFIXES}
         self.changes = changes
         self.prepared: dict[tuple[str, str, str], tuple[Config, EnvSpec]] = {}
-        self.notes: dict[str, None] = {} if base is None else base.notes
-        """Sentences for the user, without repetitions."""
         self.base = base or self
-        """The planner of the same request without a grid."""
+        self.notes: dict[str, None] = self.base.notes if base else {}
+        """Sentences for the user, without repetitions."""
         self.presets: dict[str, str | None] = {}
         """Presets of environments for which none is named."""
 
-    # Cells
-
-    def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds) -> Iterator[Cell]:
-        """The runs of an arm: the pre-training first, if it has one."""
-        source: Cell | None = None
-        if seeds.pretrain is not None:
-            source_arm = self._source_arm(arm)
-            source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain))
-            if task.pretrain.env == task.env and self._is_zero_shot(source_arm):
-                source = dataclasses.replace(source, evaluation=self._evaluation(source_arm, source.config))
-            yield source
-        final = self._cell(arm, arm.phases[-1], task, seeds, source)
-        evaluation, zero_shot = self._evaluation(arm, final.config), None
-        if source is not None and source.evaluation is None and evaluation and self._is_zero_shot(arm):
-            seed = run_seed(source.config.seed, EVALUATION_STREAM)
-            zero_shot = {**evaluation, "seed": seed, "count_states": False}
-        yield dataclasses.replace(final, is_final=True, evaluation=evaluation, zero_shot=zero_shot)
-
     def config(self, arm: ArmSpec, phase: str, task: Task) -> Config:
-        """The config of an arm in a phase, for any seed and at full length."""
-        return self._prepare(arm, phase, task)[0]
+        """The config of an arm in a phase."""
+        return self.prepare(arm, phase, task)[0]
 
-    def _cell(
-        self, arm: ArmSpec, phase: str, task: Task, seeds: RunSeeds, source: Cell | None = None
-    ) -> Cell:
-        where: NamedEnv = task.pretrain if phase == "pretrain" else task
-        config, spec = self._prepare(arm, phase, task)
-        # Where a task is pre-trained in itself, the two runs of an arm need two folders.
-        both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
-        name = f"{arm.name}-pretrain" if both else arm.name
-        return Cell(
-            folder=f"{where.name}/{name}/{seeds.folder}",
-            arm=arm,
-            label=arm.label,
-            task=config.env.id,
-            config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), self._scale(phase)),
-            source=None if source is None else source.folder,
-            evaluation=None,
-            is_final=False,
-            protocol_steps=self._protocol_steps(arm, phase, task, config.env.dmc.action_repeat),
-            spec=spec,
-            pretrain_seed=seeds.seed if phase == "pretrain" else seeds.pretrain,
-        )
-
-    def _scale(self, part: str) -> float:
-        """The factor for a phase, or for evaluations."""
-        return self.request.steps_scale if part in self.experiment.scaled else 1.0
-
-    def _source_arm(self, arm: ArmSpec) -> ArmSpec:
-        """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
-        if arm.like is not None:
-            arm = self.experiment.arms[arm.like]
-        return arm if arm.source is None else self.experiment.arms[arm.source]
-
-    def _prepare(self, arm: ArmSpec, phase: str, task: Task) -> tuple[Config, EnvSpec]:
+    def prepare(self, arm: ArmSpec, phase: str, task: Task) -> tuple[Config, EnvSpec]:
+        """The config of an arm in a phase, and the spec of its environment."""
         where = task.pretrain if phase == "pretrain" else task
         key = (arm.name, phase, where.name)
         if key not in self.prepared:
             self.prepared[key] = self._make_config(arm, phase, task, where.env)
         return self.prepared[key]
 
-    # Configs
+    def scale(self, part: str) -> float:
+        """The factor for a phase, or for evaluations."""
+        return self.request.steps_scale if part in self.experiment.scaled else 1.0
+
+    def source_arm(self, arm: ArmSpec) -> ArmSpec:
+        """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
+        if arm.like is not None:
+            arm = self.experiment.arms[arm.like]
+        return arm if arm.source is None else self.experiment.arms[arm.source]
 
     def _make_config(self, arm: ArmSpec, phase: str, task: Task, env_id: str) -> tuple[Config, EnvSpec]:
         if phase == "finetune":
@@ -140,7 +102,7 @@ class Planner:
 
     def _from_pretraining(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
         """Fine-tuning: the config of the pre-training, and changes."""
-        pretrained = self.config(self._source_arm(arm), "pretrain", task)
+        pretrained = self.config(self.source_arm(arm), "pretrain", task)
         own = [_of_phase(arm, "finetune").config]
         own = own if arm.source is None else [arm.config, *own]
         return _layered(to_json(task_config(pretrained)), self._file_config("finetune", task), *own)
@@ -208,13 +170,13 @@ class Planner:
         found = (_of_phase(spec, name).steps for name in names for spec in (arm, task, self.experiment))
         return next((steps for steps in found if steps is not None), None)
 
-    def _protocol_steps(self, arm: ArmSpec, phase: str, task: Task, action_repeat: int) -> int:
+    def protocol_steps(self, arm: ArmSpec, phase: str, task: Task, action_repeat: int) -> int:
         """Steps in the experiment's own protocol, whatever was requested, at this action repeat."""
         steps = self._file_steps(arm, phase, task)
         if arm.like is not None and steps is None:
-            return self._protocol_steps(self.experiment.arms[arm.like], "finetune", task, action_repeat)
+            return self.protocol_steps(self.experiment.arms[arm.like], "finetune", task, action_repeat)
         env = task.pretrain.env if phase == "pretrain" else task.env
-        preset = self._source_arm(arm).preset or self.experiment.preset
+        preset = self.source_arm(arm).preset or self.experiment.preset
         preset = preset or self.base.default_preset(task) or default_preset(env)
         protocol = protocol_for(env, None if preset == NO_PRESET else preset)
         config = merge(protocol, self.experiment.config, task.config)
@@ -227,17 +189,18 @@ class Planner:
 
     # Evaluations
 
-    def _is_zero_shot(self, arm: ArmSpec) -> bool:
+    def is_zero_shot(self, arm: ArmSpec) -> bool:
         """Whether pre-trained agents of an arm are evaluated before they are fine-tuned."""
         return arm.evaluation is not None and _changed(arm.evaluation, self.evaluation_changes).zero_shot
 
-    def _evaluation(self, arm: ArmSpec, config: Config) -> dict[str, Any] | None:
+    def evaluation(self, arm: ArmSpec, config: Config) -> dict[str, Any] | None:
+        """Settings of the evaluation of an arm's agents, as in evaluation.json."""
         if arm.evaluation is None:
             return None
         spec = arm.evaluation
         if spec.episodes is None and spec.steps is None:
             spec = dataclasses.replace(spec, episodes=config.log.eval_episodes)
-        spec = scale.scale_evaluation(_changed(spec, self.evaluation_changes), self._scale("evaluation"))
+        spec = scale.scale_evaluation(_changed(spec, self.evaluation_changes), self.scale("evaluation"))
         found = find_dmc_task(config.env.id)
         if found is not None and found.task is None and not spec.count_states:
             raise ConfigError(

@@ -6,11 +6,10 @@ import dataclasses
 import importlib.util
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voidrl.agent.dry_build import dry_build
 from voidrl.envs.ids import ATARI, DMC
@@ -19,17 +18,15 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.executors import make_executor, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.plan import Plan
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import write_record
+from voidrl.experiments.record import try_to_write_record, write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.run import Outcome, Scheduler, run_plan
+from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
+from voidrl.experiments.tune import Tuner, open_tuner
 from voidrl.system.terminal.output import durable_output, say
-
-if TYPE_CHECKING:
-    from voidrl.experiments.study import Tuner
 
 FAILED = 1
 SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-control", "dmc")}
@@ -90,39 +87,18 @@ def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
 
 def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Outcome:
     """Run everything that is missing, and report failures."""
-    require_same_settings(plan)
-    if plan.request.tune is None:
-        return _do_plan(plan, on, options, command)
-    from voidrl.experiments.study import Tuner
-
-    with closing(Tuner(plan)) as tuner:
-        return _do_plan(plan, on, options, command, tuner)
-
-
-def _do_plan(
-    plan: Plan, on: str, options: Any, command: Sequence[str], tuner: Tuner | None = None
-) -> Outcome:
+    require_same_settings(plan, plan.cells)
     for note in plan.notes:
         say(f"note: {note}")
-    pruned = set() if tuner is None else tuner.pruned
-    states = {cell.folder: state_of(cell, plan.path(cell)).kind for cell in plan.cells}
-    is_done = all(kind == "done" or folder in pruned for folder, kind in states.items())
-    if is_done and (tuner is None or tuner.is_complete):
-        try:
-            write_record(plan, command)
-        except VoidrlError as error:  # results in a read-only folder can still be shown
-            say(str(error))
-        Board().start(len(plan.cells), len(plan.cells))
-        return Outcome({}, {})
-    executor = make_executor(on, plan, options)
-    _require_simulators(plan, [] if tuner is None else [c for cells in tuner.first.values() for c in cells])
-    make: Callable[..., Scheduler] = Scheduler
-    if tuner is not None:
-        from voidrl.experiments.tune import TuneScheduler
-
-        make = partial(TuneScheduler, tuner)
-    write_record(plan, command)
-    outcome = run_plan(plan, executor, command=command, board=Board(), make=make)
+    with nullcontext() if plan.request.tune is None else open_tuner(plan) as tuner:
+        if _is_done(plan, tuner):
+            try_to_write_record(plan, command, say=say)
+            Board().start(len(plan.cells), len(plan.cells))
+            return Outcome({}, {})
+        executor = make_executor(on, plan, options)
+        _require_simulators(plan)
+        write_record(plan, command)
+        outcome = run_plan(plan, executor, command=command, board=Board(), tuner=tuner)
     for folder, why in outcome.failed.items():
         say(f"failed: {folder}: {why}")
     for folder, source in outcome.waiting.items():
@@ -130,6 +106,14 @@ def _do_plan(
     if not outcome.ok:
         say(f"to try again what failed and keep the rest, run the same command: {shlex.join(command)}")
     return outcome
+
+
+def _is_done(plan: Plan, tuner: Tuner | None) -> bool:
+    """Whether no run is missing, and no point of a search."""
+    pruned = set() if tuner is None else tuner.pruned
+    due = [cell for cell in plan.cells if cell.folder not in pruned]
+    is_complete = tuner is None or tuner.is_complete
+    return is_complete and all(state_of(cell, plan.path(cell)).kind == "done" for cell in due)
 
 
 def make_report(plan: Plan) -> bool:
@@ -154,9 +138,9 @@ def _require_agents(plan: Plan) -> None:
         dry_build(cell.spec, cell.config)
 
 
-def _require_simulators(plan: Plan, more: Sequence[Cell]) -> None:
+def _require_simulators(plan: Plan) -> None:
     """Refuse a missing package before the first of many runs fails."""
     for prefix, (module, package, extra) in SIMULATORS.items():
-        needed = any(cell.task.startswith(prefix) for cell in (*plan.cells, *more))
+        needed = any(cell.task.startswith(prefix) for cell in plan.cells)
         if needed and importlib.util.find_spec(module) is None:
             raise MissingExtraError(package, extra, f"experiment {plan.experiment.name!r}")

@@ -81,7 +81,6 @@ class TuneSpec:
     metric: str | None = None
     """The objective: a measure, or a column of the metrics; None for the first of `measures`."""
     direction: Literal["maximize", "minimize"] = "maximize"
-    sampler: Literal["tpe", "random"] = "tpe"
     pruner: Literal["median", "none"] = "median"
 
 

@@ -27,15 +27,15 @@ class Cell:
     task: str
     """The environment's id."""
     config: Config
-    source: str | None
-    """Folder of the pre-training that it starts from."""
-    evaluation: dict[str, Any] | None
-    """Settings of its evaluation, as in evaluation.json."""
-    is_final: bool
-    """Whether it is the last run of an arm, rather than a pre-training for another."""
     protocol_steps: int
     """Steps in the experiment's own protocol, regardless of the request."""
     spec: EnvSpec = field(repr=False, compare=False)
+    source: str | None = None
+    """Folder of the pre-training that it starts from."""
+    evaluation: dict[str, Any] | None = None
+    """Settings of its evaluation, as in evaluation.json."""
+    is_final: bool = False
+    """Whether it is the last run of an arm, rather than a pre-training for another."""
     pretrain_seed: int | None = None
     """Seed of the pre-training that it is, or starts from."""
     zero_shot: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from voidrl.config import Config, bonus_method, field_types, flat, merge, require, to_json
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.experiments import scale
-from voidrl.experiments.configs import Planner
+from voidrl.experiments.configs import Configs
 from voidrl.experiments.format import ArmSpec, ExperimentSpec
 from voidrl.experiments.grid import Axis, Point, all_points, point_folder, point_text, short_names
 from voidrl.experiments.plan import Cell, Plan
@@ -25,47 +25,48 @@ from voidrl.experiments.request import (
     ExperimentRequest,
     check_request,
     is_reserved,
-    left_out,
     select_arms,
 )
 from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
-from voidrl.experiments.tasks import Task, select
+from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.runs.folder import RunFolder
 from voidrl.system.files import user_path
+from voidrl.system.units import plural
+from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
 
 
 def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str | Path | None = None) -> Plan:
     """Plan every requested run, and the pre-trainings that these start from."""
     check_request(experiment, request)
     require_seeds(experiment, request)
-    arms = select_arms(experiment, request)
+    arms, left_out = select_arms(experiment, request)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
-    points = Points(experiment, request, tasks[0], arms)
+    planner = Planner(experiment, request, tasks[0], arms)
     runs = {arm.name: run_seeds(experiment, request, arm) for arm in arms}
     most = max(map(len, runs.values()))
     require(most > 0, "seeds", [*request.seeds, *request.pretrain_seeds], "seeds that one of the methods has")
-    tuned = {arm.name for arm in arms if request.tune is not None and points.axes[arm.name]}
-    chosen = {arm.name: [] if arm.name in tuned else all_points(points.axes[arm.name]) for arm in arms}
+    tuned = {arm.name for arm in arms if request.tune is not None and planner.axes[arm.name]}
+    chosen = {arm.name: [] if arm.name in tuned else all_points(planner.axes[arm.name]) for arm in arms}
 
     cells: dict[str, Cell] = {}
     for place, task, arm in product(range(most), tasks, arms):  # one seed of everything is done first
         for seeds, point in product(runs[arm.name][place : place + 1], chosen[arm.name]):
-            for cell in points.cells(arm, task, seeds, point):
+            for cell in planner.cells(arm, task, seeds, point):
                 if cell.is_final or cell.folder not in cells:  # a pre-training may be both
                     cells[cell.folder] = cell
     if not experiment.grid:
-        points.base.require_effect()
+        planner.base.require_effect()
     out = user_path(Path("runs", experiment.name) if out is None else out)
     if RunFolder(out).holds_run:
         raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
 
     def cells_at(arm: str, point: Point) -> list[Cell]:
         every = product(runs[arm], tasks)
-        found = [c for seeds, task in every for c in points.cells(experiment.arms[arm], task, seeds, point)]
+        found = [c for seeds, task in every for c in planner.cells(experiment.arms[arm], task, seeds, point)]
         return [*{cell.folder: cell for cell in found}.values()]
 
-    notes = [*points.base.notes, *left_out(experiment, request), *_notes([*cells.values()])]
-    return Plan(experiment, request, out, [*cells.values()], notes, points.axes, cells_at)
+    notes = [*planner.base.notes, *left_out, *_notes([*cells.values()])]
+    return Plan(experiment, request, out, [*cells.values()], notes, planner.axes, cells_at)
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
@@ -76,55 +77,76 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
     if few:
         least = min(few, key=updates.__getitem__)
         yield (
-            f"{len(few)} runs make fewer than {scale.FEW_UPDATES} updates, such as {least} with "
+            f"{plural(len(few), 'run')} of fewer than {scale.FEW_UPDATES} updates, such as {least} with "
             f"{updates[least]}: they show how it works, not how well"
         )
 
 
-class Points:
-    """Varying fields, points and cells of the methods of an experiment."""
+class Planner:
+    """Makes the cells of an experiment's methods, at any point of its grid."""
 
     def __init__(
         self, experiment: ExperimentSpec, request: ExperimentRequest, task: Task, arms: Sequence[ArmSpec]
     ) -> None:
         self.experiment, self.request = experiment, request
-        self.base = Planner(experiment, request)
+        self.base = Configs(experiment, request)
         self.short = short_names([*experiment.grid])
         self.axes: dict[str, list[Axis]] = {arm.name: [] for arm in arms}
         """Fields that vary in an arm."""
         self._pretraining: dict[str, set[str]] = {arm.name: set() for arm in arms}
         """Fields that vary in the pre-training that the arm starts from."""
-        self._planners: dict[str, Planner] = {}
+        self._configs: dict[str, Configs] = {}
         if experiment.grid:
             self._find_varying(task, arms)
 
     def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds, point: Point) -> Iterator[Cell]:
         """The runs of an arm at a point: the pre-training first, which other points may share."""
-        *sources, final = self._planner(point).cells(arm, task, seeds)
-        if sources:
+        configs, source = self._at(point), None
+        if seeds.pretrain is not None:
+            source_arm = configs.source_arm(arm)
             part = {name: value for name, value in point.items() if name in self._pretraining[arm.name]}
-            source, _ = self._planner(part).cells(arm, task, seeds)
-            source = self._at(source, part)
+            source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain), part)
+            if task.pretrain.env == task.env and configs.is_zero_shot(source_arm):
+                evaluation = configs.evaluation(source_arm, source.config)
+                source = dataclasses.replace(source, evaluation=evaluation)
             yield source
+        final = self._cell(arm, arm.phases[-1], task, seeds, point)
+        final = dataclasses.replace(final, is_final=True, evaluation=configs.evaluation(arm, final.config))
+        if source is not None:
             final = dataclasses.replace(final, source=source.folder)
-        yield self._at(final, point)
+            if source.evaluation is None and final.evaluation and configs.is_zero_shot(arm):
+                seed = run_seed(source.seed, EVALUATION_STREAM)
+                zero_shot = {**final.evaluation, "seed": seed, "count_states": False}
+                final = dataclasses.replace(final, zero_shot=zero_shot)
+        yield final
 
-    def _planner(self, point: Point) -> Planner:
-        """The planner at a point, whose values are set as `--set` would set them."""
+    def _cell(self, arm: ArmSpec, phase: str, task: Task, seeds: RunSeeds, point: Point) -> Cell:
+        configs = self._at(point)
+        config, spec = configs.prepare(arm, phase, task)
+        where: NamedEnv = task.pretrain if phase == "pretrain" else task
+        # Where a task is pre-trained in itself, the two runs of an arm need two folders.
+        both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
+        name = f"{arm.name}-pretrain" if both else arm.name
+        parts = [where.name, name, *([point_folder(point, self.short)] if point else []), seeds.folder]
+        return Cell(
+            folder="/".join(parts),
+            arm=arm,
+            label=f"{arm.label} ({point_text(point, self.short)})" if point else arm.label,
+            task=config.env.id,
+            config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), configs.scale(phase)),
+            protocol_steps=configs.protocol_steps(arm, phase, task, config.env.dmc.action_repeat),
+            spec=spec,
+            pretrain_seed=seeds.seed if phase == "pretrain" else seeds.pretrain,
+            point=dict(point),
+        )
+
+    def _at(self, point: Point) -> Configs:
+        """The configs at a point, whose values are set as `--set` would set them."""
         key = repr(sorted(point.items()))
-        if key not in self._planners:
+        if key not in self._configs:
             request = dataclasses.replace(self.request, changes={**self.request.changes, **point})
-            self._planners[key] = Planner(self.experiment, request, self.base) if point else self.base
-        return self._planners[key]
-
-    def _at(self, cell: Cell, point: Point) -> Cell:
-        """A cell with the folder and label of a point."""
-        if not point:
-            return cell
-        above, _, last = cell.folder.rpartition("/")
-        folder = f"{above}/{point_folder(point, self.short)}/{last}"
-        label = f"{cell.label} ({point_text(point, self.short)})"
-        return dataclasses.replace(cell, folder=folder, label=label, point=dict(point))
+            self._configs[key] = Configs(self.experiment, request, self.base) if point else self.base
+        return self._configs[key]
 
     def _find_varying(self, task: Task, arms: Sequence[ArmSpec]) -> None:
         file, given = self.experiment.path, flat(merge(self.request.changes))
@@ -159,9 +181,9 @@ class Points:
         ]
         first = {axis.name: axis.values[0] for axis in axes}
         for axis in axes:
-            planners = [self._planner({**first, axis.name: value}) for value in axis.values]
+            points = [self._at({**first, axis.name: value}) for value in axis.values]
             varies = {
-                phase: len({repr(_used(each.config(own, phase, task), axis.name)) for each in planners}) > 1
+                phase: len({repr(_used(each.config(own, phase, task), axis.name)) for each in points}) > 1
                 for phase, own in runs.items()
             }
             if any(varies.values()):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from voidrl.config import Config, flat, merge
-from voidrl.errors import RunFolderError
+from voidrl.errors import RunFolderError, VoidrlError
 from voidrl.experiments.grid import short_names
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import locks
@@ -62,21 +62,14 @@ def _grid_record(plan: Plan) -> GridRecord | None:
 
 
 def _cell_record(cell: Cell) -> CellRecord:
+    same = ("folder", "label", "task", "seed", "phase", "source", "protocol_steps", "pretrain_seed", "point")
     return CellRecord(
-        folder=cell.folder,
-        label=cell.label,
-        task=cell.task,
+        **{name: getattr(cell, name) for name in same},
         method=_method_name(cell.config),
-        seed=cell.seed,
-        phase=cell.phase,
-        source=cell.source,
         steps=cell.config.steps,
-        protocol_steps=cell.protocol_steps,
         evaluated=cell.evaluation is not None,
         arm=cell.arm.name,
-        pretrain_seed=cell.pretrain_seed,
         like=cell.arm.like,
-        point=dict(cell.point),
     )
 
 
@@ -102,11 +95,11 @@ def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
         new = old if command is None else make_record(plan, command)
         if new is None:
             return
-        before = [] if old is None else old.cells
-        kept = [cell for cell in before if command is None or _has_started(plan, cell)]
-        own = [
-            cell for cell in map(_cell_record, plan.cells) if command is not None or _has_started(plan, cell)
-        ]
+        kept, own = [] if old is None else old.cells, [_cell_record(cell) for cell in plan.cells]
+        if command is None:
+            own = _started(plan, own)
+        else:
+            kept = _started(plan, kept)
         cells = {cell.folder: cell for cell in (*kept, *own)}
         commands = [] if old is None else [*old.earlier_commands, old.command]
         new = dataclasses.replace(
@@ -116,6 +109,16 @@ def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
         )
         if new != old:
             new.write()
+
+
+def try_to_write_record(
+    plan: Plan, command: Sequence[str] | None = None, *, say: Callable[[str], None]
+) -> None:
+    """Write the record, or say why that failed: the runs themselves are there, if only to be read."""
+    try:
+        write_record(plan, command)
+    except VoidrlError as error:
+        say(str(error))
 
 
 @contextmanager
@@ -131,5 +134,5 @@ def _locked(plan: Plan) -> Iterator[None]:
             locks.release(lock)
 
 
-def _has_started(plan: Plan, cell: CellRecord) -> bool:
-    return (plan.path(cell.folder) / "config.json").is_file()
+def _started(plan: Plan, cells: Sequence[CellRecord]) -> list[CellRecord]:
+    return [cell for cell in cells if (plan.path(cell.folder) / "config.json").is_file()]

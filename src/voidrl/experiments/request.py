@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +62,10 @@ def is_reserved(name: str) -> bool:
     return limited or name in RESERVED
 
 
-def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[ArmSpec]:
-    """The requested arms, or all that can be run; an error for a requested one that cannot."""
+def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> tuple[list[ArmSpec], list[str]]:
+    """The requested arms, or all that can be run, with notes on the others."""
     known, names = experiment.arms, request.methods
+    require(len({*names}) == len(names), "methods", [*names], "each of them once")
     for name in names:
         if name not in known:
             remedy = f"Methods are those of experiment {experiment.name!r}."
@@ -72,23 +73,16 @@ def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[
         expected = f"a preset with which it can be run: {', '.join(known[name].presets)}"
         fits = _has_preset(experiment, request, known[name])
         require(fits, f"method {name!r} with preset", request.preset, expected)
-    require(len({*names}) == len(names), "methods", [*names], "each of them once")
     if names:
-        return [arm for name, arm in known.items() if name in names]
-    chosen = [arm for arm in known.values() if not _why_left_out(experiment, request, arm)]
+        return [arm for name, arm in known.items() if name in names], []
+    reasons = {name: _why_left_out(experiment, request, arm) for name, arm in known.items()}
+    chosen = [arm for name, arm in known.items() if not reasons[name]]
     require(bool(chosen), "preset", request.preset, "one with which a method of the experiment can be run")
-    return chosen
-
-
-def left_out(experiment: ExperimentSpec, request: ExperimentRequest) -> Iterator[str]:
-    """Notes on the arms that are not run, though no others were requested."""
-    for arm in () if request.methods else experiment.arms.values():
-        if why := _why_left_out(experiment, request, arm):
-            yield f"left out, {why}: {arm.label}"
+    return chosen, [f"left out, {why}: {known[name].label}" for name, why in reasons.items() if why]
 
 
 def _why_left_out(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> str:
-    arms = with_sources(experiment, arm)
+    arms = _with_sources(experiment, arm)
     given = flat(merge(experiment.config, *(each.config for each in arms), request.changes))
     absent = [name for each in arms for name in each.requires if name not in given]
     if absent:
@@ -99,10 +93,10 @@ def _why_left_out(experiment: ExperimentSpec, request: ExperimentRequest, arm: A
 def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> bool:
     """Whether an arm can be run with the requested preset, and so can the arm that it starts from."""
     preset = request.preset or experiment.preset
-    return all(not each.presets or preset in each.presets for each in with_sources(experiment, arm))
+    return all(not each.presets or preset in each.presets for each in _with_sources(experiment, arm))
 
 
-def with_sources(experiment: ExperimentSpec, arm: ArmSpec) -> list[ArmSpec]:
+def _with_sources(experiment: ExperimentSpec, arm: ArmSpec) -> list[ArmSpec]:
     """An arm and the arms that its settings come from, the nearest first."""
     others = [experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
-    return [arm, *(each for other in others for each in with_sources(experiment, other))]
+    return [arm, *(each for other in others for each in _with_sources(experiment, other))]

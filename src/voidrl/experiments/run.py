@@ -10,10 +10,11 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
@@ -21,12 +22,15 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, PRUNED, Job
 from voidrl.experiments.executors.base import INTERRUPTED, POLL_SECONDS, Ended, Executor, log_path
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.record import write_record
+from voidrl.experiments.record import try_to_write_record
 from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.system.terminal.signals import StopSignals
-from voidrl.system.units import human_seconds
+from voidrl.system.units import human_seconds, plural
+
+if TYPE_CHECKING:
+    from voidrl.experiments.tune import Tuner
 
 APPEAR_SECONDS = 60.0  # until another node's files are visible here, on a network file system
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
@@ -54,14 +58,14 @@ def run_plan(
     *,
     command: Sequence[str],
     board: Board,
-    make: Callable[..., Scheduler] | None = None,
+    tuner: Tuner | None = None,
 ) -> Outcome:
-    """Run the missing cells; returns when none is left that can be run. `make` makes another scheduler."""
+    """Run the missing cells; returns when none is left that can be run. A tuner adds cells."""
     with StopSignals() as stop, board:
         executor.say = board.say
         with executor:
             try:
-                return (make or Scheduler)(plan, executor, command, board).work(stop)
+                return Scheduler(plan, executor, command, board, tuner).work(stop)
             finally:
                 if sys.exc_info()[0] is KeyboardInterrupt and not executor.detaches:
                     executor.kill()
@@ -70,11 +74,20 @@ def run_plan(
 class Scheduler:
     """Decides which cell runs next, and judges how it ended."""
 
-    def __init__(self, plan: Plan, executor: Executor, command: Sequence[str], board: Board) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        executor: Executor,
+        command: Sequence[str],
+        board: Board,
+        tuner: Tuner | None = None,
+    ) -> None:
         self.plan, self.executor, self.command, self.board = plan, executor, command, board
+        self.tuner = tuner
         attached = executor.attach([cell.folder for cell in plan.cells])
-        states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
-        self.left = {cell.folder: cell for cell in plan.cells if states[cell.folder].kind != "done"}
+        due = [cell for cell in plan.cells if state_of(cell, plan.path(cell)).kind != "done"]
+        pruned = set() if tuner is None else tuner.pruned - attached
+        self.left = {cell.folder: cell for cell in due if cell.folder not in pruned}
         self.running = {folder: time.monotonic() for folder in self.left if folder in attached}
         """Submitted cells, and their times of submission."""
         self.unseen: dict[str, tuple[Ended, float]] = {}
@@ -92,7 +105,7 @@ class Scheduler:
             self.reap(stopping=bool(stop.requested))
             if stop.requested:
                 self._end(stop)
-            more = self.refill()
+            more = self.tuner is not None and self.tuner.refill(self)
             self.launch()
             sources = {name: cell.source or "" for name, cell in self.left.items()}
             waiting = {name: source for name, source in sources.items() if source in self.failed}
@@ -135,10 +148,6 @@ class Scheduler:
         now = time.monotonic()
         return now < self.unseen.setdefault(folder, (ended, now + APPEAR_SECONDS))[1]
 
-    def refill(self) -> bool:
-        """Add cells to those that are left, if new ones are known only now; whether more may follow."""
-        return False
-
     def launch(self) -> None:
         """Submit ready cells while there is room."""
         now = time.monotonic()
@@ -178,9 +187,20 @@ class Scheduler:
         finally:
             locks.release(lock)
 
-    def make_job(self, cell: Cell, lock: int) -> Job:
+    def make_job(self, cell: Cell, lock: int | None) -> Job:
         """The request for the process of a cell."""
-        return make_job(self.plan, cell, self.command, lock)
+        return {
+            "command": [*self.command],
+            "root": str(self.plan.out),
+            "cell": cell.folder,
+            "config": to_json(cell.config),
+            "source": None if cell.source is None else str(self.plan.path(cell.source)),
+            "evaluation": cell.evaluation,
+            "zero_shot": cell.zero_shot,
+            "threads": self.plan.experiment.threads,
+            "trial": None if self.tuner is None else self.tuner.reported_trial(cell, self),
+            "lock": lock,
+        }
 
     def _leave(self, folder: str) -> None:
         """Check again later: another process is working on the cell."""
@@ -207,10 +227,7 @@ class Scheduler:
         del self.left[folder]
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
-        try:
-            write_record(self.plan)
-        except VoidrlError as error:  # the run itself is done
-            self.board.say(str(error))
+        try_to_write_record(self.plan, say=self.board.say)
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
         self.failed[cell.folder] = why if log is None else f"{why}; see {log}"
@@ -219,7 +236,9 @@ class Scheduler:
     def stop(self) -> None:
         """Let every run write a checkpoint and end."""
         if self.running:
-            self.board.say(f"stopping: {len(self.running)} runs write checkpoints; once more stops at once")
+            self.board.say(
+                f"stopping {plural(len(self.running), 'run')} with checkpoints; once more stops at once"
+            )
         self.executor.stop()
         while self.running:
             self.reap(stopping=True)
@@ -229,27 +248,12 @@ class Scheduler:
         """Stop all runs, or leave them to their cluster; then raise."""
         resume = f"to resume, run the same command again: {shlex.join(self.command)}"
         if self.executor.detaches:
-            resume = f"{resume}; {len(self.running)} runs stay in the cluster" if self.running else resume
+            left = plural(len(self.running), "run")
+            resume = f"{resume}; {left} left in the cluster" if self.running else resume
         else:
             self.stop()
         done = f"{len(self.plan.cells) - len(self.left)} of {len(self.plan.cells)} runs done"
         raise RunInterrupted(f"stopped by {signals.requested} with {done}; {resume}")
-
-
-def make_job(plan: Plan, cell: Cell, command: Sequence[str], lock: int | None = None) -> Job:
-    """The request for the process of a cell."""
-    return {
-        "command": [*command],
-        "root": str(plan.out),
-        "cell": cell.folder,
-        "phase": cell.phase,
-        "config": to_json(cell.config),
-        "source": None if cell.source is None else str(plan.path(cell.source)),
-        "evaluation": cell.evaluation,
-        "zero_shot": cell.zero_shot,
-        "threads": plan.experiment.threads,
-        "lock": lock,
-    }
 
 
 def describe_end(root: Path, folder: str, ended: Ended) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.status import read_status
+from voidrl.system.units import plural
 from voidrl.training import build
 
 NO_CHECKPOINT = -1  # an untrained agent has one of step 0
@@ -61,9 +63,9 @@ def cell_evaluation(cell: Cell | Wanted, folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def require_same_settings(plan: Plan) -> None:
+def require_same_settings(plan: Plan, cells: Sequence[Cell]) -> None:
     """Refuse a folder with a run of other settings, before anything starts."""
-    for cell in plan.cells:
+    for cell in cells:
         if differ := differing_settings(cell, plan.path(cell)):
             raise RunFolderError(
                 f"{plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for the same, "
@@ -86,3 +88,15 @@ def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
         for name in names
         if found.get(name) != wanted.get(name)
     ]
+
+
+def no_results(plan: Plan) -> str:
+    """Why there is nothing to show: no run is done, or none has a measure of the experiment."""
+    done = sum(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
+    if not done:
+        return "no run is done yet: no results"
+    measures = dict.fromkeys(measure for cell in plan.cells for measure in cell.arm.measures)
+    return (
+        f"no results: {plural(done, 'run')} done, with no value of {', '.join(measures)}; set "
+        f'`measures` to columns of metrics.jsonl, such as "episode/return", or `evaluation` to episodes'
+    )

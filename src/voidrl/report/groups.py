@@ -277,5 +277,6 @@ def env_names(ids: Iterable[str]) -> dict[str, str]:
         differ = _distinguishing(options)
         for env, mine in zip(envs, options, strict=True):
             shown = "&".join(f"{key}={mine[key]}" for key in differ if key in mine)
-            names[env] = name.removeprefix("voidrl/") + (f"?{shown}" if shown else "")
+            short = name.removeprefix("voidrl/").removeprefix("__main__:")
+            names[env] = short + (f"?{shown}" if shown else "")
     return names

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from voidrl import __version__
 from voidrl.report.formatting import join_names, seed_list, step_range, steps
-from voidrl.report.groups import PHASE_NAMES, ArmRuns, defining_settings, differing_names
+from voidrl.report.groups import PHASE_NAMES, ArmRuns, defining_settings, differing_names, env_names
 from voidrl.report.outcomes import measure_of
 from voidrl.report.provenance import dates, field, versions_table
 from voidrl.report.read import Collection, Run
@@ -33,8 +33,8 @@ def default_title(collection: Collection) -> str:
     planned = sum(run.experiment is not None for run in collection.runs)
     if len(collection.experiments) == 1 and 2 * planned > len(collection.runs):
         return collection.experiments[0].title
-    names = dict.fromkeys(run.env.partition("?")[0].removeprefix("voidrl/") for run in collection.runs)
-    return join_names(names, MOST_ENVS)
+    names = env_names(run.env.partition("?")[0] for run in collection.runs)
+    return join_names(dict.fromkeys(names.values()), MOST_ENVS)
 
 
 def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str, str]]:

@@ -253,7 +253,7 @@ class RunFolder:
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:
     """Return a free path such as `runs/PixelMaze-v0-goal=far_apt_s1`, with `-02`, `-03`, … if it is taken."""
-    env, _, options = env_id.partition("?")
+    env, _, options = env_id.removeprefix("__main__:").partition("?")
     env = "-".join(filter(None, [env.rsplit("/", 1)[-1], options[:_MAX_OPTIONS]]))
     name = re.sub(r"[^\w.=-]+", "-", f"{env}_{method}_s{seed}")
     if len(name.encode()) > _MAX_NAME_BYTES:  # of module:function, method and seed, the end says the most

@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import NamedTuple
 
-from voidrl.errors import ConfigError
+from voidrl.config import require
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
 PATIENCE_SECONDS = 30.0
@@ -44,17 +44,21 @@ def _names(entry: str, index: str, uuid: str) -> bool:
     return entry == index or (entry.startswith("GPU-") and uuid.startswith(entry))
 
 
-def parse_devices(text: str) -> tuple[int, ...]:
-    """The numbers in `0,1,2`; empty for `cpu`."""
-    if text == "cpu":
+def parse_devices(text: str | None) -> tuple[int, ...]:
+    """The numbers in `0,1,2`; empty for `cpu` and None."""
+    if text is None or text == "cpu":
         return ()
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise ConfigError(
-            f"--devices {text} cannot be used: expected numbers of GPUs such as 0,1,2,3, or cpu"
-        )
-    numbers = tuple(int(word) for word in words)
-    if len({*numbers}) < len(numbers):
-        remedy = "expected each GPU once; --jobs sets how many runs share it"
-        raise ConfigError(f"--devices {text} cannot be used: {remedy}")
-    return numbers
+    distinct = len({*words}) == len(words)
+    expected = "numbers of GPUs such as 0,1,2,3, each of them once, or cpu"
+    require(distinct and all(word.isdecimal() for word in words), "--devices", text, expected)
+    return tuple(map(int, words))
+
+
+def require_gpus(devices: str) -> list[Gpu]:
+    """The GPUs of `--devices`; refuses one that is not there."""
+    there = {gpu.number: gpu for gpu in read_gpus()}
+    known = f"GPU {', '.join(map(str, there))}" if there else "none"
+    for number in parse_devices(devices):
+        require(number in there, "--devices", devices, f"GPUs that nvidia-smi shows here ({known}), or cpu")
+    return [there[number] for number in parse_devices(devices)]

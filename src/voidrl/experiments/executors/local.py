@@ -17,7 +17,7 @@ from voidrl.experiments.executors.base import (
     start_cell,
     stop_cell,
 )
-from voidrl.experiments.executors.devices import Gpu, parse_devices, read_gpus
+from voidrl.experiments.executors.devices import Gpu, parse_devices, require_gpus
 from voidrl.experiments.executors.mps import Mps, MpsError, is_served
 from voidrl.system.machine import CORES, claim_cores, whole_cores
 from voidrl.system.terminal.signals import end_with_process
@@ -25,8 +25,6 @@ from voidrl.system.terminal.signals import end_with_process
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
     from voidrl.experiments.plan import Plan
-
-MPS = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
@@ -37,56 +35,34 @@ class Options:
     devices: str | None = option(
         None, "GPUs such as 0,1,2,3, or cpu (default: the one of --device)", metavar="LIST"
     )
-    mps: str = option(
-        "auto",
-        "CUDA's multi-process service where runs share a GPU: auto, on or off (default: auto, if it works)",
-        metavar="WHEN",
+    no_mps: bool = option(
+        False, "do not start CUDA's multi-process service where runs share a GPU", action="store_true"
     )
 
     def __post_init__(self) -> None:
         require(isinstance(self.jobs, int) and self.jobs >= 1, "jobs", self.jobs, "a whole number above 0")
-        require(self.mps in MPS, "mps", self.mps, "auto, on or off")
-        if self.devices is not None:
-            parse_devices(self.devices)
+        parse_devices(self.devices)
 
     @property
     def slots(self) -> int:
         """Largest number of concurrent runs."""
-        return self.jobs * max(1, len(parse_devices(self.devices or "cpu")))
+        return self.jobs * max(1, len(parse_devices(self.devices)))
 
 
 def make(plan: Plan, options: Options) -> Local:
     """Make the executor, if this machine meets its needs."""
     from voidrl.system.device import pick_device
 
-    name, gpus = plan.request.device, []
+    device, gpus = None, []
     if options.devices is not None:
-        if name != "auto":
+        if plan.request.device != "auto":
+            name = plan.request.device
             raise ConfigError(f"--devices {options.devices} and --device {name} exclude each other: give one")
-        gpus = _require_gpus(options.devices)
-        name = "cuda" if gpus else "cpu"
-    on_cpu = pick_device(name).type == "cpu"
-    if options.mps == "on" and (on_cpu or options.jobs == 1):
-        why = "runs are on the CPU" if on_cpu else "one run at a time has a GPU to itself; raise --jobs"
-        raise ConfigError(f"--mps on cannot be used: {why}")
-    return Local(
-        options,
-        runs=options.slots if plan.request.tune is not None else min(options.slots, len(plan.cells)),
-        device=None if options.devices is None else name,
-        gpus=gpus,
-        shares_gpus=not on_cpu and options.jobs > 1,
-    )
-
-
-def _require_gpus(devices: str) -> list[Gpu]:
-    there = {gpu.number: gpu for gpu in read_gpus()}
-    numbers = parse_devices(devices)
-    for number in numbers:
-        if number not in there:
-            known = f"GPU {', '.join(map(str, there))}" if there else "none"
-            remedy = f"nvidia-smi shows {known} here; use {'those, or ' if there else ''}cpu"
-            raise ConfigError(f"--devices {devices} cannot be used: there is no GPU {number}; {remedy}")
-    return [there[number] for number in numbers]
+        gpus = require_gpus(options.devices)
+        device = "cuda" if gpus else "cpu"
+    runs = options.slots if plan.request.tune is not None else min(options.slots, len(plan.cells))
+    on_gpu = pick_device(device or plan.request.device).type != "cpu"
+    return Local(options, runs=runs, device=device, gpus=gpus, shares_gpus=on_gpu and options.jobs > 1)
 
 
 class Local(Executor):
@@ -120,12 +96,10 @@ class Local(Executor):
 
     def __enter__(self) -> Self:
         self._claim.enter_context(claim_cores(self._runs))
-        if self._shares_gpus and self._options.mps != "off" and not is_served():
+        if self._shares_gpus and not self._options.no_mps and not is_served():
             try:
                 self._mps = Mps([*self._gpus.values()])
             except MpsError as error:
-                if self._options.mps == "on":
-                    raise ConfigError(f"--mps on cannot be used: {error}") from None
                 self.say(f"note: runs share a GPU without CUDA's multi-process service: {error}")
         return self
 

@@ -34,6 +34,7 @@ from voidrl.experiments.executors.base import (
     wait_for_cell,
 )
 from voidrl.runs.locks import CELLS
+from voidrl.system.units import plural
 
 if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
@@ -238,7 +239,7 @@ class Slurm(Executor):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(job.job_id)
             self._jobs[cell] = job
-        self.say(f"submitted {len(batch)} runs to SLURM as job {jobs[0].job_id.partition('_')[0]}")
+        self.say(f"submitted {plural(len(batch), 'run')} to SLURM as job {jobs[0].job_id.partition('_')[0]}")
         return {}
 
     def _id_path(self, cell: str) -> Path:
@@ -251,7 +252,7 @@ class Slurm(Executor):
     def __exit__(self, *exc: object) -> None:
         if self._jobs:
             self.say(
-                f"{len(self._jobs)} runs stay in SLURM's queue; to stop them with checkpoints: "
+                f"left in SLURM's queue: {plural(len(self._jobs), 'run')}; to stop them with checkpoints: "
                 f"scancel --state=PENDING --name={self._name} && scancel --signal=TERM --name={self._name}"
             )
 
