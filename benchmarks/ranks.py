@@ -20,11 +20,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from updates import MULTIPLE, WARMUP, random_replay, synchronize, time_run
 from workloads import WORKLOADS
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.cli.speed import MULTIPLE, WARMUP, random_replay, synchronize, time_run
 from voidrl.engine.engine import Engine
 from voidrl.runs.folder import environment_info
 from voidrl.system.device import pick_device

@@ -5,7 +5,7 @@ python benchmarks/start.py urlb-states --engines graph compile --json start.json
 python benchmarks/start.py urlb-states --device cpu --small   # a tiny batch, to try it on a CPU
 
 Each start is a process of its own, first with empty cache folders (`cold`) and then twice with what it left
-there (`warm`). The updates are those of `voidrl bench update` on a replay of random steps, so that no
+there (`warm`). The updates are those of `updates.py` on a replay of random steps, so that no
 environment is needed; filling that replay is not counted, and neither are a run's warm-up steps. `first` ends
 with the first update and `full` with the 64th, when the bursts of updates have been captured. `tracing`,
 `guards` and `backend` are parts of compiling: Dynamo's, and what Inductor compiles or loads from the cache.
@@ -42,11 +42,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     mark("torch")
+    import updates
+    from updates import random_replay, synchronize
     from workloads import WORKLOADS as KNOWN
 
     from voidrl.agent import Agent
-    from voidrl.cli import speed
-    from voidrl.cli.speed import random_replay, synchronize
     from voidrl.engine.engine import Engine
     from voidrl.system.device import pick_device
     from voidrl.training.build import build_config
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     config = build_config(workload.spec, layers)
     agent = Agent(workload.spec, config, device)
     mark("agent")
-    speed.REPLAY_STEPS[device.type] = REPLAY_STEPS
+    updates.REPLAY_STEPS[device.type] = REPLAY_STEPS
     replay = random_replay(
         workload.spec, device, agent.method.skill_dim, print, config.replay, agent.note_dim
     )
@@ -125,7 +125,7 @@ def start(workload: str, engine: str, options: argparse.Namespace, home: Path) -
 def main() -> None:
     """Measure all of them and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=[*WORKLOADS], help="of voidrl bench update")
+    parser.add_argument("workloads", nargs="*", default=[*WORKLOADS], help="by default all")
     parser.add_argument("--engines", nargs="+", default=["compile"], choices=["eager", "graph", "compile"])
     parser.add_argument("--device", default="auto")
     parser.add_argument(
