@@ -152,6 +152,14 @@ def test_none_valid_lists_what_was_found(tmp_path):
     assert list_steps(tmp_path) == [1, 2, 3]
 
 
+def test_a_link_to_nothing_hides_no_valid_checkpoint(tmp_path):
+    quick_save(tmp_path, 1)
+    (tmp_path / "step_000000000002").symlink_to(tmp_path / "gone")
+    warnings = []
+    assert latest(tmp_path, warnings.append).step == 1
+    assert "skipped step_000000000002" in warnings[0]
+
+
 def test_a_damaged_file_is_never_linked(tmp_path):
     """A run that goes on from an older checkpoint replaces the damaged one, and links nothing of it."""
     quick_save(tmp_path, 10, 5, tag="a")

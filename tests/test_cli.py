@@ -122,7 +122,7 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
 
 VALUES = {
     "--learner.log-std-min": ("-5", -5.0),
-    "--share-encoder": ("stack", "stack"),
+    "--share-encoder": ("nothing", "nothing"),
     "--log.wandb-project": ("100k", "100k"),
     "--finetune.learning-rate": ("None", None),
     "--updates_per_step": (".25", 0.25),

@@ -8,8 +8,7 @@ import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
 from voidrl.cli import main as cli
-from voidrl.system.terminal.screen import is_terminal, width_of
-from voidrl.system.terminal.tables import described, print_table, wrap_text
+from voidrl.system.terminal.tables import described, is_terminal, print_table, width_of, wrap_text
 
 COLUMNS = ("method", "seeds", "score", "about")
 ROWS = [

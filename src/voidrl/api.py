@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, chdir, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,7 +210,7 @@ def resume(
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
         dropped = hooks.load(state.callbacks, state.steps)
-        for note in [f"{folder.path}: resumed at step {state.steps}", *notes, *dropped]:
+        for note in [f"{folder.shown}: resumed at step {state.steps}", *notes, *dropped]:
             say(note)
         starting.train(parts, folder, state, hooks, _probe_in_training(agent, factory))
     return agent
@@ -353,12 +353,15 @@ def _start(
     """
     notes: list[str] = []
     hooks = _hooks(callbacks)
+    here = Path.cwd()  # the code of an environment may leave it
 
     def probe(layers: list[ConfigLayer]) -> tuple[build.Probed, Config]:
         probed = build.probe(env, layers)
         if pretrained is not None:
             build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
-        return probed, build.config_for(probed, layers)
+        config = build.config_for(probed, layers)
+        build.require_fitting(probed, config, layers)
+        return probed, config
 
     probed, config = probe(layers)
     if cheaper is not None and (note := build.cpu_preset_note(env, probed.spec, config)):
@@ -385,19 +388,21 @@ def _start(
             notes.append(note)
         name = starting.default_name(to_json(config), config.env.id)
         if dist.current().is_main:
-            path = user_path(out or default_run_path(*name))
-            RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            require_disk_space(path, agent)
+            with chdir(here):
+                path = user_path(out or default_run_path(*name))
+                RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
+                require_disk_space(path, agent)
         measure = _probe_in_training(agent, probed.factory)
-        with starting.new_folder(out, name, overwrite) as folder:
-            if dist.current().is_main:
-                checkpoint.write_json_atomic(folder.config_path, to_json(config))
-            folder.status.start(config.steps)
-            folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
-            engine.say = starting.speaker(folder)
-            for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
-                engine.say(note)
-            starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
+        with chdir(here):
+            folder = stack.enter_context(starting.new_folder(out, name, overwrite))
+        if dist.current().is_main:
+            checkpoint.write_json_atomic(folder.config_path, to_json(config))
+        folder.status.start(config.steps)
+        folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
+        engine.say = starting.speaker(folder)
+        for note in notes if out else [*notes, f"the run is kept in {folder.shown}"]:
+            engine.say(note)
+        starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
     return agent
 
 

@@ -7,6 +7,11 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 LONGEST_VALUE = 200  # characters of a value in a message
 _from_command: ContextVar[bool] = ContextVar("from_command", default=False)
@@ -126,7 +131,25 @@ class MissingExtraError(VoidrlError, ImportError):
     """An optional package is not installed; the message names the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'voidrl[{extra}]'")
+        super().__init__(f"{purpose} needs {package}, which is not installed: {install_command(extra)}")
+
+
+def packages_of(extra: str = "") -> list[Requirement]:
+    """The packages that voidrl needs, or those of an extra."""
+    from packaging.requirements import Requirement
+
+    found = []
+    for each in map(Requirement, metadata.requires("voidrl") or []):
+        if each.marker.evaluate({"extra": extra}) if each.marker else not extra:
+            each.marker = None
+            found.append(each)
+    return found
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra, also where voidrl itself is on no index."""
+    packages = (f"'{each}'" for each in packages_of(extra))
+    return f"pip install {' '.join(packages)}"
 
 
 class OutputError(VoidrlError):

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from voidrl.cli.options import make_parser
 from voidrl.config import registry
 from voidrl.errors import UnknownNameError
-from voidrl.system.terminal.screen import is_terminal
-from voidrl.system.terminal.tables import print_table
+from voidrl.system.terminal.tables import is_terminal, print_table
 from voidrl.system.units import human_count
 
 GB = 10**9

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl.cli.options import make_parser
 from voidrl.config import require
 from voidrl.errors import StoppedBySignal
-from voidrl.system.terminal.screen import is_terminal, width_of
-from voidrl.system.terminal.tables import make_console, print_table, wrap_text
+from voidrl.system.terminal.tables import is_terminal, make_console, print_table, width_of, wrap_text
 from voidrl.system.units import human_count, human_seconds
 
 if TYPE_CHECKING:

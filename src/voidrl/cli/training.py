@@ -129,8 +129,10 @@ def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], Non
 def _train(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     from voidrl import api, dist
+    from voidrl.training.build import require_fitting
 
     options, config = request.options, request.config
+    require_fitting(request.probed, config, request.layers)
     if request.note and dist.current().is_main:
         say(request.note)
     where: dict[str, Any] = {"out": options.out, "overwrite": options.overwrite}
@@ -161,7 +163,7 @@ def config(argv: list[str]) -> None:
 
     if request.note:
         say(request.note)
-    require_fitting(request.probed, request.config)
+    require_fitting(request.probed, request.config, request.layers)
     sources = config_sources(request.config, request.layers)
     values = flat(to_json(request.config))
     if request.options.json:

@@ -102,10 +102,16 @@ def import_path(kind: str, path: str) -> object:
     try:
         found: object = importlib.import_module(module)
         for part in name.split("."):
+            if not hasattr(found, part):
+                raise UnknownNameError(f"{kind} in {module!r}", part, _public_names(found))
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except ImportError as error:
         raise ConfigError(
             f"{kind} {path!r} cannot be imported ({error}): "
             f"expected 'module:name' of something on the Python path"
         ) from error
     return found
+
+
+def _public_names(owner: object) -> list[str]:
+    return [name for name in dir(owner) if not name.startswith("_")]

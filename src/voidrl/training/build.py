@@ -44,7 +44,7 @@ from voidrl.system.machine import claim_cores
 from voidrl.system.threads import cpu_threads
 from voidrl.system.units import human_count, human_seconds
 from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
-from voidrl.training.layers import ConfigLayer, Env
+from voidrl.training.layers import ConfigLayer, Env, config_sources
 from voidrl.training.metrics.loggers import import_wandb
 from voidrl.training.saved_run import spec_of
 from voidrl.training.split import replay_part, require_ranks
@@ -124,9 +124,17 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
     return pieces
 
 
-def require_fitting(probed: Probed, config: Config, size: int | None = None) -> None:
+def require_fitting(
+    probed: Probed, config: Config, layers: Sequence[ConfigLayer] = (), size: int | None = None
+) -> None:
     """Refuse pieces that cannot work together on `size` ranks, by default torchrun's; builds no network."""
-    check_combination(probed.spec, config, Pieces.of(config))
+    try:
+        check_combination(probed.spec, config, Pieces.of(config))
+    except ConfigError as error:
+        kind, _, preset = config_sources(config, layers)["learner.name"].partition(" ")
+        if kind != "protocol":
+            raise
+        raise ConfigError(f"{error} (preset {preset!r} sets learner {config.learner.name!r})") from None
     require_ranks(config, probed.factory, dist.expected_size() if size is None else size)
 
 

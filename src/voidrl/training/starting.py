@@ -88,7 +88,7 @@ def train(
         folder.status.fail(error, state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    run.engine.say(f"{folder.path}: {state.steps - before} steps in {took}")
+    run.engine.say(f"{folder.shown}: {state.steps - before} steps in {took}")
     for line in [] if run.best is None else run.best.summary(state.steps):
         run.engine.say(line)
 

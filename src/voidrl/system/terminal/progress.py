@@ -13,8 +13,7 @@ from rich import progress as bars
 from rich.table import Column
 from rich.text import Text
 
-from voidrl.system.terminal.screen import is_terminal, width_of
-from voidrl.system.terminal.tables import make_console
+from voidrl.system.terminal.tables import is_terminal, make_console, width_of
 from voidrl.system.units import human_count, human_seconds
 
 _BAR_EVERY_SECONDS = 0.1
