@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, chdir, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -289,7 +289,6 @@ def probe(
     steps: Steps = 10_000,
     policy: str = "mixed",
     seed: int = 0,
-    variables: Sequence[str] | None = None,
     num_envs: int | None = None,
     device: str = "auto",
 ) -> ProbeResult:
@@ -302,7 +301,6 @@ def probe(
         policy: Who plays: `agent` (exploring as in training), `random`, `sticky` (random actions, each held
             for some steps) or `mixed` (a third of each).
         seed: Of the play, of held-out episodes and of the random encoder.
-        variables: Names of the variables of the true state; by default all that there are.
         num_envs: Environments played side by side.
         device: Where a loaded agent is placed.
     """
@@ -310,9 +308,7 @@ def probe(
 
     count = parse_count(steps)
     agent, config, factory = _agent_in(source, env, seed, device)
-    return probe_agent(
-        agent, config, factory, count, policy=policy, seed=seed, variables=variables, num_envs=num_envs
-    )
+    return probe_agent(agent, config, factory, count, policy=policy, seed=seed, num_envs=num_envs)
 
 
 def _agent_in(
