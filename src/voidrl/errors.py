@@ -61,22 +61,24 @@ class UnknownNameError(ConfigError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], remedy: str = "", near: Sequence[str] = ()
     ) -> None:
-        spelled = {k.lower(): k for k in sorted(known)}
-        word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
-        near = near or [spelled[each] for each in _close(word, spelled)]
-        some = [*spelled.values()][:20]
-        more = f" and {len(spelled) - len(some)} more" if len(spelled) > len(some) else ""
+        names = sorted(known)
+        near = near or similar_names(name, names)
+        some = names[:20]
+        more = f" and {len(names) - len(some)} more" if len(names) > len(some) else ""
         hint = f"known: {', '.join(some)}{more}."
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         super().__init__(f"unknown {kind} {shown(name)}; {hint}{' ' + remedy if remedy else ''}")
 
 
-def _close(word: str, known: Iterable[str]) -> list[str]:
-    """Up to three similar names, none of which is much further away than the first."""
-    found = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that may have been meant, none of which is much further away than the first."""
+    spelled = {each.lower(): each for each in sorted(known)}
+    word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
+    found = difflib.get_close_matches(word, spelled, n=3, cutoff=0.6)
     ratios = [difflib.SequenceMatcher(None, each, word).ratio() for each in found]
-    return [each for each, ratio in zip(found, ratios, strict=True) if ratio >= ratios[0] - 0.2]
+    close = zip(found, ratios, strict=True)
+    return [spelled[each] for each, ratio in close if ratio >= ratios[0] - 0.2]
 
 
 class NeighborError(ConfigError):

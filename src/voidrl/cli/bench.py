@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from voidrl.cli.options import make_parser
+from voidrl.cli.options import Parser
 from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
@@ -51,7 +51,7 @@ def bench(argv: list[str]) -> None:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = make_parser("bench", bench.__doc__)
+    parser = Parser("bench", bench.__doc__)
     add = parser.add_argument
     what_help = "environments without an agent, or a whole run"
     add("what", choices=[*COLUMNS], metavar="{env,train}", help=what_help)

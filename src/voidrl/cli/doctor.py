@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from voidrl import __version__
-from voidrl.cli.options import make_parser
+from voidrl.cli.options import Parser
 from voidrl.cli.probes import COMPONENTS, Finding, problem
 from voidrl.errors import packages_of
 from voidrl.system import machine
@@ -35,7 +35,7 @@ EXTRAS = ("plot", "hub", "onnx", "minari", "sb3", "tune", "ray", "slurm", "wandb
 
 def doctor(argv: list[str]) -> int:
     """Check what works on this machine, and print the command that fixes the rest: `voidrl doctor`."""
-    parser = make_parser("doctor", doctor.__doc__)
+    parser = Parser("doctor", doctor.__doc__)
     parser.add_argument("--out", default="runs", metavar="DIR", help="where runs would go (default: runs)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)

@@ -25,10 +25,7 @@ BEST_HELP = "the best evaluated agent of a fine-tuning run, instead of its last"
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 RUN_HELP = "the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
 DEVICE_HELP = "auto, cpu or cuda (default: auto)"
-CALLBACKS = (
-    "StopOnPlateau",
-    "StopAtReturn",
-)  # of `voidrl.training.callbacks`, those whose arguments a text can spell
+CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # those of voidrl whose arguments a text can spell
 NEGATED = "--no-"  # before the name of a flag that is turned off
 # The fields that most users change; `--help` shows these, `--help-all` every field.
 COMMON_FIELDS = (
@@ -38,6 +35,7 @@ COMMON_FIELDS = (
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
 WORDS = {"true": True, "false": False, "none": None}
+UNKNOWN = bool | int | float | None  # the type of a field that is not known yet
 
 
 class Parser(argparse.ArgumentParser):
@@ -119,11 +117,6 @@ def usage_of(action: argparse.Action) -> str:
     return f"{', '.join(action.option_strings)} {values.get(str(action.nargs), name)}".strip()
 
 
-def make_parser(command: str, about: str | None) -> Parser:
-    """The parser of a command."""
-    return Parser(command, about)
-
-
 def add_player_options(parser: Parser) -> None:
     """Add the options of a trained agent's play: environment, randomness and device."""
     parser.add_argument("--env", help="by default the one it was trained in")
@@ -180,7 +173,6 @@ class Option(typing.NamedTuple):
 
     field: str
     """Its dotted name."""
-    section: str
     value: Any
     type: Any
     owner: Any
@@ -201,8 +193,7 @@ def config_options(config: Any, path: str = "") -> Iterator[tuple[str, Option]]:
         if dataclasses.is_dataclass(value):
             nested.append((value, f"{here}."))
         elif here not in SET_BY_COMMAND:
-            option = Option(here, path.rstrip("."), value, hints[field.name], type(config))
-            yield f"--{here.replace('_', '-')}", option
+            yield f"--{here.replace('_', '-')}", Option(here, value, hints[field.name], type(config))
     for value, here in nested:
         yield from config_options(value, here)
 
@@ -280,18 +271,9 @@ def read_changes(words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        parts = split_list(text)
-        several = len(parts) > 1 or text.endswith(",")
-        changes[name.replace("-", "_")] = tuple(map(_read_value, parts)) if several else _read_value(text)
+        several = len(split_list(text)) > 1 or text.endswith(",")
+        changes[name.replace("-", "_")] = read_as(text, tuple[UNKNOWN, ...] if several else UNKNOWN)
     return changes
-
-
-def _read_value(text: str) -> Any:
-    """The number, truth value or None that a text spells; which fields runs have is not known yet."""
-    for read in (lambda text: WORDS[text.lower()], parse_count, int, float):
-        with suppress(KeyError, ValueError):
-            return read(text)
-    return text
 
 
 def as_options(message: str) -> str:
@@ -326,7 +308,8 @@ def all_fields(config: Config) -> str:
         shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value
         choices = typing.get_args(option.type) if typing.get_origin(option.type) is Literal else ()
         text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
-        sections.setdefault(option.section, {})[f"{name} {shown}"] = text
+        section = option.field.rpartition(".")[0]
+        sections.setdefault(section, {})[f"{name} {shown}"] = text
     about = "Fields of the config, with the values that they have here (a flag as --name or --no-name):"
     parts = [f"{section or 'run'}\n{described(rows)}" for section, rows in sections.items()]
     return "\n\n".join([wrap_text(about), *parts])

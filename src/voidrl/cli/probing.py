@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from voidrl.cli.options import DEVICE_HELP, RUN_HELP, add_source_options, load_agent, make_parser
+from voidrl.cli.options import DEVICE_HELP, RUN_HELP, Parser, add_source_options, load_agent
 from voidrl.system.terminal.tables import print_table, wrap_text
 
 
 def probe(argv: list[str]) -> None:
     """Measure what the representation sees of the true state and of the task's reward: `voidrl probe RUN`."""
-    parser = make_parser("probe", probe.__doc__)
+    parser = Parser("probe", probe.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
     add("--steps", default="10k", help="steps of play to measure on (default: 10k)")

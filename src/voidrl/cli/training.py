@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from voidrl.cli.options import (
     HELP,
     HELP_ALL,
+    RUN_HELP,
     Parser,
     add_source_options,
     all_fields,
     common_fields,
-    make_parser,
     read_callbacks,
     read_changes,
     read_options,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 ENV_HELP = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
-RUN_HELP = "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
 CALLBACK_HELP = "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated"
 
 
@@ -68,7 +67,7 @@ PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune
 
 def _parser(command: str, prefix: str = "") -> Parser:
     """The options of a command that starts a run, other than fields of the config."""
-    parser = make_parser(prefix + command, PHASES[command].__doc__)
+    parser = Parser(prefix + command, PHASES[command].__doc__)
     add, rare = parser.add_argument, parser.rare
     tunes = command == "finetune"
     add("subject", metavar="RUN" if tunes else "ENV", help=RUN_HELP if tunes else ENV_HELP)
@@ -148,7 +147,7 @@ def config(argv: list[str]) -> None:
     """Show the config of a command and the source of each value: `voidrl config pretrain ENV …`."""
     command = argv[0] if argv else HELP[0]
     if command in (*HELP, HELP_ALL):
-        parser = make_parser("config", config.__doc__)
+        parser = Parser("config", config.__doc__)
         parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
         _add_config_options(parser)
         parser.print_help()
@@ -289,7 +288,7 @@ def _resume(command: str, argv: list[str]) -> None:
 
 
 def _read_resume(argv: list[str]) -> argparse.Namespace:
-    parser = make_parser("resume", resume.__doc__)
+    parser = Parser("resume", resume.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run folder")
     add("--steps", help="a new total of environment steps")

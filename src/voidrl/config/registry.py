@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, UnknownNameError, similar_names
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
 
@@ -103,7 +103,9 @@ def import_path(kind: str, path: str) -> object:
         found: object = importlib.import_module(module)
         for part in name.split("."):
             if not hasattr(found, part):
-                raise UnknownNameError(f"{kind} in {module!r}", part, _public_names(found))
+                near = similar_names(part, dir(found))
+                hint = f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+                raise ImportError(f"{module!r} has no {part!r}{hint}")
             found = getattr(found, part)
     except ImportError as error:
         raise ConfigError(
@@ -111,7 +113,3 @@ def import_path(kind: str, path: str) -> object:
             f"expected 'module:name' of something on the Python path"
         ) from error
     return found
-
-
-def _public_names(owner: object) -> list[str]:
-    return [name for name in dir(owner) if not name.startswith("_")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl import dist
-from voidrl.errors import RunFolderError, VoidrlWarning, by_caller
+from voidrl.errors import RunFolderError, VoidrlWarning, by_caller, similar_names
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.runs.evaluations import BEST
@@ -258,7 +257,7 @@ def similar_paths(path: Path) -> list[str]:
     """Existing paths that may have been meant: in the same folder, or of the same name in a similar one."""
     if path.parent.is_dir():
         names = [entry.name for entry in path.parent.iterdir()]
-        return [str(path.parent / name) for name in difflib.get_close_matches(path.name, names)]
+        return [str(path.parent / name) for name in similar_names(path.name, names)]
     found = [Path(near, path.name) for near in similar_paths(path.parent)]
     return [str(each) for each in found if each.exists()]
 
