@@ -83,7 +83,7 @@ VALUES = [
     (spaced(observation=spaces.Dict({"image": spaces.Discrete(2)})), setting("env.keys", ["imag"]),
      "did you mean 'image'"),
     (spaced(), setting("env.action_masks", "method"), "env.action_masks = 'method' cannot be used"),
-    (Walk, setting("env.wrappers", ["gymnasium.wrappers:TimeLimits"]), "cannot be imported .*did you mean 'TimeLimit'"),
+    (Walk, setting("env.wrappers", ["gymnasium.wrappers:TimeLimits"]), "imported .*did you mean 'TimeLimit'"),
     (Walk, setting("env.backend", "native"), "no vectorized version"),
     (Walk, {"config": "fast"}, "config = 'fast'.*expected a mapping"),
     (Walk, {"method": Walk}, "expected a subclass of voidrl.methods.base.Method"),

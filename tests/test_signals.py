@@ -239,12 +239,11 @@ def moment(monkeypatch):
     return choose
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_before_training_ends_the_command_and_leaves_nothing(tmp_path, capsys, moment, number):
-    moment("built", number)
-    assert begin(tmp_path / "run") == 128 + number
+def test_a_signal_before_training_ends_the_command_and_leaves_nothing(tmp_path, capsys, moment):
+    moment("built", signal.SIGINT)
+    assert begin(tmp_path / "run") == 130
     assert capsys.readouterr().err.startswith(
-        f"voidrl: stopped by {number.name} outside of training; what was saved before is untouched"
+        "voidrl: stopped by SIGINT outside of training; what was saved before is untouched"
     )
     assert not (tmp_path / "run").exists()
 

@@ -36,8 +36,5 @@ class ReadSeeds(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
     ) -> None:
         """Put the seeds of all words together."""
-        setattr(
-            namespace,
-            self.dest,
-            [seed for word in values for seed in read_seeds(word, self.option_strings[0])],
-        )
+        option = self.option_strings[0]
+        setattr(namespace, self.dest, [seed for word in values for seed in read_seeds(word, option)])

@@ -317,10 +317,12 @@ def _gpus() -> list[dict[str, str]]:
 
 def git_state() -> dict[str, Any] | None:
     """Return the commit and whether tracked files differ from it, or None outside a git checkout."""
-    commit = _output("git", "rev-parse", "HEAD")
+    # A foreign repository may name a program that `git status` would run.
+    git = ("git", "-c", "core.fsmonitor=false")
+    commit = _output(*git, "rev-parse", "HEAD")
     if not commit:
         return None
-    return {"commit": commit, "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no"))}
+    return {"commit": commit, "dirty": bool(_output(*git, "status", "--porcelain", "--untracked-files=no"))}
 
 
 def _output(*command: str) -> str | None:
