@@ -120,13 +120,13 @@ def test_fine_tuning_shows_the_values_of_the_pre_trained_run(tmp_path, monkeypat
 def test_tables_fold_defaults_away(capsys):
     assert cli.main(["config", "pretrain", "tiny_runs:Walk", "--learner.n-step", "2"]) == 0
     short = capsys.readouterr().out
-    assert ["n_step", "2", "command"] in [line.split() for line in short.splitlines()]
-    assert ["name", "apt", "default"] in [line.split() for line in short.splitlines()]
+    assert ["learner.n_step", "2", "command"] in [line.split() for line in short.splitlines()]
+    assert ["method.name", "apt", "default"] in [line.split() for line in short.splitlines()]
     assert "target_every_updates" not in short
     assert short.rstrip().endswith("defaults; --all shows them")
     assert cli.main(["config", "pretrain", "tiny_runs:Walk", "--all"]) == 0
     whole = capsys.readouterr().out
-    assert ["target_every_updates", "1", "default"] in [line.split() for line in whole.splitlines()]
+    assert ["learner.target_every_updates", "1", "default"] in [line.split() for line in whole.splitlines()]
     assert "--all shows them" not in whole
 
 

@@ -249,6 +249,11 @@ def read_as(text: str, hint: Any) -> Any:
     return text
 
 
+def spelled(value: Any) -> str:
+    """A value as an option takes it."""
+    return ",".join(map(str, value)) or "[]" if isinstance(value, list | tuple) else str(value)
+
+
 def split_list(text: str) -> list[str]:
     """The entries of `a,b` or `[a, b]`; commas within brackets, as in `a?size=[3,4]`, split nothing."""
     text = text.strip()
@@ -305,11 +310,10 @@ def all_fields(config: Config) -> str:
     """Every field with its value in `config` and its docstring."""
     sections: dict[str, dict[str, str]] = {}
     for name, option in config_options(config):
-        shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value
         choices = typing.get_args(option.type) if typing.get_origin(option.type) is Literal else ()
         text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
         section = option.field.rpartition(".")[0]
-        sections.setdefault(section, {})[f"{name} {shown}"] = text
+        sections.setdefault(section, {})[f"{name} {spelled(option.value)}"] = text
     about = "Fields of the config, with the values that they have here (a flag as --name or --no-name):"
     parts = [f"{section or 'run'}\n{described(rows)}" for section, rows in sections.items()]
     return "\n\n".join([wrap_text(about), *parts])

@@ -19,6 +19,7 @@ from voidrl.cli.options import (
     read_callbacks,
     read_changes,
     read_options,
+    spelled,
 )
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.output import say
@@ -171,17 +172,10 @@ def config(argv: list[str]) -> None:
         return
     whole = request.options.all
     shown = [name for name in values if whole or sources[name] != "default" or name in SET_BY_COMMAND]
-    sections: dict[str, list[tuple[str, str, str]]] = {}
-    for field in sorted(shown, key=lambda field: field.count(".") > 0):  # fields of the run itself first
-        section, _, name = field.partition(".") if "." in field else ("run", "", field)
-        value = values[field]
-        text = ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)
-        sections.setdefault(section, []).append((name, text, sources[field]))
-    for section, rows in sections.items():
-        print_table((section, "value", "from"), rows)
-        print()
+    shown.sort(key=lambda name: "." in name)  # fields of the run itself first
+    print_table(("field", "value", "from"), [(name, spelled(values[name]), sources[name]) for name in shown])
     if len(shown) < len(values):
-        print(wrap_text(f"and {len(values) - len(shown)} defaults; --all shows them"))
+        print(wrap_text(f"\nand {len(values) - len(shown)} defaults; --all shows them"))
 
 
 def _add_config_options(parser: Parser) -> None:
