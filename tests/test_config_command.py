@@ -147,8 +147,3 @@ def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentenc
     assert sentence in said.err
     assert len(said.err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_help(capsys):
-    assert cli.main(["config", "--help"]) == cli.main(["config"]) == 0
-    assert "--json" in capsys.readouterr().out

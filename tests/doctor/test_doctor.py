@@ -41,11 +41,7 @@ ALL = ("disk", "PyTorch", "CUDA", "Atari", "OpenGL")
     ("changed", "code", "sentence"),
     [
         ({}, 0, "Ready to train on the GPU."),
-        (
-            {"Atari": "warn", "OpenGL": "warn", "CUDA": "warn"},
-            0,
-            "Ready to train on the CPU; not available: CUDA, Atari, OpenGL.",
-        ),
+        ({"Atari": "warn", "CUDA": "warn"}, 0, "Ready to train on the CPU; not available: CUDA, Atari."),
         ({"PyTorch": "fail", "Atari": "warn"}, 1, "Not ready, because of PyTorch. First: repair it"),
     ],
 )
