@@ -136,8 +136,6 @@ def test_tables_fold_defaults_away(capsys):
         (["pretran", "x"], "unknown command 'pretran'; did you mean 'pretrain'"),
         (["pretrain"], "no ENV was given"),
         (["pretrain", "tiny_runs:Walk", "--learner.n-stepp", "3"], "did you mean '--learner.n-step'"),
-        (["pretrain", "tiny_runs:Walk", "--learner.n-step", "x"], "learner.n_step = 'x' cannot be used"),
-        (["finetune", "nowhere"], "there is nothing at nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentence):

@@ -264,35 +264,16 @@ def test_unnamed_runs_that_begin_at_once_get_a_folder_each(tmp_path, monkeypatch
         RunFolder.create_unnamed("run", "apt", 1, tmp_path / "file").__enter__()
 
 
-@pytest.fixture
-def other_process(run):
-    """The id of a process that holds the lock of the folder."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException), RunFolder(run.path).lock():
-            os.write(writer, b"locked")
-            signal.pause()
-        os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        assert pipe.read(6) == b"locked"
-    yield child
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def test_a_second_process_is_refused_and_told_who_holds_the_folder(run, other_process):
-    with (
-        pytest.raises(RunFolderError, match=f"maze is in use by process {other_process} on "),
-        run.lock(),
-    ):
-        pass
-    with pytest.raises(RunFolderError, match="is in use"):
-        create(run.path, overwrite=True)
-    assert run.config_path.exists()
-    os.kill(other_process, signal.SIGKILL)  # the lock of a dead process is gone
-    os.waitpid(other_process, 0)
+def test_a_folder_in_use_is_refused_and_its_process_named(run):
     with run.lock():
         assert run.lock_path.read_text().startswith(f"{os.getpid()} on ")
+        with (
+            pytest.raises(RunFolderError, match=f"maze is in use by process {os.getpid()} on "),
+            RunFolder(run.path).lock(),
+        ):
+            pass
+        with pytest.raises(RunFolderError, match="is in use"):
+            create(run.path, overwrite=True)
+    assert run.config_path.exists()
+    with run.lock():
+        pass
