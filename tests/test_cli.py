@@ -160,11 +160,12 @@ def test_help_is_short_and_names_the_rest(capsys):
 
 
 def test_true_and_false_are_flags():
-    config = read_request("train", [DEFAULT_ENV, "--no-log.tensorboard", "--env.count-states=False"]).config
+    config = read_request(
+        "train", [DEFAULT_ENV, "--log.tensorboard", "false", "--env.count-states=False"]
+    ).config
     assert not config.log.tensorboard
     assert read_request("train", [DEFAULT_ENV, "--log.tensorboard"]).config.log.tensorboard
     assert read_request("train", [DEFAULT_ENV, "--log.tensorboard", "--steps", "5"]).config.steps == 5
-    assert not read_request("train", [DEFAULT_ENV, "--log.tensorboard", "false"]).config.log.tensorboard
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is
 RUN_HELP = "the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
 DEVICE_HELP = "auto, cpu or cuda (default: auto)"
 CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # those of voidrl whose arguments a text can spell
-NEGATED = "--no-"  # before the name of a flag that is turned off
 # The fields that most users change; `--help` shows these, `--help-all` every field.
 COMMON_FIELDS = (
     *("steps", "seed", "device", "env.num_envs", "updates_per_step", "warmup_steps", "learner.batch_size"),
@@ -203,10 +202,6 @@ def read_options(config: Config, words: Sequence[str], parser: Parser) -> dict[s
     options = dict(config_options(config))
     values = {}
     for name, text in pairs(words):
-        positive = name.replace(NEGATED, "--", 1) if name.startswith(NEGATED) else name
-        if name not in options and positive in options and options[positive].type is bool and text is None:
-            values[options[positive].field] = False
-            continue
         if name not in options:
             known = [*options, *parser._option_string_actions]
             fields = {option.field: spelled for spelled, option in options.items()}
@@ -230,8 +225,7 @@ def pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         if equals:
             yield name, value
         else:
-            has_value = rest and not rest[0].startswith("--") and not name.startswith(NEGATED)
-            yield name, rest.pop(0) if has_value else None
+            yield name, rest.pop(0) if rest and not rest[0].startswith("--") else None
 
 
 def read_as(text: str, hint: Any) -> Any:
@@ -314,6 +308,6 @@ def all_fields(config: Config) -> str:
         text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
         section = option.field.rpartition(".")[0]
         sections.setdefault(section, {})[f"{name} {spelled(option.value)}"] = text
-    about = "Fields of the config, with the values that they have here (a flag as --name or --no-name):"
+    about = "Fields of the config, with the values that they have here (a flag as --name, or --name false):"
     parts = [f"{section or 'run'}\n{described(rows)}" for section, rows in sections.items()]
     return "\n\n".join([wrap_text(about), *parts])

@@ -246,7 +246,7 @@ def env_words(words: Sequence[str]) -> list[str]:
     keeps = False
     for word in words:
         if word.startswith("--"):
-            keeps = word.startswith(("--env.", "--no-env."))
+            keeps = word.startswith("--env.")
         if keeps:
             found.append(word)
     return found
