@@ -151,21 +151,12 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, call)
     assert value_of(latest(tmp_path, fail)) == 1
 
 
-def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(
         CheckpointError, match=r"cannot save step 1 in .*file: File exists; choose a writable folder"
     ):
         quick_save(tmp_path / "file", 1)
-
-    def read_only(*args, **kwargs):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "mkdir", read_only)
-    with pytest.raises(
-        CheckpointError, match=r"cannot save step 1 in .*: Read-only file system; choose a writable folder"
-    ):
-        quick_save(tmp_path / "elsewhere", 1)
 
 
 def test_a_checkpoint_larger_than_the_disk_is_refused_before_anything_is_written(tmp_path, monkeypatch):

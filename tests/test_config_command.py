@@ -23,16 +23,6 @@ COMBINATIONS = {
         WALKER,
         {"method.name": ("rnd", "command"), "representation.name": ("learner", "method rnd")},
     ),
-    "raw states": (  # URLB's APT(Ind)
-        (*WALKER, "--representation", "identity"),
-        WALKER,
-        {"representation.name": ("identity", "command"), "method.particle": ("next", "recipe apt")},
-    ),
-    "a value": (
-        (*WALKER, "--method", "rnd", "--learner.n-step", "5"),
-        (*WALKER, "--method", "rnd"),
-        {"learner.n_step": (5, "command")},
-    ),
     "from scratch": (
         ("train", MAZE, "--preset", "atari-paper"),
         ("pretrain", MAZE, "--preset", "atari-paper"),

@@ -156,7 +156,7 @@ def test_a_log_has_timestamped_lines_and_warns_once_if_it_cannot_be_written(run)
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("environment", [None, "[1]", '{"versions": {"node": "20"}}', "not json"])
+@pytest.mark.parametrize("environment", [None, '{"versions": {"node": "20"}}', "not json"])
 def test_a_folder_that_is_no_run_is_refused_even_with_overwrite(tmp_path, environment):
     (tmp_path / "config.json").write_text("the config of something else")
     (tmp_path / "checkpoints").mkdir()
