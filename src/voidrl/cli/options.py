@@ -197,11 +197,15 @@ def config_options(config: Any, path: str = "") -> Iterator[tuple[str, Option]]:
         yield from config_options(value, here)
 
 
-def read_options(config: Config, words: Sequence[str], parser: Parser) -> dict[str, Any]:
-    """The values of `--name value`, `--name=value` and flags for fields of `config`, by dotted names."""
+Given = Sequence[tuple[str, str | None]]
+"""Names of options with the text of their values, None for a flag."""
+
+
+def read_options(config: Config, given: Given, parser: Parser) -> dict[str, Any]:
+    """The values of fields of `config`, by dotted names."""
     options = dict(config_options(config))
     values = {}
-    for name, text in pairs(words):
+    for name, text in given:
         if name not in options:
             known = [*options, *parser._option_string_actions]
             fields = {option.field: spelled for spelled, option in options.items()}
@@ -214,18 +218,19 @@ def read_options(config: Config, words: Sequence[str], parser: Parser) -> dict[s
     return values
 
 
-def pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Names of options with their values, None without one."""
+def split_options(words: Sequence[str]) -> Given:
+    """The options in `--name value`, `--name=value` and `--flag`."""
+    given: list[tuple[str, str | None]] = []
     rest = [*words]
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if not word.startswith("--"):
             raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if equals:
-            yield name, value
-        else:
-            yield name, rest.pop(0) if rest and not rest[0].startswith("--") else None
+        if not equals and rest and not rest[0].startswith("--"):
+            equals, value = "=", rest.pop(0)
+        given.append((name, value if equals else None))
+    return given
 
 
 def read_as(text: str, hint: Any) -> Any:

@@ -12,6 +12,7 @@ from voidrl.cli.options import (
     HELP,
     HELP_ALL,
     RUN_HELP,
+    Given,
     Parser,
     add_source_options,
     all_fields,
@@ -20,6 +21,7 @@ from voidrl.cli.options import (
     read_changes,
     read_options,
     spelled,
+    split_options,
 )
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.output import say
@@ -201,16 +203,17 @@ def read_request(command: str, argv: Sequence[str], *, shows: bool = False) -> R
     if shows:
         _add_config_options(parser)
     options, words = _parsed(parser, argv)
-    if command == "finetune" and any(word.startswith("--method") for word in words if "." not in word):
+    given = split_options(words)
+    if command == "finetune" and "--method" in dict(given):
         raise ConfigError(
             "a fine-tuned agent keeps the method of its pre-training: leave --method out, or add that "
             "method's reward to the task's with --bonus.coefficient 0.2"
         )
     read = _read_finetune if command == "finetune" else _read_start
-    return read(command, parser, options, words)
+    return read(command, parser, options, given)
 
 
-def _read_start(command: str, parser: Parser, options: argparse.Namespace, words: list[str]) -> RunRequest:
+def _read_start(command: str, parser: Parser, options: argparse.Namespace, given: Given) -> RunRequest:
     from voidrl.config import PIECES, Config, merge, update
     from voidrl.training import build
     from voidrl.training.layers import layers_for
@@ -220,17 +223,18 @@ def _read_start(command: str, parser: Parser, options: argparse.Namespace, words
     if options.from_data is not None:
         pieces["replay.data"] = options.from_data
     bonus = options.bonus if command == "train" else None
+    of_env = [(name, text) for name, text in given if name.startswith("--env.")]
 
     def layers_with(changes: dict[str, Any], preset: str | None) -> list[ConfigLayer]:
         return layers_for(env, command, preset, changes, pieces, bonus=bonus)
 
     def resolve(preset: str | None) -> tuple[Probed, Config, list[ConfigLayer]]:
         # The environment decides which pieces there are, and pieces decide which options.
-        layers = layers_with(read_options(Config(), env_words(words), parser), preset)
+        layers = layers_with(read_options(Config(), of_env, parser), preset)
         probed = build.probe(env, layers)
         chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
         fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
-        layers = layers_with(read_options(fields, words, parser), preset)
+        layers = layers_with(read_options(fields, given, parser), preset)
         return probed, build.config_for(probed, layers), layers
 
     probed, config, layers = resolve(options.preset)
@@ -240,19 +244,7 @@ def _read_start(command: str, parser: Parser, options: argparse.Namespace, words
     return RunRequest(env, options, probed, config, layers, note)
 
 
-def env_words(words: Sequence[str]) -> list[str]:
-    """The words that set fields of the environment, with their values."""
-    found: list[str] = []
-    keeps = False
-    for word in words:
-        if word.startswith("--"):
-            keeps = word.startswith("--env.")
-        if keeps:
-            found.append(word)
-    return found
-
-
-def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, words: list[str]) -> RunRequest:
+def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, given: Given) -> RunRequest:
     from voidrl import api
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
@@ -262,7 +254,7 @@ def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, wo
     agent = api.load(options.subject, device="cpu", trust_code=options.trust_code, best=options.best)
     pieces = {"learner": options.learner} if options.learner else {}
     fields = update(task_config(agent.config), pieces)
-    layers = finetune_layers(agent.config, read_options(fields, words, parser), pieces)
+    layers = finetune_layers(agent.config, read_options(fields, given, parser), pieces)
     env = options.env or share.own_env(agent)
     probed = build.probe(env, layers)
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers)
