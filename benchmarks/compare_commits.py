@@ -230,20 +230,22 @@ def measure(name: str, engine: str, seconds: float) -> None:
 
 def subject_of(spec: Any, config: Any, device: Any) -> tuple[Any, Any, int]:
     """An agent with an engine on random transitions, a clock, and the updates of a launch."""
-    try:
+    with suppress(ModuleNotFoundError):
         speed = importlib.import_module("voidrl.cli.speed")
-    except ModuleNotFoundError:  # until 2026-11-19 these were several modules
-        data, update, timing = (
-            first_of(f"cli.benchmarks.{name}", f"bench.{name}") for name in ("data", "update", "timing")
-        )
-        from voidrl.agent import Agent
+        if not hasattr(speed, "Updates"):
+            speed = importlib.import_module("updates")
+        return speed.Updates(spec, config, device, print), speed.time_run, speed.MULTIPLE[device.type]
+    # Until 2026-11-19 these were several modules.
+    data, update, timing = (
+        first_of(f"cli.benchmarks.{name}", f"bench.{name}") for name in ("data", "update", "timing")
+    )
+    from voidrl.agent import Agent
 
-        agent = Agent(spec, config, device)
-        sizes = {"config": config.replay, "note_dim": agent.note_dim}
-        replay = data.random_replay(spec, device, agent.method.skill_dim, print, **sizes)
-        subject = update.Subject(spec, config, replay, device, print)
-        return subject, timing.time_run, update.MULTIPLE[device.type]
-    return speed.Updates(spec, config, device, print), speed.time_run, speed.MULTIPLE[device.type]
+    agent = Agent(spec, config, device)
+    sizes = {"config": config.replay, "note_dim": agent.note_dim}
+    replay = data.random_replay(spec, device, agent.method.skill_dim, print, **sizes)
+    subject = update.Subject(spec, config, replay, device, print)
+    return subject, timing.time_run, update.MULTIPLE[device.type]
 
 
 def train(arguments: tuple[str, ...], engine: str) -> None:

@@ -77,18 +77,19 @@ VALUES = [
     ("voidrl/PixelMaze-v0?sise=5", {}, "cannot be made.*sise"),
     ("voidrl/PixelMaze-v0?size=4", {}, "size=4; pass"),
     ("nowhere:make", {}, "'nowhere:make' cannot be imported"),
-    ("tiny_runs:nothing", {}, "cannot be imported .*nothing"),
+    ("tiny_runs:walk", {}, "'tiny_runs' has no 'walk', did you mean 'Walk'"),
     (Walk(), {}, "expected an id or a function"),
     (lambda: 3, {}, "returned int: expected a gymnasium.Env"),
     (spaced(observation=spaces.Dict({"image": spaces.Discrete(2)})), setting("env.keys", ["imag"]),
      "did you mean 'image'"),
     (spaced(), setting("env.action_masks", "method"), "env.action_masks = 'method' cannot be used"),
-    (Walk, setting("env.wrappers", ["gymnasium.wrappers:TimeLimits"]), "TimeLimits' cannot be imported"),
+    (Walk, setting("env.wrappers", ["gymnasium.wrappers:TimeLimits"]), "imported .*did you mean 'TimeLimit'"),
     (Walk, setting("env.backend", "native"), "no vectorized version"),
     (Walk, {"config": "fast"}, "config = 'fast'.*expected a mapping"),
     (Walk, {"method": Walk}, "expected a subclass of voidrl.methods.base.Method"),
     (Walk, {"method": Wide}, r"rewards of shape \(8, 1\).*expected \(8,\)"),
     (Walk, setting("learner", "sac"), "takes continuous actions.*use dqn"),
+    (make_continuous, {"preset": "atari-fast"}, "preset 'atari-fast' sets learner 'dqn'"),
     (MAZE, setting("representation", "identity"), "'identity' cannot be used on pixels .* use simclr, fixed"),
     (Walk, {"steps": "-5"}, "steps must be a positive whole number.*got '-5'"),
     (Walk, {"steps": 1.5}, "whole number"),
@@ -172,6 +173,15 @@ def test_the_command_line_is_refused_in_one_sentence(tmp_path, monkeypatch, caps
     assert len(said.err.strip().splitlines()) == 1
     assert said.out == ""
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["resume", "finetune"])
+@pytest.mark.parametrize("path", ["run/maze", "runs/maz"])  # the first could also be on the Hub
+def test_a_misspelled_path_suggests_one_that_is_there(tmp_path, monkeypatch, capsys, command, path):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/maze").mkdir(parents=True)
+    assert cli.main([command, path]) == 2
+    assert "did you mean runs/maze?" in capsys.readouterr().err
 
 
 # Runs

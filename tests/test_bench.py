@@ -27,18 +27,6 @@ def figures(path):
     return document["rows"]
 
 
-def test_updates(tmp_path, capsys):
-    path = tmp_path / "update.json"
-    assert bench("update", *SMALL, "--method", "rnd", "--seconds", 0.02, "--json", path) == 0
-    (row,) = figures(path)
-    assert (row["engine"], row["precision"], row["peak_mib"]) == ("eager", "fp32", None)
-    assert row["updates_per_second_min"] <= row["updates_per_second"] <= row["updates_per_second_max"]
-    assert len(row["updates_per_second_repeats"]) == speed.REPEATS
-    said = capsys.readouterr().out
-    assert "updates/s" in said
-    assert all(len(text) <= 100 for text in said.splitlines())
-
-
 def test_environments(tmp_path):
     path = tmp_path / "env.json"
     assert bench("env", "tiny_runs:Walk", "--num-envs", 1, 3, "--seconds", 0.02, "--json", path) == 0
@@ -79,22 +67,26 @@ def test_rates_of_a_run_begin_where_they_are_steady():
         speed.steady_rates(rows[:3])
 
 
-def test_compared_workloads_are_valid(monkeypatch):
+def test_updates_of_a_workload_are_measured(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    for workload in importlib.import_module("workloads").WORKLOADS.values():
+    updates, workloads = (importlib.import_module(name) for name in ("updates", "workloads"))
+    for workload in workloads.WORKLOADS.values():
         config = build_config(workload.spec, workload.layers)
         assert (config.method.name, config.phase) == ("apt", "pretrain")
+    small = {"learner.batch_size": 8, "learner.hidden_dim": 8, "method.k": 2}
+    spec, layers = workloads.WORKLOADS["vectors"]
+    subject = updates.Updates(spec, build_config(spec, [*layers, small]), torch.device("cpu"), print)
+    assert len(subject.rates(0.01)) == updates.REPEATS
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["updte"], "invalid choice: 'updte'"),
+        (["trian"], "invalid choice: 'trian'"),
         ([], "required"),
-        (["update", "--seconds", "0"], "--seconds = 0.0"),
-        (["update", "--method", "rmd"], "unknown method 'rmd'; did you mean 'rnd'"),
-        (["update", "--method", "mepol", "--preset", "maze-demo"], "voidrl bench train"),
-        (["update", "--json", "no/such/folder.json"], "cannot be written"),
+        (["env", "--seconds", "0"], "--seconds = 0.0"),
+        (["train", "--method", "rmd"], "unknown method 'rmd'; did you mean 'rnd'"),
+        (["env", "--json", "no/such/folder.json"], "cannot be written"),
         (["train", "--steps", "10"], "--steps 10 cannot be used with"),
         (["train", "--preset", "maze"], "did you mean 'maze-demo'"),
         (["env", "--num-envs", "0"], "--num-envs = 0"),

@@ -83,39 +83,30 @@ def lengthen(path):
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-@pytest.mark.parametrize("name", [AGENT, REPLAY, "manifest.json"])
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (flip, "is damaged"),
-        (truncate, "truncated: .* expected, .* found"),
-        (Path.unlink, "missing"),
-        (lengthen, "too long"),
-    ],
-)
+DAMAGE = [
+    (AGENT, flip, "damaged: its sha256"),
+    (REPLAY, truncate, "truncated: .* expected, .* found"),
+    (REPLAY, Path.unlink, "missing"),
+    (AGENT, lengthen, "too long"),
+    ("manifest.json", flip, "damaged"),
+    ("manifest.json", truncate, "damaged"),
+    ("manifest.json", Path.unlink, "missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "says"), DAMAGE)
 def test_damage_is_named_and_an_older_checkpoint_used(tmp_path, name, damage, says):
     quick_save(tmp_path, 10, padding=list(range(50)))
     path = quick_save(tmp_path, 20, padding=list(range(50)))
     damage(path / name)
     warnings = []
     assert value_of(latest(tmp_path, warnings.append)) == 10
-    assert len(warnings) == 1
-    assert path.name in warnings[0]
-    assert name in warnings[0]
-    assert "\n" not in warnings[0]
-    with pytest.raises(
-        CheckpointError, match="damaged" if name == "manifest.json" and damage != Path.unlink else says
-    ):
+    (warning,) = warnings
+    assert path.name in warning
+    assert name in warning
+    assert "\n" not in warning
+    with pytest.raises(CheckpointError, match=says):
         load(path)
-
-
-def test_a_byte_that_rots_without_a_trace_is_noticed(tmp_path):
-    path = quick_save(tmp_path, 1) / REPLAY
-    stat = path.stat()
-    flip(path)
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    with pytest.raises(CheckpointError, match=r"replay-000.safetensors is damaged: its sha256"):
-        load(path.parent)
 
 
 def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
@@ -128,7 +119,7 @@ def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
     assert warnings[0].endswith("upgrade voidrl")
 
 
-@pytest.mark.parametrize("name", ["a\0b", "\ud800", "../other", "x" * 300])
+@pytest.mark.parametrize("name", ["a\0b", "../other", "x" * 300])
 def test_a_sealed_manifest_that_names_an_impossible_file_is_one_sentence(tmp_path, name):
     path = quick_save(tmp_path, 1) / "manifest.json"
     fields = json.loads(path.read_text())
@@ -150,6 +141,14 @@ def test_none_valid_lists_what_was_found(tmp_path):
     ):
         latest(tmp_path, lambda message: None)
     assert list_steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_link_to_nothing_hides_no_valid_checkpoint(tmp_path):
+    quick_save(tmp_path, 1)
+    (tmp_path / "step_000000000002").symlink_to(tmp_path / "gone")
+    warnings = []
+    assert latest(tmp_path, warnings.append).step == 1
+    assert "skipped step_000000000002" in warnings[0]
 
 
 def test_a_damaged_file_is_never_linked(tmp_path):

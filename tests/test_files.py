@@ -5,7 +5,6 @@ import pytest
 import voidrl
 from voidrl.errors import ConfigError
 from voidrl.runs.folder import RunFolder
-from voidrl.system import files
 from voidrl.system.files import parse_json, user_path
 
 BAD = {
@@ -36,21 +35,6 @@ def test_what_is_not_there_yet_is_no_mistake(tmp_path, monkeypatch):
     assert user_path(tmp_path / "file" / "below") == tmp_path / "file" / "below"
 
 
-class CountingName(str):
-    """A key that counts how often it is compared."""
-
-    compared = 0
-    __hash__ = str.__hash__
-
-    def __eq__(self, other):
-        CountingName.compared += 1
-        return str.__eq__(self, other)
-
-
-def test_a_repeated_key_is_found_in_one_pass():
+def test_a_repeated_key_is_named():
     with pytest.raises(ValueError, match="the key 'b' appears twice"):
         parse_json('{"a": 1, "b": {"a": 1}, "b": 2}')
-    pairs = [(CountingName(f"k{i}"), 0) for i in range(1000)]
-    with pytest.raises(ValueError, match="the key 'k999' appears twice"):
-        files._unique([*pairs, (CountingName("k999"), 1)])
-    assert CountingName.compared < 3000

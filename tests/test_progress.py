@@ -4,7 +4,6 @@ import io
 import math
 import re
 import sys
-from contextlib import suppress
 
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
@@ -23,31 +22,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-    def lines(self):
-        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
-        return [line for line in re.split(r"[\r\n]+", text) if line]
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "CI"):
-        monkeypatch.delenv(name, raising=False)
-
-    def make(columns):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setenv("LINES", "24")
-        return Terminal()
-
-    return make
 
 
 def train(stream, *, total=100_000, seconds_per_update=5.0, **kwargs):
@@ -75,25 +49,19 @@ def test_numbers_are_written_for_people():
     assert [human_seconds(seconds) for seconds in SECONDS] == [*SECONDS.values()]
 
 
-@pytest.mark.parametrize(
-    ("value", "count"),
-    [
-        *[("1M", 10**6), ("100k", 10**5), ("1e6", 10**6), ("1_000_000", 10**6), ("2.5k", 2500), (7, 7)],
-        *[("1.5E3", 1500), ("1e+3", 1000), ("5m", 5 * 10**6), ("1B", 10**9), (" 12 ", 12), (1e6, 10**6)],
-        ("1.1k", 1100),  # exact, where 1.1 * 1000 in floats is not
-    ],
-)
-def test_parse_count(value, count):
-    result = parse_count(value)
-    assert result == count
-    assert type(result) is int
+COUNTED = {"1M": 10**6, "1_000_000": 10**6, "1.5E3": 1500, "1e+3": 1000, " 12 ": 12, 1e6: 10**6, "1.1k": 1100}
 
 
-WORDS = ["0", "-5", "0.5", "1.0005k", "", "k", "ten", "1e", "1e-3", "1_", "_1", "1__0", "1kk", "1e6k", "1 M",
-         "inf", "nan", "1e999999999", "1,000", "٣"]  # fmt: skip
+def test_parse_count():
+    found = [parse_count(value) for value in COUNTED]
+    assert found == [*COUNTED.values()]  # 1.1k exactly, where 1.1 * 1000 in floats is not
+    assert {*map(type, found)} == {int}
 
 
-@pytest.mark.parametrize("value", [*WORDS, 0, -1, 0.5, math.inf, math.nan, True, None])
+WORDS = ["0", "-5", "0.5", "1.0005k", "", "ten", "1e-3", "1__0", "1kk", "inf", "1e999999999", "1,000", "٣"]
+
+
+@pytest.mark.parametrize("value", [*WORDS, 0, -1, 0.5, math.nan, True, None])
 def test_parse_count_refuses_the_rest_in_one_sentence(value):
     with pytest.raises(ConfigError) as error:
         parse_count(value, "warmup_steps")
@@ -113,19 +81,6 @@ def test_plain_lines_are_the_first_the_last_and_one_every_ten_seconds():
     )
     assert "took 40s" in lines[-1]
     assert "\x1b" not in stream.getvalue()
-
-
-def test_the_last_state_is_shown_when_a_run_is_interrupted():
-    stream, clock = io.StringIO(), Clock()
-    with suppress(KeyboardInterrupt), Progress(1000, stream=stream, clock=clock) as progress:
-        for step in (100, 200, 300):
-            clock.now += 1.0
-            progress.update(step)
-        raise KeyboardInterrupt
-    assert stream.getvalue().splitlines() == [
-        "10%  100/1k  eta 9s  100 steps/s",
-        "30%  300/1k  eta 7s  100 steps/s",
-    ]
 
 
 def test_a_resumed_run_counts_only_its_own_work():
@@ -159,28 +114,6 @@ def test_once_updates_begin_the_warm_up_no_longer_counts():
     assert "eta 16m20s  10 steps/s  5 updates/s" in stream.getvalue().splitlines()[-1]
 
 
-@pytest.mark.parametrize("columns", [20, 40, 80, 200])
-def test_bar_keeps_to_one_line(terminal, columns):
-    stream = terminal(columns)
-    train(stream)
-    title, *bars = stream.lines()
-    assert title == TITLE
-    assert len(bars) >= 10
-    assert max(map(len, bars)) <= columns
-
-
-def test_bar_redraws_in_place(terminal):
-    stream, clock = terminal(80), Clock()
-    with Progress(100, stream=stream, clock=clock) as progress:
-        progress.update(10)
-        clock.now += 0.05
-        progress.update(20)  # too soon to draw again
-        clock.now += 0.06
-        progress.update(30)
-    assert "\r\x1b[2K" in stream.getvalue()
-    assert [line.split()[0] for line in stream.lines()] == ["10%", "30%", "30%"]
-
-
 def test_a_long_run_writes_fewer_lines_as_it_goes_on():
     stream, clock = io.StringIO(), Clock()
     with Progress(10**9, stream=stream, clock=clock) as progress:
@@ -197,9 +130,8 @@ class TestOnARealTerminal:
         for name in ("NO_COLOR", "COLUMNS", "LINES", "CI"):
             monkeypatch.delenv(name, raising=False)
 
-    @pytest.mark.parametrize("columns", [40, 80])
-    def test_no_line_of_a_run_is_wider(self, columns, monkeypatch, tmp_path):
-        with PseudoTerminal(columns) as terminal:
+    def test_no_line_of_a_run_is_wider(self, monkeypatch, tmp_path):
+        with PseudoTerminal(40) as terminal:
             for name in ("stdout", "stderr"):
                 monkeypatch.setattr(sys, name, terminal.stream)
             words = "pretrain tiny_runs:Walk --steps 60 --device cpu --log.tensorboard False --warmup-steps 8"
@@ -210,7 +142,7 @@ class TestOnARealTerminal:
             text, lines = terminal.text(), terminal.lines()
         bars = [line for line in lines if "%" in line]
         assert bars
-        assert widest(bars) <= columns
+        assert widest(bars) <= 40
         assert "pretrain tiny_runs:Walk" in lines
         assert "100%" in bars[-1]
         assert "\r\x1b[2K" in text
@@ -224,16 +156,10 @@ class TestOnARealTerminal:
                     terminal.resize(columns)
                     clock.now += 1.0
                     progress.update(100 * step, {"intrinsic": 0.5, "extrinsic": 0.25}, updates=step)
+                    progress.update(100 * step + 1)  # too soon to draw again
             title, *bars = terminal.lines()
         assert title == TITLE
         for bar, columns in zip(bars, (100, 50, 30, 80, 120), strict=False):
             assert len(bar.rstrip()) <= columns
         assert [len(bar.rstrip()) > 30 for bar in bars[:5]] == [True, True, False, True, True]
         assert "extrinsic" in bars[4]
-
-    def test_a_job_of_ci_gets_plain_lines(self, monkeypatch):
-        monkeypatch.setenv("CI", "true")
-        with PseudoTerminal(40) as terminal:
-            train(terminal.stream, seconds_per_update=4.0)
-            assert "\x1b" not in terminal.text()
-            assert len(terminal.lines()) == 4

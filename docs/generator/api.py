@@ -27,7 +27,7 @@ OTHERS = {
                    "voidrl.learners.base:Learner", "voidrl.types:Loss", "voidrl.types:Batch",
                    "voidrl.types:Sequence", "voidrl.types:EnvSpec", "voidrl.config:RepresentationConfig"],
     "Networks": [f"voidrl.nets:{n}" for n in ("Encoder", "mlp", "target_copy", "polyak_update")],
-    "Results": ["voidrl.runs.metrics:read_metrics", "voidrl.report.page:write_report",
+    "Results": ["voidrl.runs.metrics:read_metrics",
                 "voidrl.report.videos.video:record", "voidrl.report.videos.video:write_video",
                 "voidrl.experiments.experiment:run_experiment"],
     "Stable-Baselines3": ["voidrl.playing.sb3:APTReward",

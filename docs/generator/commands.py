@@ -94,7 +94,7 @@ def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
     if common_fields() in parser.more(False):
         yield (
             "Every [config field](config.md) is an option too: `--learner.n-step 3`, and `--log.tensorboard` "
-            "or\n`--no-log.tensorboard` for one that is true or false. `--help` shows the most common, "
+            "or\n`--log.tensorboard false` for one that is true or false. `--help` shows the most common, "
             "`--help-all` all of them.\n"
         )
 

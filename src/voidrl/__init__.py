@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.playing.env import make_env
     from voidrl.playing.export import export_policy
+    from voidrl.report.page import write_report
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
     from voidrl.training.callbacks import STOP, Callback
 
@@ -48,6 +49,7 @@ __all__ = [
     "resume",
     "save_pretrained",
     "train",
+    "write_report",
 ]
 _HOMES = {
     "STOP": "training.callbacks",
@@ -62,9 +64,14 @@ _HOMES = {
     "make_env": "playing.env",
     "push_to_hub": "sharing.pretrained",
     "save_pretrained": "sharing.pretrained",
+    "write_report": "report.page",
 }  # all others live in api
 
 register_when_imported()
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, chdir, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,7 +209,7 @@ def resume(
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
         folder.status.start(resumed.steps, state.steps)
         dropped = hooks.load(state.callbacks, state.steps)
-        for note in [f"{folder.path}: resumed at step {state.steps}", *notes, *dropped]:
+        for note in [f"{folder.shown}: resumed at step {state.steps}", *notes, *dropped]:
             say(note)
         starting.train(parts, folder, state, hooks, _probe_in_training(agent, factory))
     return agent
@@ -285,7 +285,6 @@ def probe(
     steps: Steps = 10_000,
     policy: str = "mixed",
     seed: int = 0,
-    variables: Sequence[str] | None = None,
     num_envs: int | None = None,
     device: str = "auto",
 ) -> ProbeResult:
@@ -298,7 +297,6 @@ def probe(
         policy: Who plays: `agent` (exploring as in training), `random`, `sticky` (random actions, each held
             for some steps) or `mixed` (a third of each).
         seed: Of the play, of held-out episodes and of the random encoder.
-        variables: Names of the variables of the true state; by default all that there are.
         num_envs: Environments played side by side.
         device: Where a loaded agent is placed.
     """
@@ -306,9 +304,7 @@ def probe(
 
     count = parse_count(steps)
     agent, config, factory = _agent_in(source, env, seed, device)
-    return probe_agent(
-        agent, config, factory, count, policy=policy, seed=seed, variables=variables, num_envs=num_envs
-    )
+    return probe_agent(agent, config, factory, count, policy=policy, seed=seed, num_envs=num_envs)
 
 
 def _agent_in(
@@ -349,6 +345,7 @@ def _start(
     """
     notes: list[str] = []
     hooks = _hooks(callbacks)
+    here = Path.cwd()  # the code of an environment may leave it
 
     def probe(layers: list[ConfigLayer]) -> tuple[build.Probed, Config]:
         probed = build.probe(env, layers)
@@ -356,7 +353,9 @@ def _start(
             assembly.require_same_spaces(
                 pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id
             )
-        return probed, build.config_for(probed, layers)
+        config = build.config_for(probed, layers)
+        build.require_fitting(probed, config, layers)
+        return probed, config
 
     probed, config = probe(layers)
     if cheaper is not None and (note := build.cpu_preset_note(env, probed.spec, config)):
@@ -383,19 +382,21 @@ def _start(
             notes.append(note)
         name = starting.default_name(to_json(config), config.env.id)
         if dist.current().is_main:
-            path = user_path(out or default_run_path(*name))
-            RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
-            starting.require_disk_space(path, agent)
+            with chdir(here):
+                path = user_path(out or default_run_path(*name))
+                RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
+                starting.require_disk_space(path, agent)
         measure = _probe_in_training(agent, probed.factory)
-        with starting.new_folder(out, name, overwrite) as folder:
-            if dist.current().is_main:
-                checkpoint.write_json_atomic(folder.config_path, to_json(config))
-            folder.status.start(config.steps)
-            folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
-            engine.say = starting.speaker(folder)
-            for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
-                engine.say(note)
-            starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
+        with chdir(here):
+            folder = stack.enter_context(starting.new_folder(out, name, overwrite))
+        if dist.current().is_main:
+            checkpoint.write_json_atomic(folder.config_path, to_json(config))
+        folder.status.start(config.steps)
+        folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
+        engine.say = starting.speaker(folder)
+        for note in notes if out else [*notes, f"the run is kept in {folder.shown}"]:
+            engine.say(note)
+        starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
     return agent
 
 

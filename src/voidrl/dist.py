@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from voidrl.errors import ConfigError, RankLostError
-from voidrl.system.terminal.ending import skip_destructors
+from voidrl.system.terminal.output import skip_destructors
 
 START_TIMEOUT = timedelta(minutes=5)  # until all processes have started
 # The others wait while one evaluates or writes a checkpoint, or between two runs of a script. A process that

@@ -7,7 +7,11 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 LONGEST_VALUE = 200  # characters of a value in a message
 _from_command: ContextVar[bool] = ContextVar("from_command", default=False)
@@ -62,22 +66,24 @@ class UnknownNameError(ConfigError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], remedy: str = "", near: Sequence[str] = ()
     ) -> None:
-        spelled = {k.lower(): k for k in sorted(known)}
-        word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
-        near = near or [spelled[each] for each in _close(word, spelled)]
-        some = [*spelled.values()][:20]
-        more = f" and {len(spelled) - len(some)} more" if len(spelled) > len(some) else ""
+        names = sorted(known)
+        near = near or similar_names(name, names)
+        some = names[:20]
+        more = f" and {len(names) - len(some)} more" if len(names) > len(some) else ""
         hint = f"known: {', '.join(some)}{more}."
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         super().__init__(f"unknown {kind} {shown(name)}; {hint}{' ' + remedy if remedy else ''}")
 
 
-def _close(word: str, known: Iterable[str]) -> list[str]:
-    """Up to three similar names, none of which is much further away than the first."""
-    found = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that may have been meant, none of which is much further away than the first."""
+    spelled = {each.lower(): each for each in sorted(known)}
+    word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
+    found = difflib.get_close_matches(word, spelled, n=3, cutoff=0.6)
     ratios = [difflib.SequenceMatcher(None, each, word).ratio() for each in found]
-    return [each for each, ratio in zip(found, ratios, strict=True) if ratio >= ratios[0] - 0.2]
+    close = zip(found, ratios, strict=True)
+    return [spelled[each] for each, ratio in close if ratio >= ratios[0] - 0.2]
 
 
 class NeighborError(ConfigError):
@@ -128,18 +134,29 @@ class ReplayMemoryError(VoidrlError, MemoryError):
     """The replay does not fit into memory."""
 
 
-def install_command(extra: str) -> str:
-    """The command that installs an extra: from the clone that voidrl runs in, where it does."""
-    clone = Path(__file__).parents[2]
-    source = clone if (clone / "pyproject.toml").is_file() else "voidrl"
-    return f"pip install '{source}[{extra}]'"
-
-
 class MissingExtraError(VoidrlError, ImportError):
     """An optional package is not installed; the message names the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed: {install_command(extra)}")
+
+
+def packages_of(extra: str = "") -> list[Requirement]:
+    """The packages that voidrl needs, or those of an extra."""
+    from packaging.requirements import Requirement
+
+    found = []
+    for each in map(Requirement, metadata.requires("voidrl") or []):
+        if each.marker.evaluate({"extra": extra}) if each.marker else not extra:
+            each.marker = None
+            found.append(each)
+    return found
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra, also where voidrl itself is on no index."""
+    packages = (f"'{each}'" for each in packages_of(extra))
+    return f"pip install {' '.join(packages)}"
 
 
 class OutputError(VoidrlError):

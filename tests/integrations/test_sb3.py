@@ -356,5 +356,5 @@ def test_a_vecenv_that_hides_last_states_is_refused():
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.buffers", None)
     monkeypatch.delitem(sys.modules, "voidrl.playing.sb3")
-    with pytest.raises(MissingExtraError, match=r"needs stable-baselines3, .*pip install '.*\[sb3\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs stable-baselines3, .*pip install 'stable-baselines3"):
         importlib.import_module("voidrl.playing.sb3")

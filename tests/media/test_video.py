@@ -318,7 +318,7 @@ def test_a_file_that_is_cut_off_is_noticed(tmp_path, monkeypatch):
 
 def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install '.*\[video\]'"):
+    with pytest.raises(MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install 'imageio-ffmpeg"):
         mp4.find_ffmpeg()
     assert main(["evaluate", str(maze), "--video", "out.mp4"]) == 2
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")

@@ -158,7 +158,7 @@ def test_bad_input_gets_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="method 'random' cannot be exported: it learned no policy"):
         voidrl.export_policy(make_agent(method="random"), tmp_path / "x")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"export to ONNX needs onnx.*pip install '.*\[onnx\]'"):
+    with pytest.raises(MissingExtraError, match=r"export to ONNX needs onnx.*pip install 'onnx"):
         voidrl.export_policy(agent, tmp_path / "x")
     assert (tmp_path / "there").read_text() == "mine"
     assert [file.name for file in tmp_path.iterdir()] == ["there"]

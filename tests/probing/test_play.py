@@ -67,7 +67,7 @@ def test_policies_divide_the_environments_and_equal_seeds_give_equal_play(play):
 
 
 def test_an_agent_plays():
-    agent = make_agent(collect(MAZE, 1, num_envs=1).spec)
+    agent = make_agent(collect(MAZE, 1, num_envs=1).replay.spec)
     agent.choose = lambda obs, skill, *, deterministic: torch.full((len(obs),), 3)
     play = collect(MAZE, 60, ["random", agent], num_envs=3)
     assert (play.action[play.policy == 1] == 3).all()

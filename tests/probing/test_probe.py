@@ -34,7 +34,7 @@ def walk():
 
 
 def walker(walk):
-    return make_agent(walk.spec, method={"name": "apt"}, representation={"name": "identity"})
+    return make_agent(walk.replay.spec, method={"name": "apt"}, representation={"name": "identity"})
 
 
 def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_path):
@@ -60,7 +60,6 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
     [
         (["--steps", "90"], "90 steps are too few for a probe"),
         (["--policy", "best"], "invalid choice"),
-        (["--variables", "x,ghost"], "ghost"),
         (["--num-envs", "2"], "3 policies cannot play in 2 environments"),
     ],
 )
@@ -114,7 +113,7 @@ def test_probed_steps_of_long_play_come_from_all_environments(walk, monkeypatch)
 
 
 def test_a_diverged_agent_is_refused(walk):
-    agent = make_agent(walk.spec, method={"name": "apt"}, representation={"name": "icm"})
+    agent = make_agent(walk.replay.spec, method={"name": "apt"}, representation={"name": "icm"})
     with torch.no_grad():
         next(agent.representation.encoder.parameters()).fill_(torch.nan)
     with pytest.raises(NonFiniteError, match="training has diverged"):

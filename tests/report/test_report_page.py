@@ -206,7 +206,7 @@ def test_the_page_says_once_why_videos_are_missing_and_the_remedy(runs, tmp_path
 
     monkeypatch.setattr(media, "clip", without_ffmpeg)
     found = report(runs, out=tmp_path / "report.html", media=True)
-    assert found.text.count("[video]'") == 1
+    assert found.text.count("pip install 'imageio-ffmpeg") == 1
     assert "No video of apt1, tuned1" in found.text
     assert found.data["clips"] == []
 

@@ -6,6 +6,9 @@ import sys
 import threading
 import time
 
+import pytest
+
+from voidrl.errors import RunFolderError
 from voidrl.runs import locks
 
 
@@ -56,3 +59,15 @@ def test_looking_at_a_lock_refuses_nobody(tmp_path):
         stopped.set()
         for looker in lookers:
             looker.join()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_file_is_neither_waited_for_nor_written_to(tmp_path, kind):
+    path, elsewhere = tmp_path / "x.lock", tmp_path / "mine"
+    elsewhere.write_text("mine")
+    {"pipe": os.mkfifo, "link": lambda path: path.symlink_to(elsewhere), "folder": os.mkdir}[kind](path)
+    assert not locks.is_held(path)
+    assert locks.holder(path) == "unknown"
+    with pytest.raises(RunFolderError, match="cannot write to"):
+        locks.acquire(path)
+    assert elsewhere.read_text() == "mine"

@@ -143,7 +143,12 @@ def test_a_run_and_an_experiment_never_share_a_folder(run, tmp_path):
         make_plan(read_experiment("demo"), ExperimentRequest(), run.path)
 
 
-def test_a_log_that_cannot_be_written_is_one_warning(run):
+def test_a_log_has_timestamped_lines_and_warns_once_if_it_cannot_be_written(run):
+    run.log("nan in reward\nat step 5\n")
+    _, second, third = run.log_path.read_text().splitlines()
+    stamp, _, text = second.partition(" ")
+    assert datetime.fromisoformat(stamp).utcoffset().total_seconds() == 0
+    assert (text, third) == ("nan in reward", "    at step 5")
     run.log_path.unlink()
     run.log_path.symlink_to("/dev/full")
     with pytest.warns(VoidrlWarning, match=r"cannot write to .*log\.txt") as caught:
@@ -151,7 +156,7 @@ def test_a_log_that_cannot_be_written_is_one_warning(run):
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("environment", [None, "[1]", '{"versions": {"node": "20"}}', "not json"])
+@pytest.mark.parametrize("environment", [None, '{"versions": {"node": "20"}}', "not json"])
 def test_a_folder_that_is_no_run_is_refused_even_with_overwrite(tmp_path, environment):
     (tmp_path / "config.json").write_text("the config of something else")
     (tmp_path / "checkpoints").mkdir()
@@ -183,37 +188,20 @@ def test_open_refuses_what_is_no_run(run, tmp_path):
         RunFolder.open(tmp_path)
 
 
-def test_log_appends_timestamped_lines(run):
-    run.log("nan in reward\nat step 5\n")
-    first, second, third = run.log_path.read_text().splitlines()
-    stamp, _, text = second.partition(" ")
-    assert first.endswith(" started")
-    assert text == "nan in reward"
-    assert datetime.fromisoformat(stamp).utcoffset().total_seconds() == 0
-    assert third == "    at step 5"
-
-
 def git(*arguments):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
 
 
-def test_environment_info_describes_the_machine(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["voidrl", "pretrain", "a b"])
-    info = environment_info()
-    assert info["command"] == "voidrl pretrain 'a b'"
-    assert set(info["versions"]) == {"python", "voidrl", "torch", "numpy", "gymnasium"}
-    assert info["cpu"]["model"]
-    assert info["cpu"]["count"] == os.cpu_count()
-    assert info["memory_bytes"] > 2**28
-    assert datetime.fromisoformat(info["date"]).utcoffset().total_seconds() == 0
-    json.dumps(info, allow_nan=False)
-
-
-def test_environment_info_knows_commit_and_changes(tmp_path, monkeypatch):
+def test_environment_info_describes_the_machine_and_the_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert environment_info()["git"] is None
+    monkeypatch.setattr(sys, "argv", ["voidrl", "pretrain", "a b"])
+    info = json.loads(json.dumps(environment_info(), allow_nan=False))
+    assert (info["command"], info["git"]) == ("voidrl pretrain 'a b'", None)
+    assert set(info["versions"]) == {"python", "voidrl", "torch", "numpy", "gymnasium"}
+    assert info["cpu"]["model"]
+    assert info["memory_bytes"] > 2**28
     Path("train.py").write_text("1")
     git("init")
     git("add", ".")
@@ -231,8 +219,6 @@ def test_environment_info_knows_commit_and_changes(tmp_path, monkeypatch):
     ("env_id", "name"),
     [
         ("voidrl/PixelMaze-v0", "PixelMaze-v0_apt_s1"),
-        ("ALE/Pong-v5", "Pong-v5_apt_s1"),
-        ("dmc:walker walk", "dmc-walker-walk_apt_s1"),
         ("voidrl/PixelMaze-v0?size=13&goal=far", "PixelMaze-v0-size=13-goal=far_apt_s1"),
         ("maze:make?file=/data/a%20b.txt", "maze-make-file=-data-a-20b.txt_apt_s1"),
         (f"Maze-v0?walls={'1' * 99}", f"Maze-v0-walls={'1' * 54}_apt_s1"),
@@ -278,35 +264,16 @@ def test_unnamed_runs_that_begin_at_once_get_a_folder_each(tmp_path, monkeypatch
         RunFolder.create_unnamed("run", "apt", 1, tmp_path / "file").__enter__()
 
 
-@pytest.fixture
-def other_process(run):
-    """The id of a process that holds the lock of the folder."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException), RunFolder(run.path).lock():
-            os.write(writer, b"locked")
-            signal.pause()
-        os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        assert pipe.read(6) == b"locked"
-    yield child
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def test_a_second_process_is_refused_and_told_who_holds_the_folder(run, other_process):
-    with (
-        pytest.raises(RunFolderError, match=f"maze is in use by process {other_process} on "),
-        run.lock(),
-    ):
-        pass
-    with pytest.raises(RunFolderError, match="is in use"):
-        create(run.path, overwrite=True)
-    assert run.config_path.exists()
-    os.kill(other_process, signal.SIGKILL)  # the lock of a dead process is gone
-    os.waitpid(other_process, 0)
+def test_a_folder_in_use_is_refused_and_its_process_named(run):
     with run.lock():
         assert run.lock_path.read_text().startswith(f"{os.getpid()} on ")
+        with (
+            pytest.raises(RunFolderError, match=f"maze is in use by process {os.getpid()} on "),
+            RunFolder(run.path).lock(),
+        ):
+            pass
+        with pytest.raises(RunFolderError, match="is in use"):
+            create(run.path, overwrite=True)
+    assert run.config_path.exists()
+    with run.lock():
+        pass

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from voidrl.cli.options import make_parser
+from voidrl.cli.options import Parser
 from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
@@ -16,7 +16,6 @@ from voidrl.system.units import parse_count
 DEFAULT_ENV = "voidrl/PixelMaze-v0"
 MAX_SECONDS = 3600
 COLUMNS = {  # of the tables: title, and the figure of a row
-    "update": {"engine": "engine", "precision": "precision", "updates/s": "updates_per_second"},
     "env": {"backend": "backend", "envs": "num_envs", "steps/s": "steps_per_second"},
     "train": {
         "engine": "engine", "envs": "num_envs", "updates/step": "updates_per_step",
@@ -26,7 +25,7 @@ COLUMNS = {  # of the tables: title, and the figure of a row
 
 
 def bench(argv: list[str]) -> None:
-    """Measure updates, environments or whole runs on this machine: `voidrl bench train ENV`."""
+    """Measure environments or whole runs on this machine: `voidrl bench train ENV`."""
     options = _parse(argv)
     import torch
 
@@ -52,17 +51,17 @@ def bench(argv: list[str]) -> None:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = make_parser("bench", bench.__doc__)
+    parser = Parser("bench", bench.__doc__)
     add = parser.add_argument
-    what_help = "updates without environments, environments without an agent, or a whole run of both"
-    add("what", choices=[*COLUMNS], metavar="{update,env,train}", help=what_help)
+    what_help = "environments without an agent, or a whole run"
+    add("what", choices=[*COLUMNS], metavar="{env,train}", help=what_help)
     add("env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})")
     add("--preset", help="a protocol or an agent (default: as in `voidrl pretrain`)")
     add("--method", help="the intrinsic reward (default: as in `voidrl pretrain`)")
     add("--num-envs", type=int, nargs="+", metavar="N", help="environments; `env` measures each number")
     add("--steps", default="8k", help="of a whole run (default: 8k)")
     add("--updates-per-step", type=float, help="of a whole run (default: the preset's)")
-    add("--seconds", type=float, default=2.0, help="of updates or environments (default: 2)")
+    add("--seconds", type=float, default=2.0, help="of environments (default: 2)")
     add("--backend", help="how environments are stepped (default: the preset's)")
     engine_help = "auto, eager, graph or compile (default: auto)"
     add("--engine", choices=("auto", "eager", "graph", "compile"), default="auto", help=engine_help)
@@ -82,9 +81,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _cells(row: dict[str, Any], keys: Any) -> list[str]:
-    """The figures of a row as text, and the slowest and fastest repeat."""
-    rate = "updates_per_second" if "updates_per_second_min" in row else "steps_per_second"
-    span = f"{_number(row[f'{rate}_min'])}–{_number(row[f'{rate}_max'])}"
+    """The figures of a row as text, and its slowest and fastest part."""
+    span = f"{_number(row['steps_per_second_min'])}–{_number(row['steps_per_second_max'])}"
     return [*(_number(row[key]) for key in keys), span]
 
 

@@ -1,4 +1,4 @@
-"""doctor. Components that may crash or hang are tried in separate processes (`voidrl.cli.probes`)."""
+"""doctor. Each component is tried in a process of its own, which may crash or hang (`voidrl.cli.probes`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,32 +14,28 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 
 from voidrl import __version__
-from voidrl.cli.options import make_parser
-from voidrl.cli.probes import COMPONENTS, GROUPS, MARK, Finding, problem
-from voidrl.errors import install_command
+from voidrl.cli.options import Parser
+from voidrl.cli.probes import COMPONENTS, Finding, problem
+from voidrl.errors import packages_of
 from voidrl.system import machine
 from voidrl.system.files import user_path
 from voidrl.system.machine import GB
-from voidrl.system.terminal.screen import is_terminal
-from voidrl.system.terminal.tables import wrap_text
+from voidrl.system.terminal.tables import is_terminal, wrap_text
 
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
 TIMEOUT_S = 60.0  # for all processes; they take seconds if nothing hangs
 MIN_DISK = GB // 2  # below this no run is worth starting
 NAME_WIDTH = max(map(len, COMPONENTS))
-EXTRAS = {
-    "plot": "matplotlib", "hub": "huggingface_hub", "onnx": "onnxruntime", "minari": "minari",
-    "sb3": "stable_baselines3", "tune": "optuna", "ray": "ray", "slurm": "submitit", "wandb": "wandb",
-}  # fmt: skip
+EXTRAS = ("plot", "hub", "onnx", "minari", "sb3", "tune", "ray", "slurm", "wandb")
 
 
 def doctor(argv: list[str]) -> int:
     """Check what works on this machine, and print the command that fixes the rest: `voidrl doctor`."""
-    parser = make_parser("doctor", doctor.__doc__)
+    parser = Parser("doctor", doctor.__doc__)
     parser.add_argument("--out", default="runs", metavar="DIR", help="where runs would go (default: runs)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)
@@ -58,28 +55,26 @@ def doctor(argv: list[str]) -> int:
 
 def _print(finding: Finding) -> None:
     """One finding: on a terminal with its remedy below it, in a pipe on one line."""
-    found, remedy = finding.found, finding.fix
+    name, remedy = f"{finding.name:<{NAME_WIDTH}}", f"fix: {finding.fix}"
     if not is_terminal(sys.stdout):
-        fix = f"; fix: {remedy}" if remedy else ""
-        print(f"{finding.state:<4}  {finding.name:<{NAME_WIDTH}}  {found}{fix}", flush=True)
+        print(f"{finding.state:<4}  {name}  {finding.found}{finding.fix and f'; {remedy}'}", flush=True)
         return
-    sign = SIGNS[finding.state]
-    indent = len(sign) + NAME_WIDTH + 3
-    print(wrap_text(f"{sign} {finding.name:<{NAME_WIDTH}}  {found}", indent=indent), flush=True)
-    if remedy:  # not broken, so that it can be copied
-        print(f"{' ' * indent}fix: {remedy}", flush=True)
+    indent = NAME_WIDTH + 4
+    print(wrap_text(f"{SIGNS[finding.state]} {name}  {finding.found}", indent=indent), flush=True)
+    if finding.fix:  # not broken, so that it can be copied
+        print(f"{' ' * indent}{remedy}", flush=True)
 
 
 def examine(folder: Path, timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
     """Yield all findings in order, each as soon as it is known; `folder` is where runs would go."""
     deadline = time.monotonic() + timeout_s
-    processes = {group: _start(group) for group in GROUPS}
+    processes = {name: _start(name) for name in COMPONENTS}
     try:
         yield Finding("voidrl", "ok", f"{__version__}, Python {platform.python_version()}, {sys.executable}")
         yield _machine()
         yield _disk(folder)
-        for group, process in processes.items():
-            yield from _collect(group, process, deadline)
+        for name, process in processes.items():
+            yield _answer(name, process, deadline)
         yield _extras()
     finally:  # also when the caller stops early
         for process in processes.values():
@@ -98,9 +93,9 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"Ready to train on the {'GPU' if 'CUDA' in works else 'CPU'}{rest}."
 
 
-def _start(group: str) -> subprocess.Popen[str]:
+def _start(name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "voidrl.cli.probes", group],
+        [sys.executable, "-P", "-m", "voidrl.cli.probes", name],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -111,38 +106,39 @@ def _start(group: str) -> subprocess.Popen[str]:
     )
 
 
-def _end(process: subprocess.Popen[str]) -> str:
-    """End a process with its children; returns what it has printed since."""
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process with its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    return process.communicate()[0]
+    process.communicate()
 
 
-def _collect(group: str, process: subprocess.Popen[str], deadline: float) -> list[Finding]:
-    """Return the findings of a process; one that crashed or hung adds a finding about its last attempt."""
-    hung = False
+def _answer(name: str, process: subprocess.Popen[str], deadline: float) -> Finding:
+    """The finding that a process prints last; one that crashed or hung is a finding itself."""
+    fix = f"see why: {Path(sys.executable).name} -m voidrl.cli.probes {name}"
     try:
         output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        hung, output = True, _end(process)
-    marked = (line.partition(MARK)[2] for line in output.splitlines())
-    findings = [Finding(**json.loads(found)) for found in marked if found.endswith("}")]
-    missing = [name for name in GROUPS[group] if name not in {finding.name for finding in findings}]
-    code = process.returncode
-    if code == 0 or not missing:
-        return findings
-    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    found = "did not answer in time" if hung else f"its process ended with {how}"
-    fix = f"see why: {Path(sys.executable).name} -m voidrl.cli.probes {group}"
-    return [*findings, problem(missing[0], found, fix)]
+        return problem(name, "did not answer in time", fix)
+    if code := process.returncode:
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return problem(name, f"its process ended with {how}", fix)
+    return Finding(**json.loads(output.splitlines()[-1]))
 
 
 def _extras() -> Finding:
     """Optional packages, which are looked up, not tried."""
-    there = [extra for extra, module in EXTRAS.items() if find_spec(module)]
-    missing = ",".join(extra for extra in EXTRAS if extra not in there)
-    more = f"; {install_command(missing)} adds others" if missing else ""
-    return Finding("extras", "ok", f"{', '.join(there) or 'none'}{more}")
+    there = [extra for extra in EXTRAS if all(_is_installed(each.name) for each in packages_of(extra))]
+    missing = [extra for extra in EXTRAS if extra not in there]
+    rest = f"; not installed: {', '.join(missing)}" if missing else ""
+    return Finding("extras", "ok", f"{', '.join(there) or 'none'}{rest}")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _machine() -> Finding:
@@ -157,14 +153,12 @@ def _disk(folder: Path) -> Finding:
     try:
         with tempfile.TemporaryFile(dir=parent) as file:
             file.write(b"voidrl")
+        space = shutil.disk_usage(parent)
     except OSError as error:
         found = f"{parent} cannot be written ({error.strerror or error})"
         return Finding("disk", "fail", found, "choose a writable folder with --out DIR")
-    space = machine.disk(folder)
-    if space is None:
-        return Finding("disk", "ok", f"unknown space in {parent}")
     found = f"{space.free / GB:.1f} of {space.total / GB:.0f} GB free in {parent}"
-    if space.free < MIN_DISK:
+    if space.total and space.free < MIN_DISK:  # some file systems do not say
         fix = "free some space, or choose another disk with --out DIR"
         return Finding("disk", "fail", f"{found}: too little", fix)
     return Finding("disk", "ok", found)

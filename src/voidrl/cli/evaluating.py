@@ -7,7 +7,7 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from voidrl.cli.options import RUN_HELP, add_player_options, load_agent, make_parser
+from voidrl.cli.options import RUN_HELP, Parser, add_player_options, load_agent
 from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import wrap_text
@@ -27,7 +27,7 @@ STATES = {
 
 def evaluate(argv: list[str]) -> None:
     """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
-    parser = make_parser("evaluate", evaluate.__doc__)
+    parser = Parser("evaluate", evaluate.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
     add("--episodes", help="number of episodes (default: 10)")

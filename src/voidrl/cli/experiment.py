@@ -6,14 +6,14 @@ import argparse
 import dataclasses
 from typing import Any
 
-from voidrl.cli.options import make_parser, read_changes
+from voidrl.cli.options import Parser, read_changes
 from voidrl.cli.seeds import ReadSeeds
 from voidrl.errors import ConfigError
 
 
 def demo(argv: list[str]) -> int:
     """See it work in minutes: APT against random, then fine-tuned against scratch, in a pixel maze."""
-    parser = make_parser("demo", demo.__doc__)
+    parser = Parser("demo", demo.__doc__)
     add = parser.add_argument
     out_help = "where runs, picture and report go; existing runs are kept (default: runs/demo)"
     add("--out", default="runs/demo", help=out_help)
@@ -35,7 +35,7 @@ def experiment(argv: list[str]) -> int:
     from voidrl.experiments.executors import EXECUTORS, flag, option_fields
     from voidrl.experiments.format import shipped
 
-    parser = make_parser("experiment", experiment.__doc__)
+    parser = Parser("experiment", experiment.__doc__)
     add, rare = parser.add_argument, parser.rare
     name_help = "a custom experiment (docs/experiments.md), or one of: "
     add("name", metavar="NAME|FILE.toml", nargs="?", help=f"{name_help}{', '.join(shipped())}")

@@ -7,7 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from voidrl.cli.options import RUN_HELP, add_source_options, load_agent, make_parser
+from voidrl.cli.options import RUN_HELP, Parser, add_source_options, load_agent
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.system.files import user_path
 
@@ -17,7 +17,7 @@ HUB = "hub:"
 
 def export(argv: list[str]) -> None:
     """Write an agent or the experience of its run for others: `voidrl export RUN --to onnx`."""
-    parser = make_parser("export", export.__doc__)
+    parser = Parser("export", export.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
     to_help = "the policy as onnx, the replay as minari, or hub:user/name to publish the agent on the Hub"

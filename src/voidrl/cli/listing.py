@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voidrl.cli.options import make_parser
+from voidrl.cli.options import Parser
 from voidrl.config import registry
 from voidrl.errors import UnknownNameError
-from voidrl.system.terminal.screen import is_terminal
-from voidrl.system.terminal.tables import print_table
+from voidrl.system.terminal.tables import is_terminal, print_table
 from voidrl.system.units import human_count
 
 GB = 10**9
@@ -31,7 +30,7 @@ class Listing(NamedTuple):
 
 def list_(argv: list[str]) -> None:
     """List what is available: `voidrl list methods`, or presets, agents, envs, games, tasks, experiments."""
-    parser = make_parser("list", list_.__doc__)
+    parser = Parser("list", list_.__doc__)
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(argv)

@@ -28,9 +28,8 @@ from voidrl.errors import (
     VoidrlError,
     for_command,
 )
-from voidrl.system.terminal.ending import end_process
 from voidrl.system.terminal.foreign import quiet_libraries
-from voidrl.system.terminal.output import command_output, open_missing_streams, say
+from voidrl.system.terminal.output import command_output, end_process, open_missing_streams, say
 from voidrl.system.terminal.signals import StopSignals
 from voidrl.system.terminal.tables import described, wrap_text
 

@@ -25,11 +25,7 @@ BEST_HELP = "the best evaluated agent of a fine-tuning run, instead of its last"
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 RUN_HELP = "the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
 DEVICE_HELP = "auto, cpu or cuda (default: auto)"
-CALLBACKS = (
-    "StopOnPlateau",
-    "StopAtReturn",
-)  # of `voidrl.training.callbacks`, those whose arguments a text can spell
-NEGATED = "--no-"  # before the name of a flag that is turned off
+CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # those of voidrl whose arguments a text can spell
 # The fields that most users change; `--help` shows these, `--help-all` every field.
 COMMON_FIELDS = (
     *("steps", "seed", "device", "env.num_envs", "updates_per_step", "warmup_steps", "learner.batch_size"),
@@ -38,6 +34,7 @@ COMMON_FIELDS = (
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
 WORDS = {"true": True, "false": False, "none": None}
+UNKNOWN = bool | int | float | None  # the type of a field that is not known yet
 
 
 class Parser(argparse.ArgumentParser):
@@ -119,11 +116,6 @@ def usage_of(action: argparse.Action) -> str:
     return f"{', '.join(action.option_strings)} {values.get(str(action.nargs), name)}".strip()
 
 
-def make_parser(command: str, about: str | None) -> Parser:
-    """The parser of a command."""
-    return Parser(command, about)
-
-
 def add_player_options(parser: Parser) -> None:
     """Add the options of a trained agent's play: environment, randomness and device."""
     parser.add_argument("--env", help="by default the one it was trained in")
@@ -180,7 +172,6 @@ class Option(typing.NamedTuple):
 
     field: str
     """Its dotted name."""
-    section: str
     value: Any
     type: Any
     owner: Any
@@ -201,21 +192,20 @@ def config_options(config: Any, path: str = "") -> Iterator[tuple[str, Option]]:
         if dataclasses.is_dataclass(value):
             nested.append((value, f"{here}."))
         elif here not in SET_BY_COMMAND:
-            option = Option(here, path.rstrip("."), value, hints[field.name], type(config))
-            yield f"--{here.replace('_', '-')}", option
+            yield f"--{here.replace('_', '-')}", Option(here, value, hints[field.name], type(config))
     for value, here in nested:
         yield from config_options(value, here)
 
 
-def read_options(config: Config, words: Sequence[str], parser: Parser) -> dict[str, Any]:
-    """The values of `--name value`, `--name=value` and flags for fields of `config`, by dotted names."""
+Given = Sequence[tuple[str, str | None]]
+"""Names of options with the text of their values, None for a flag."""
+
+
+def read_options(config: Config, given: Given, parser: Parser) -> dict[str, Any]:
+    """The values of fields of `config`, by dotted names."""
     options = dict(config_options(config))
     values = {}
-    for name, text in pairs(words):
-        positive = name.replace(NEGATED, "--", 1) if name.startswith(NEGATED) else name
-        if name not in options and positive in options and options[positive].type is bool and text is None:
-            values[options[positive].field] = False
-            continue
+    for name, text in given:
         if name not in options:
             known = [*options, *parser._option_string_actions]
             fields = {option.field: spelled for spelled, option in options.items()}
@@ -228,19 +218,19 @@ def read_options(config: Config, words: Sequence[str], parser: Parser) -> dict[s
     return values
 
 
-def pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Names of options with their values, None without one."""
+def split_options(words: Sequence[str]) -> Given:
+    """The options in `--name value`, `--name=value` and `--flag`."""
+    given: list[tuple[str, str | None]] = []
     rest = [*words]
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if not word.startswith("--"):
             raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if equals:
-            yield name, value
-        else:
-            has_value = rest and not rest[0].startswith("--") and not name.startswith(NEGATED)
-            yield name, rest.pop(0) if has_value else None
+        if not equals and rest and not rest[0].startswith("--"):
+            equals, value = "=", rest.pop(0)
+        given.append((name, value if equals else None))
+    return given
 
 
 def read_as(text: str, hint: Any) -> Any:
@@ -256,6 +246,11 @@ def read_as(text: str, hint: Any) -> Any:
                 with suppress(ValueError):
                     return read(text)
     return text
+
+
+def spelled(value: Any) -> str:
+    """A value as an option takes it."""
+    return ",".join(map(str, value)) or "[]" if isinstance(value, list | tuple) else str(value)
 
 
 def split_list(text: str) -> list[str]:
@@ -280,18 +275,9 @@ def read_changes(words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        parts = split_list(text)
-        several = len(parts) > 1 or text.endswith(",")
-        changes[name.replace("-", "_")] = tuple(map(_read_value, parts)) if several else _read_value(text)
+        several = len(split_list(text)) > 1 or text.endswith(",")
+        changes[name.replace("-", "_")] = read_as(text, tuple[UNKNOWN, ...] if several else UNKNOWN)
     return changes
-
-
-def _read_value(text: str) -> Any:
-    """The number, truth value or None that a text spells; which fields runs have is not known yet."""
-    for read in (lambda text: WORDS[text.lower()], parse_count, int, float):
-        with suppress(KeyError, ValueError):
-            return read(text)
-    return text
 
 
 def as_options(message: str) -> str:
@@ -323,10 +309,10 @@ def all_fields(config: Config) -> str:
     """Every field with its value in `config` and its docstring."""
     sections: dict[str, dict[str, str]] = {}
     for name, option in config_options(config):
-        shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value
         choices = typing.get_args(option.type) if typing.get_origin(option.type) is Literal else ()
         text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
-        sections.setdefault(option.section, {})[f"{name} {shown}"] = text
-    about = "Fields of the config, with the values that they have here (a flag as --name or --no-name):"
+        section = option.field.rpartition(".")[0]
+        sections.setdefault(section, {})[f"{name} {spelled(option.value)}"] = text
+    about = "Fields of the config, with the values that they have here (a flag as --name, or --name false):"
     parts = [f"{section or 'run'}\n{described(rows)}" for section, rows in sections.items()]
     return "\n\n".join([wrap_text(about), *parts])

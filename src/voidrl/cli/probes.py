@@ -1,7 +1,4 @@
-"""What `voidrl doctor` tries in separate processes: `python -m voidrl.cli.probes torch`.
-
-Each finding is one marked line of JSON, printed at once, so that those before a crash are kept.
-"""
+"""What `voidrl doctor` tries in separate processes: `python -m voidrl.cli.probes Atari`."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from packaging.requirements import Requirement
+from voidrl.errors import install_command, packages_of
 
-from voidrl.errors import install_command
-
-MARK = "voidrl-finding "
 ESSENTIAL = {"voidrl", "Gymnasium", "PyTorch"}
 
 
@@ -44,13 +38,13 @@ class UnusableError(Exception):
 class Component(NamedTuple):
     """A library or device that voidrl uses."""
 
-    packages: tuple[str, ...]
     probe: Callable[[], str]
     """Uses it and returns a description."""
+    packages: tuple[str, ...] = ()
     extra: str = ""
-    """The extra of voidrl that installs it."""
+    """The extra of voidrl that has the packages."""
     fix: str = ""
-    """The fix if the probe fails; by default, to install it again."""
+    """The fix if the probe fails; by default, to install the packages again."""
 
 
 def examine(name: str) -> Finding:
@@ -62,10 +56,9 @@ def examine(name: str) -> Finding:
     except UnusableError as error:
         return problem(name, *error.args)
     except Exception as error:
-        text = str(error).strip()
-        why = text.splitlines()[0].rstrip(".:") if text else repr(error)
-        fix = f"pip install --force-reinstall 'voidrl{component.extra and f'[{component.extra}]'}'"
-        return problem(name, f"does not work: {why}", component.fix or fix)
+        why = str(error).strip().partition("\n")[0].rstrip(".:") or repr(error)
+        fix = component.fix or f"pip install --force-reinstall {' '.join(component.packages)}"
+        return problem(name, f"does not work: {why}", fix)
 
 
 def problem(name: str, found: str, fix: str) -> Finding:
@@ -73,18 +66,17 @@ def problem(name: str, found: str, fix: str) -> Finding:
     return Finding(name, "fail" if name in ESSENTIAL else "warn", found, fix)
 
 
-def installed(package: str, extra: str = "") -> str:
+def installed(package: str, extra: str) -> str:
     """Return the name and version of a package; raise if voidrl cannot use it."""
-    required = [Requirement(line) for line in metadata.requires("voidrl") or []]
-    wanted = next((str(each.specifier) for each in required if each.name == package), "")
-    fix = f"pip install '{package}{wanted}'"
+    wanted = next(each.specifier for each in packages_of(extra) if each.name == package)
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
-        fix = install_command(extra) if extra else fix
-        raise UnusableError(f"{package} is not installed", fix) from None
-    if wanted and not Requirement(f"{package}{wanted}").specifier.contains(version, prereleases=True):
-        raise UnusableError(f"{package} {version} is not supported: expected {wanted}", fix)
+        raise UnusableError(f"{package} is not installed", install_command(extra)) from None
+    if not wanted.contains(version, prereleases=True):
+        raise UnusableError(
+            f"{package} {version} is not supported: expected {wanted}", f"pip install '{package}{wanted}'"
+        )
     return f"{package} {version}"
 
 
@@ -147,9 +139,11 @@ def run_kernel() -> str:
 
     from voidrl.kernels.images import images
 
+    if not torch.cuda.is_available():
+        return "not used without a GPU"
     pixel = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device="cuda")
     images(pixel, None, None, None, 0.0, 1, 1, torch.float32)
-    return "compiles"
+    return f"triton {metadata.version('triton')} compiles"
 
 
 def encode_video() -> str:
@@ -164,27 +158,17 @@ def encode_video() -> str:
 
 
 COMPONENTS = {  # in the order of the report
-    "Gymnasium": Component(("gymnasium",), partial(step, "voidrl/PixelMaze-v0")),
-    "PyTorch": Component(("torch",), compute_gradient, fix="pip install --force-reinstall torch"),
-    "CUDA": Component((), use_cuda, fix="use --device cpu"),
-    "Triton": Component(("triton",), run_kernel, fix="sudo apt-get install -y gcc python3-dev"),
-    "Atari": Component(("ale-py",), partial(step, "atari/pong"), "atari"),
-    "DMControl": Component(("dm-control", "mujoco"), partial(step, "dmc/pendulum_swingup"), "dmc"),
-    "OpenGL": Component(("dm-control",), render_image, "dmc"),
-    "video": Component(("imageio-ffmpeg", "pillow"), encode_video, "video"),
-}
-GROUPS = {  # tried in one process
-    "gymnasium": ("Gymnasium",),
-    "torch": ("PyTorch", "CUDA", "Triton"),
-    "atari": ("Atari",),
-    "dmc": ("DMControl",),
-    "gl": ("OpenGL",),
-    "video": ("video",),
+    "Gymnasium": Component(partial(step, "voidrl/PixelMaze-v0"), ("gymnasium",)),
+    "PyTorch": Component(compute_gradient, ("torch",)),
+    "CUDA": Component(use_cuda, fix="use --device cpu"),
+    "Triton": Component(run_kernel, fix="sudo apt-get install -y gcc python3-dev"),
+    "Atari": Component(partial(step, "atari/pong"), ("ale-py",), "atari"),
+    "DMControl": Component(partial(step, "dmc/pendulum_swingup"), ("dm-control", "mujoco"), "dmc"),
+    "OpenGL": Component(render_image, ("dm-control",), "dmc"),
+    "video": Component(encode_video, ("imageio-ffmpeg", "pillow"), "video"),
 }
 
+
 if __name__ == "__main__":
-    for name in GROUPS[sys.argv[1]]:
-        finding = examine(name)
-        print(f"\n{MARK}{json.dumps(asdict(finding))}", flush=True)
-        if finding.state != "ok":  # the rest of the group needs it
-            break
+    print(f"\n{json.dumps(asdict(examine(sys.argv[1])))}", flush=True)
+    os._exit(0)  # without messages of libraries that close

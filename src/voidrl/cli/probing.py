@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from voidrl.cli.options import DEVICE_HELP, RUN_HELP, add_source_options, load_agent, make_parser
+from voidrl.cli.options import DEVICE_HELP, RUN_HELP, Parser, add_source_options, load_agent
 from voidrl.system.terminal.tables import print_table, wrap_text
 
 
 def probe(argv: list[str]) -> None:
     """Measure what the representation sees of the true state and of the task's reward: `voidrl probe RUN`."""
-    parser = make_parser("probe", probe.__doc__)
+    parser = Parser("probe", probe.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
     add("--steps", default="10k", help="steps of play to measure on (default: 10k)")
     policies = ["agent", "random", "sticky", "mixed"]
     policy_help = "agent, random, sticky, or mixed: a third of each (default)"
     add("--policy", choices=policies, default="mixed", metavar="NAME", help=policy_help)
-    add("--variables", help="names of variables, separated by commas (default: all)")
     add("--env", help="by default the one it was trained in")
     add("--num-envs", type=int, metavar="N", help="environments in parallel (default: 24)")
     add("--seed", type=int, default=0, help="seed of the play and of held-out episodes (default: 0)")
@@ -28,14 +26,17 @@ def probe(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.probing.result import FILE_NAME, columns, heading, notes, rows
-    from voidrl.runs.checkpoint import write_json_atomic
+    from voidrl.runs.checkpoint import list_steps, write_json_atomic
+    from voidrl.runs.evaluations import start_date
     from voidrl.system.files import user_path
 
-    names = None if options.variables is None else [name.strip() for name in options.variables.split(",")]
     agent = load_agent(options, options.run, options.device)
     how = {name: getattr(options, name) for name in ("steps", "policy", "seed", "num_envs")}
-    result = api.probe(agent, options.env or None, variables=names, **how)
-    saved = _record(result.to_json(), options.run)
+    saved = api.probe(agent, options.env or None, **how).to_json()
+    run = user_path(options.run)
+    # The data that lets a later reader of the run judge whether the probe is still valid.
+    steps = list_steps(run / "checkpoints") or [saved["agent"]["steps"]]
+    saved["agent"] |= {"steps": steps[-1], "started": start_date(run)}
     if options.json:
         print(json.dumps(saved))
         return
@@ -44,18 +45,6 @@ def probe(argv: list[str]) -> None:
         print_table(columns(saved), rows(saved))
     for note in notes(saved):
         print(wrap_text(note, indent=0))
-    run = user_path(options.run)
     if (run / "checkpoints").is_dir() and not options.best:  # probe.json is of the last agent
         write_json_atomic(run / FILE_NAME, saved)
         print(f"\nwritten to {run / FILE_NAME}")
-
-
-def _record(saved: dict[str, Any], source: str) -> dict[str, Any]:
-    """The result, with the data that lets a later reader of the run judge whether it is still valid."""
-    from voidrl.runs.checkpoint import list_steps
-    from voidrl.runs.evaluations import start_date
-    from voidrl.system.files import user_path
-
-    run = user_path(source)
-    steps = list_steps(run / "checkpoints") or [saved["agent"]["steps"]]
-    return {**saved, "agent": {**saved["agent"], "steps": steps[-1], "started": start_date(run)}}

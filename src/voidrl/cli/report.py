@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 
-from voidrl.cli.options import make_parser
+from voidrl.cli.options import Parser
 from voidrl.errors import StoppedBySignal
 
 
 def report(argv: list[str]) -> None:
     """Show the results of runs, and write them to one page: `voidrl report RUNS -o report.html`."""
-    parser = make_parser("report", report.__doc__)
+    parser = Parser("report", report.__doc__)
     add = parser.add_argument
     paths_help = "run folders, or folders that hold some at any depth, such as an experiment's"
     add("paths", nargs="+", metavar="PATH", help=paths_help)

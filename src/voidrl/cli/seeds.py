@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from voidrl.errors import ConfigError
@@ -34,13 +33,8 @@ class ReadSeeds(argparse.Action):
     """Action for options of several words, each a list of seeds: `--seeds 1..4 7`."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
     ) -> None:
         """Put the seeds of all words together."""
-        words = [values] if isinstance(values, str) else values or []
-        option = option_string or self.option_strings[0]
-        setattr(namespace, self.dest, [seed for word in words for seed in read_seeds(word, option)])
+        option = self.option_strings[0]
+        setattr(namespace, self.dest, [seed for word in values for seed in read_seeds(word, option)])

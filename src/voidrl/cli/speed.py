@@ -1,9 +1,7 @@
-"""The measurements of `voidrl bench`: updates on random transitions, environments, and whole runs."""
+"""The measurements of `voidrl bench`: environments, and whole runs."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import statistics
 import tempfile
 import time
@@ -17,19 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from voidrl.agent import Agent
-from voidrl.agent.cost import update_gflop
-from voidrl.config import Config, ReplayConfig, update
-from voidrl.engine.engine import Engine
+from voidrl.config import Config, update
 from voidrl.envs.make import make_envs
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.presets.presets import AGENTS
-from voidrl.replay import Replay, make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.system.device import uses_bf16
-from voidrl.system.threads import cpu_threads
 from voidrl.training import assembly, build
 from voidrl.training.layers import layers_for
 from voidrl.training.run import Run
@@ -38,114 +30,14 @@ from voidrl.training.starting import make_loop
 from voidrl.types import EnvSpec
 
 REPEATS = 5
-WARMUP = {"cuda": 64, "cpu": 4}  # updates; on CUDA enough to capture every graph
-MULTIPLE = {"cuda": 16, "cpu": 2}  # updates per graph; the period of target updates divides it
 ENV_NUMBERS = (1, 16, 64)
 ACTION_SETS = 64  # drawn in advance and used in turn
 LOG_ROWS = 20  # of a whole run; more rows would mean more host reads than a real run has
 DROPPED_ROWS = 2  # of those with updates: graphs are captured in the first of them
 WAITING = 0.2  # share of its time that a learner waits for environments, above which these are the limit
 
-# The random replay
-REPLAY_ENVS = 16
-REPLAY_STEPS = {"cuda": 4096, "cpu": 512}  # per environment; on CUDA more frames than the caches hold
-ENTRIES = {"cuda": 2**20, "cpu": 2**14}  # of a prioritized replay, of which each batch reads all priorities
-EPISODE_STEPS = 250
-DISTINCT_FRAMES = 64  # drawing all frames would dominate the set-up
-
 Say = Callable[[str], None]
 Rows = Iterator[dict[str, Any]]
-
-
-# Updates
-
-
-class Updates:
-    """An agent with an engine and a replay of random transitions, warmed up."""
-
-    def __init__(self, spec: EnvSpec, config: Config, device: torch.device, say: Say) -> None:
-        counts_memory = device.type == "cuda"
-        self.agent, self.device = Agent(spec, config, device), device
-        self.replay = random_replay(
-            spec, device, self.agent.method.skill_dim, say, config.replay, self.agent.note_dim
-        )
-        synchronize(device)
-        if counts_memory:
-            torch.cuda.reset_peak_memory_stats(device)
-        before, start = torch.cuda.memory_allocated(device) if counts_memory else 0, time.perf_counter()
-        self.engine = Engine(self.agent, self.replay, say)
-        self.updates = 0
-        self.run(WARMUP[device.type])
-        synchronize(device)
-        self.start_seconds = time.perf_counter() - start
-        peak = torch.cuda.max_memory_allocated(device) - before if counts_memory else None
-        self.peak_mib = None if peak is None else peak / 2**20
-
-    def run(self, count: int) -> None:
-        """Run the next `count` updates."""
-        self.engine.update(self.updates, count)
-        self.updates += count
-
-    def rates(self, seconds: float) -> list[float]:
-        """Updates per second in each repeat; `seconds` are for all of them."""
-        multiple = MULTIPLE[self.device.type]
-        self.run(multiple)
-        count = multiple
-        while (elapsed := time_run(self.run, count, self.device)) < seconds / REPEATS / 8:
-            count *= 4
-        count = max(1, math.ceil(count * seconds / REPEATS / elapsed / multiple)) * multiple
-        return [count / time_run(self.run, count, self.device) for _ in range(REPEATS)]
-
-
-def update_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
-    """Updates per second of the agent that `voidrl pretrain` would train."""
-    probed, config = _configured(options, {}, say)
-    if config.learner.on_policy:
-        raise ConfigError(
-            f"updates of learner {config.learner.name!r} cannot be measured alone, they take whole rollouts: "
-            f"use `voidrl bench train {options.env}`"
-        )
-    with cpu_threads(device, update_gflop(probed.spec, config), say=say):
-        updates = Updates(probed.spec, config, device, say)
-        rates = updates.rates(options.seconds)
-        with closing(updates.engine):
-            yield {
-                "env": options.env,
-                "engine": updates.engine.mode,
-                "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
-                "cpu_threads": torch.get_num_threads(),
-                "start_seconds": updates.start_seconds,
-                "peak_mib": updates.peak_mib,
-                **_figures("updates_per_second", rates),
-            }
-
-
-def random_replay(
-    spec: EnvSpec, device: torch.device, skill_dim: int, say: Say, config: ReplayConfig, note_dim: int = 0
-) -> Replay:
-    """A replay with episodes of about `EPISODE_STEPS`, half of them terminated."""
-    rng, steps = np.random.default_rng(0), REPLAY_STEPS[device.type]
-    capacity = (steps + 1) * REPLAY_ENVS
-    if config.priority_exponent:
-        capacity = max(capacity, ENTRIES[device.type])
-    config = dataclasses.replace(config, capacity_steps=capacity, device="auto")
-    replay = make_replay(config, spec, REPLAY_ENVS, skill_dim, device, say, note_dim)
-    shape = (DISTINCT_FRAMES, REPLAY_ENVS, *spec.stored_shape)
-    frames: np.ndarray
-    if spec.pixels:
-        frames = rng.integers(0, 256, shape, dtype=np.uint8)
-    else:
-        frames = rng.standard_normal(shape, dtype=np.float32)
-    action = random_actions(spec, rng, (steps, REPLAY_ENVS))
-    reward = rng.standard_normal((steps, REPLAY_ENVS), dtype=np.float32)
-    ended = rng.random((steps, REPLAY_ENVS)) < 1 / EPISODE_STEPS
-    terminated = ended & (rng.random((steps, REPLAY_ENVS)) < 0.5)
-    skill = torch.randn(REPLAY_ENVS, skill_dim, device=device)
-    replay.reset(frames[0])
-    for t in range(steps):
-        after = frames[(t + 1) % len(frames)]
-        replay.add(action[t], reward[t], terminated[t], ended[t] & ~terminated[t], after, skill)
-    return replay
 
 
 # Environments
@@ -157,12 +49,15 @@ def env_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
         env = {"num_envs": number} | ({"backend": options.backend} if options.backend else {})
         probed, config = _configured(options, {"env": env}, say)
         with closing(make_envs(config.env, probed.factory, device=str(device))) as envs:
+            rates = _stepping(envs, options.seconds, device)
             yield {
                 "env": options.env,
                 "backend": config.env.backend,
                 "num_envs": number,
                 "frames_per_step": envs.frames_per_step,
-                **_figures("steps_per_second", _stepping(envs, options.seconds, device)),
+                "steps_per_second": statistics.median(rates),
+                "steps_per_second_min": min(rates),
+                "steps_per_second_max": max(rates),
             }
 
 
@@ -291,33 +186,7 @@ def _configured(
     return probed, config
 
 
-def _figures(key: str, rates: list[float]) -> dict[str, Any]:
-    """The median, the slowest and the fastest repeat, and all of them."""
-    return {
-        key: statistics.median(rates),
-        f"{key}_min": min(rates),
-        f"{key}_max": max(rates),
-        f"{key}_repeats": rates,
-    }
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def time_run(run: Callable[[int], object], count: int, device: torch.device) -> float:
-    """Seconds that `run(count)` takes."""
-    synchronize(device)
-    start = time.perf_counter()
-    run(count)
-    synchronize(device)
-    return time.perf_counter() - start
-
-
 MEASURES: dict[str, Callable[[Namespace, torch.device, Say], Rows]] = {
-    "update": update_rates,
     "env": env_rates,
     "train": run_rates,
 }

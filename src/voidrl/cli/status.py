@@ -9,11 +9,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from voidrl.cli.options import make_parser
+from voidrl.cli.options import Parser
 from voidrl.config import require
 from voidrl.errors import StoppedBySignal
-from voidrl.system.terminal.screen import is_terminal, width_of
-from voidrl.system.terminal.tables import make_console, print_table, wrap_text
+from voidrl.system.terminal.tables import is_terminal, make_console, print_table, width_of, wrap_text
 from voidrl.system.units import human_count, human_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ SHORT = {"eval/return": "eval", "eval/success": "success", "episode/return": "re
 
 def status(argv: list[str]) -> None:
     """Show the state of runs, here and on other machines: `voidrl status RUNS`."""
-    parser = make_parser("status", status.__doc__)
+    parser = Parser("status", status.__doc__)
     add = parser.add_argument
     paths_help = "an experiment's folder, a run, or folders with runs in them"
     add("paths", nargs="+", metavar="PATH", help=paths_help)

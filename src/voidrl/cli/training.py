@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from voidrl.cli.options import (
     HELP,
     HELP_ALL,
+    RUN_HELP,
+    Given,
     Parser,
     add_source_options,
     all_fields,
     common_fields,
-    make_parser,
     read_callbacks,
     read_changes,
     read_options,
+    spelled,
+    split_options,
 )
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.output import say
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 ENV_HELP = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
-RUN_HELP = "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
 CALLBACK_HELP = "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated"
 
 
@@ -68,7 +70,7 @@ PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune
 
 def _parser(command: str, prefix: str = "") -> Parser:
     """The options of a command that starts a run, other than fields of the config."""
-    parser = make_parser(prefix + command, PHASES[command].__doc__)
+    parser = Parser(prefix + command, PHASES[command].__doc__)
     add, rare = parser.add_argument, parser.rare
     tunes = command == "finetune"
     add("subject", metavar="RUN" if tunes else "ENV", help=RUN_HELP if tunes else ENV_HELP)
@@ -129,8 +131,10 @@ def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], Non
 def _train(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     from voidrl import api, dist
+    from voidrl.training.build import require_fitting
 
     options, config = request.options, request.config
+    require_fitting(request.probed, config, request.layers)
     if request.note and dist.current().is_main:
         say(request.note)
     where: dict[str, Any] = {"out": options.out, "overwrite": options.overwrite}
@@ -146,7 +150,7 @@ def config(argv: list[str]) -> None:
     """Show the config of a command and the source of each value: `voidrl config pretrain ENV …`."""
     command = argv[0] if argv else HELP[0]
     if command in (*HELP, HELP_ALL):
-        parser = make_parser("config", config.__doc__)
+        parser = Parser("config", config.__doc__)
         parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
         _add_config_options(parser)
         parser.print_help()
@@ -161,7 +165,7 @@ def config(argv: list[str]) -> None:
 
     if request.note:
         say(request.note)
-    require_fitting(request.probed, request.config)
+    require_fitting(request.probed, request.config, request.layers)
     sources = config_sources(request.config, request.layers)
     values = flat(to_json(request.config))
     if request.options.json:
@@ -170,17 +174,10 @@ def config(argv: list[str]) -> None:
         return
     whole = request.options.all
     shown = [name for name in values if whole or sources[name] != "default" or name in SET_BY_COMMAND]
-    sections: dict[str, list[tuple[str, str, str]]] = {}
-    for field in sorted(shown, key=lambda field: field.count(".") > 0):  # fields of the run itself first
-        section, _, name = field.partition(".") if "." in field else ("run", "", field)
-        value = values[field]
-        text = ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)
-        sections.setdefault(section, []).append((name, text, sources[field]))
-    for section, rows in sections.items():
-        print_table((section, "value", "from"), rows)
-        print()
+    shown.sort(key=lambda name: "." in name)  # fields of the run itself first
+    print_table(("field", "value", "from"), [(name, spelled(values[name]), sources[name]) for name in shown])
     if len(shown) < len(values):
-        print(wrap_text(f"and {len(values) - len(shown)} defaults; --all shows them"))
+        print(wrap_text(f"\nand {len(values) - len(shown)} defaults; --all shows them"))
 
 
 def _add_config_options(parser: Parser) -> None:
@@ -206,16 +203,17 @@ def read_request(command: str, argv: Sequence[str], *, shows: bool = False) -> R
     if shows:
         _add_config_options(parser)
     options, words = _parsed(parser, argv)
-    if command == "finetune" and any(word.startswith("--method") for word in words if "." not in word):
+    given = split_options(words)
+    if command == "finetune" and "--method" in dict(given):
         raise ConfigError(
             "a fine-tuned agent keeps the method of its pre-training: leave --method out, or add that "
             "method's reward to the task's with --bonus.coefficient 0.2"
         )
     read = _read_finetune if command == "finetune" else _read_start
-    return read(command, parser, options, words)
+    return read(command, parser, options, given)
 
 
-def _read_start(command: str, parser: Parser, options: argparse.Namespace, words: list[str]) -> RunRequest:
+def _read_start(command: str, parser: Parser, options: argparse.Namespace, given: Given) -> RunRequest:
     from voidrl.config import PIECES, Config, merge, update
     from voidrl.training import build
     from voidrl.training.layers import layers_for
@@ -225,17 +223,18 @@ def _read_start(command: str, parser: Parser, options: argparse.Namespace, words
     if options.from_data is not None:
         pieces["replay.data"] = options.from_data
     bonus = options.bonus if command == "train" else None
+    of_env = [(name, text) for name, text in given if name.startswith("--env.")]
 
     def layers_with(changes: dict[str, Any], preset: str | None) -> list[ConfigLayer]:
         return layers_for(env, command, preset, changes, pieces, bonus=bonus)
 
     def resolve(preset: str | None) -> tuple[Probed, Config, list[ConfigLayer]]:
         # The environment decides which pieces there are, and pieces decide which options.
-        layers = layers_with(read_options(Config(), env_words(words), parser), preset)
+        layers = layers_with(read_options(Config(), of_env, parser), preset)
         probed = build.probe(env, layers)
         chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
         fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
-        layers = layers_with(read_options(fields, words, parser), preset)
+        layers = layers_with(read_options(fields, given, parser), preset)
         return probed, build.config_for(probed, layers), layers
 
     probed, config, layers = resolve(options.preset)
@@ -245,19 +244,7 @@ def _read_start(command: str, parser: Parser, options: argparse.Namespace, words
     return RunRequest(env, options, probed, config, layers, note)
 
 
-def env_words(words: Sequence[str]) -> list[str]:
-    """The words that set fields of the environment, with their values."""
-    found: list[str] = []
-    keeps = False
-    for word in words:
-        if word.startswith("--"):
-            keeps = word.startswith(("--env.", "--no-env."))
-        if keeps:
-            found.append(word)
-    return found
-
-
-def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, words: list[str]) -> RunRequest:
+def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, given: Given) -> RunRequest:
     from voidrl import api
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
@@ -267,7 +254,7 @@ def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, wo
     agent = api.load(options.subject, device="cpu", trust_code=options.trust_code, best=options.best)
     pieces = {"learner": options.learner} if options.learner else {}
     fields = update(task_config(agent.config), pieces)
-    layers = finetune_layers(agent.config, read_options(fields, words, parser), pieces)
+    layers = finetune_layers(agent.config, read_options(fields, given, parser), pieces)
     env = options.env or share.own_env(agent)
     probed = build.probe(env, layers)
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers)
@@ -287,7 +274,7 @@ def _resume(command: str, argv: list[str]) -> None:
 
 
 def _read_resume(argv: list[str]) -> argparse.Namespace:
-    parser = make_parser("resume", resume.__doc__)
+    parser = Parser("resume", resume.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run folder")
     add("--steps", help="a new total of environment steps")

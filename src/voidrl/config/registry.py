@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, UnknownNameError, similar_names
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
 
@@ -102,8 +102,12 @@ def import_path(kind: str, path: str) -> object:
     try:
         found: object = importlib.import_module(module)
         for part in name.split("."):
+            if not hasattr(found, part):
+                near = similar_names(part, dir(found))
+                hint = f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+                raise ImportError(f"{module!r} has no {part!r}{hint}")
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except ImportError as error:
         raise ConfigError(
             f"{kind} {path!r} cannot be imported ({error}): "
             f"expected 'module:name' of something on the Python path"

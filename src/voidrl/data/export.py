@@ -101,7 +101,7 @@ def _newest(run: str | Path) -> checkpoint.Checkpoint:
     if (given / checkpoint.MANIFEST).is_file():
         return checkpoint.load(given)
     if not checkpoint.list_steps(folder.checkpoints_path):
-        raise CheckpointError(f"the run {folder.path} holds no checkpoint yet")
+        raise CheckpointError(f"the run {folder.shown} holds no checkpoint yet")
     return latest_run(folder, say)
 
 

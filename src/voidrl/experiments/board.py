@@ -16,8 +16,7 @@ from rich.text import Text
 from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell
 from voidrl.runs.status import RunStatus, read_status
-from voidrl.system.terminal.screen import is_terminal, width_of
-from voidrl.system.terminal.tables import make_console, wrap_text
+from voidrl.system.terminal.tables import is_terminal, make_console, width_of, wrap_text
 from voidrl.system.units import human_count, human_seconds, plural
 
 DRAW_EVERY_SECONDS = 0.5

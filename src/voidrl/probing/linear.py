@@ -1,13 +1,12 @@
 """Linear probes: how much of a true variable, or of the task's reward, can be read off features linearly.
 
 Everything is scored on episodes that the probe was not fitted to. Features are standardized by the training
-rows; the strength of regularization is chosen on validation episodes, which are then fitted as well.
+rows. Validation episodes choose the strength of regularization and are fitted afterwards as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ Array = np.ndarray | Tensor
 
 RIDGE_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 """λ per training row: 1 shrinks the weight of a lone standardized feature to one half."""
-LOGISTIC_PENALTIES = (1e-1, 1e-3)
+LOGISTIC_PENALTY = 1e-2
 PRIOR_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of log class frequencies added to balanced logits: 0 predicts rare classes often, 1 seldom."""
 LBFGS_ITERATIONS = 30
@@ -36,8 +35,7 @@ MAX_CLASSES = 24
 """Discrete variables with more values are probed as continuous ones."""
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Rows to fit, to choose the penalty and to score, as indices; no episode is in two of them."""
 
     fit: np.ndarray
@@ -81,7 +79,7 @@ def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validat
 
 def r2(truth: Array, predicted: Array) -> np.ndarray:
     """(V,): the explained share of the variance of each column of (n, V); NaN for a constant column."""
-    truth, predicted = _numpy(truth), _numpy(predicted)
+    truth, predicted = (torch.as_tensor(values).double().numpy() for values in (truth, predicted))
     total = ((truth - truth.mean(0)) ** 2).sum(0)
     left = ((truth - predicted) ** 2).sum(0)
     constant = total <= 1e-12 * np.maximum(1.0, (truth**2).sum(0))
@@ -94,29 +92,25 @@ def ridge_r2(features: Array, targets: Array, split: Split) -> np.ndarray:
     Below 0 where the mean of the test rows would have been a better prediction.
     NaN for variables that are constant in the training or in the test rows.
     """
-    x, y = _standardized(features, split.train), _tensor(targets)
-    fitted = y[split.train]
-    scale = fitted.std(0, correction=0)
-    varies = scale > 1e-9 * fitted.abs().amax(0).clamp(min=1)
-    y = ((y - fitted.mean(0)) / scale.where(varies, torch.ones(()))).float()
-    best = torch.full((y.shape[1],), -np.inf)
-    chosen = torch.zeros(y.shape[1], dtype=torch.int64)
-    candidates = _predictions(x, y, split.fit, split.validation, range(len(RIDGE_PENALTIES)))
-    for i, predicted in candidates.items():
-        error = -(y[split.validation] - predicted).square().sum(0)
-        better = error > best
-        best, chosen = torch.where(better, error, best), torch.where(better, i, chosen)
-    final = _predictions(x, y, split.train, split.test, sorted(set(chosen.tolist())))
-    predicted = torch.stack([final[int(i)][:, v] for v, i in enumerate(chosen)], 1)
+    x, y = _standardized(features, split.train), torch.as_tensor(targets)
+    seen = y[split.train]
+    scale = seen.std(0, correction=0)
+    varies = scale > 1e-9 * seen.abs().amax(0).clamp(min=1)
+    y = ((y - seen.mean(0)) / scale.where(varies, torch.ones(()))).float()
+    tried = _predictions(x, y, split.fit, split.validation, RIDGE_PENALTIES)
+    errors = [(y[split.validation] - predicted).square().sum(0) for predicted in tried.values()]
+    best = [RIDGE_PENALTIES[i] for i in torch.stack(errors).argmin(0)]  # of each variable
+    final = _predictions(x, y, split.train, split.test, sorted({*best}))
+    predicted = torch.stack([final[penalty][:, v] for v, penalty in enumerate(best)], 1)
     # No variable is predicted beyond the values it had in training.
     predicted = predicted.clamp(y[split.train].amin(0), y[split.train].amax(0))
     return np.where(varies.numpy(), r2(y[split.test], predicted), np.nan)
 
 
 def _predictions(
-    x: Tensor, y: Tensor, fit: np.ndarray, on: np.ndarray, penalties: range | list[int]
-) -> dict[int, Tensor]:
-    """The predictions for rows `on` with each of the penalties, by its number.
+    x: Tensor, y: Tensor, fit: np.ndarray, on: np.ndarray, penalties: Sequence[float]
+) -> dict[float, Tensor]:
+    """The predictions for rows `on` with each of the penalties.
 
     Weights are those of ‖x w − y‖² + penalty · n ‖w‖² in closed form, from d×d products, or n×n where n < d.
     """
@@ -125,16 +119,13 @@ def _predictions(
     is_dual = len(seen) < seen.shape[1]
     # In float32, at twice the speed: its rounding is far below the smallest penalty.
     gram = (seen @ seen.T if is_dual else seen.T @ seen).double()
+    right = (wanted if is_dual else seen.T @ wanted).double()
     found = {}
-    for i in penalties:
+    for penalty in penalties:
         regularized = gram.clone()
-        regularized.diagonal().add_(RIDGE_PENALTIES[i] * len(seen))
-        factor = torch.linalg.cholesky(regularized)
-        if is_dual:
-            weights = seen.T @ torch.cholesky_solve(wanted.double(), factor).float()
-        else:
-            weights = torch.cholesky_solve((seen.T @ wanted).double(), factor).float()
-        found[i] = inputs @ weights + mean
+        regularized.diagonal().add_(penalty * len(seen))
+        solved = torch.cholesky_solve(right, torch.linalg.cholesky(regularized)).float()
+        found[penalty] = inputs @ (seen.T @ solved if is_dual else solved) + mean
     return found
 
 
@@ -162,12 +153,10 @@ def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tens
     The space is found by one power iteration on random vectors; in it, axes are not the components
     themselves, which does not affect the fit. Few features are returned unchanged.
     """
-    x = _tensor(features).float()
-    if x.shape[1] <= width or len(rows) <= width:
+    x = torch.as_tensor(features).float()
+    if min(x.shape[1], len(rows)) <= width:
         return x
     x = _standardized(x, rows)
-    if x.shape[1] <= width:
-        return x
     start = torch.from_numpy(np.random.default_rng(0).standard_normal((x.shape[1], width), np.float32))
     axes = torch.linalg.qr(x[rows].T @ (x[rows] @ start)).Q  # (d, width)
     reduced: Tensor = x @ axes
@@ -175,53 +164,43 @@ def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tens
 
 
 def logistic_f1(
-    features: Array, labels: np.ndarray, split: Split, *, only: Callable[[int], bool] = lambda value: True
+    features: Array, labels: np.ndarray, split: Split, *, unscored: int | None = None
 ) -> ClassScores | None:
     """F1 of multinomial logistic regression with balanced class weights.
 
-    How far predictions lean towards frequent classes is chosen on the validation rows, like the penalty.
+    Validation rows choose how far predictions lean towards frequent classes.
 
     Args:
         features: (n, d).
         labels: (n,) whole numbers.
         split: Rows to fit and to score.
-        only: Whether a class is scored, given its value.
+        unscored: A class that is predicted, but not scored.
 
     Returns:
         None where fewer than two classes have enough examples, or no scored class has.
     """
-    labels = np.asarray(labels)
     classes, counts = np.unique(labels[split.fit], return_counts=True)
     classes = classes[counts >= MIN_EXAMPLES]
-    scored = [int(c) for c in classes if only(int(c)) and (labels[split.test] == c).sum() >= MIN_EXAMPLES]
+    held_out = labels[split.test]
+    scored = [c for c in classes if c != unscored and (held_out == c).sum() >= MIN_EXAMPLES]
     if len(classes) < 2 or not scored:
         return None
     known = np.isin(labels, classes)
-    fit, validation = split.fit[known[split.fit]], split.validation[known[split.validation]]
-    train = np.concatenate([fit, validation])
+    fit, validation, train = (rows[known[rows]] for rows in (split.fit, split.validation, split.train))
     x = _standardized(features, train)
     index = torch.from_numpy(np.searchsorted(classes, labels).clip(max=len(classes) - 1))
-    best, setting, weights = -1.0, (0.0, 0.0), None
-    for penalty in LOGISTIC_PENALTIES:
-        weights = _logistic_weights(x[fit], index[fit], len(classes), penalty, weights)
-        logits = _logits(x[validation], weights)
-        prior = _log_prior(index[fit], len(classes))
-        for share in PRIOR_SHARES:
-            named = classes[(logits + share * prior).argmax(1).numpy()]
-            score = float(np.mean([f1(labels[validation], named, value) for value in scored]))
-            if score > best:
-                best, setting = score, (penalty, share)
-    penalty, share = setting
-    final = _logistic_weights(x[train], index[train], len(classes), penalty, weights)
-    prior = _log_prior(index[train], len(classes))
+
+    def mean_f1(fitted: np.ndarray, on: np.ndarray, shares: Sequence[float]) -> list[float]:
+        logits = _balanced_logits(x, index, fitted, on)
+        prior = index[fitted].bincount(minlength=len(classes)).clamp(min=1).float().log()
+        named = [classes[(logits + share * prior).argmax(1).numpy()] for share in shares]
+        return [float(np.mean([f1(labels[on], each, value) for value in scored])) for each in named]
+
+    share = PRIOR_SHARES[int(np.argmax(mean_f1(fit, validation, PRIOR_SHARES)))]
     # Rows of classes too rare to fit are in the test: they count as wrong wherever they are named.
-    named = classes[(_logits(x[split.test], final) + share * prior).argmax(1).numpy()]
-    truth = labels[split.test]
-    frequency = [float((truth == value).mean()) for value in scored]
-    return ClassScores(
-        float(np.mean([f1(truth, named, value) for value in scored])),
-        float(np.mean([2 * p / (1 + p) for p in frequency])),
-    )
+    (mean,) = mean_f1(train, split.test, [share])
+    frequency = [float((held_out == value).mean()) for value in scored]
+    return ClassScores(mean, float(np.mean([2 * p / (1 + p) for p in frequency])))
 
 
 def reward_f1(z: Array, z_next: Array, reward: np.ndarray, split: Split) -> ClassScores | None:
@@ -229,28 +208,21 @@ def reward_f1(z: Array, z_next: Array, reward: np.ndarray, split: Split) -> Clas
 
     None where rewards are too rare to be scored.
     """
-    sign = np.sign(np.asarray(reward)).astype(np.int64)
+    sign = np.sign(reward).astype(np.int64)
     values, counts = np.unique(sign, return_counts=True)
-    common = int(values[counts.argmax()]) if len(values) else 0
-    both = torch.cat([_tensor(z).float(), _tensor(z_next).float()], 1)
-    return logistic_f1(both, sign, split, only=lambda value: value != common)
+    both = torch.cat([torch.as_tensor(z).float(), torch.as_tensor(z_next).float()], 1)
+    return logistic_f1(both, sign, split, unscored=int(values[counts.argmax()]))
 
 
-def _log_prior(index: Tensor, count: int) -> Tensor:
-    return index.bincount(minlength=count).clamp(min=1).float().log()
-
-
-def _logits(x: Tensor, weights: Tensor) -> Tensor:
-    return x @ weights[:-1] + weights[-1]
-
-
-def _logistic_weights(x: Tensor, index: Tensor, count: int, penalty: float, start: Tensor | None) -> Tensor:
-    """(d + 1, count): the minimum of the balanced cross-entropy + penalty / 2 ‖w‖²; the bias comes last."""
-    balance = len(index) / (count * index.bincount(minlength=count).clamp(min=1).float())
-    weights = torch.zeros(x.shape[1] + 1, count) if start is None else start.detach().clone()
-    weights.requires_grad_(True)
+def _balanced_logits(x: Tensor, index: Tensor, fit: np.ndarray, on: np.ndarray) -> Tensor:
+    """Logits of rows `on`, (rows, classes), that minimize the balanced, penalized cross-entropy on `fit`."""
+    seen, wanted = x[fit], index[fit]
+    count = int(index.max()) + 1
+    balance = len(wanted) / (count * wanted.bincount(minlength=count).clamp(min=1).float())
+    weights = torch.zeros(x.shape[1], count, requires_grad=True)
+    bias = torch.zeros(count, requires_grad=True)
     optimizer = torch.optim.LBFGS(
-        [weights],
+        [weights, bias],
         max_iter=LBFGS_ITERATIONS,
         tolerance_grad=1e-4,
         tolerance_change=1e-6,
@@ -259,31 +231,21 @@ def _logistic_weights(x: Tensor, index: Tensor, count: int, penalty: float, star
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(_logits(x, weights), index, weight=balance)
-        loss = loss + penalty / 2 * weights[:-1].square().sum()
+        loss = F.cross_entropy(seen @ weights + bias, wanted, weight=balance)
+        loss = loss + LOGISTIC_PENALTY / 2 * weights.square().sum()
         loss.backward()
         return loss
 
     with torch.enable_grad():
         optimizer.step(closure)  # type: ignore[arg-type]
-    return weights.detach()
+    return x[on] @ weights.detach() + bias.detach()
 
 
 def _standardized(features: Array, rows: np.ndarray) -> Tensor:
     """Features with mean 0 and deviation 1 over `rows`, without those that are constant there."""
-    x = _tensor(features).flatten(1).float()
+    x = torch.as_tensor(features).flatten(1).float()
     mean, deviation = x[rows].mean(0), x[rows].std(0, correction=0)
     varies = deviation > 1e-6 * mean.abs().clamp(min=1e-6)
     if not varies.any():
         return torch.zeros(len(x), 1)
     return ((x[:, varies] - mean[varies]) / deviation[varies]).clamp(-LIMIT, LIMIT)
-
-
-def _tensor(values: Array) -> Tensor:
-    return (
-        torch.from_numpy(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values
-    ).cpu()
-
-
-def _numpy(values: Array) -> np.ndarray:
-    return _tensor(values).double().numpy()

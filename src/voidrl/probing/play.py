@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,27 +58,19 @@ class Play:
         return len(self.slots)
 
     @property
-    def spec(self) -> EnvSpec:
-        """The environment's spaces."""
-        return self.replay.spec
-
-    @property
     def action(self) -> np.ndarray:
         """(n,) int64 or (n, action_dim) float32 in [−1, 1]."""
-        taken: np.ndarray = self.replay.action.numpy()[self.slots]
-        return taken
+        return np.asarray(self.replay.action.numpy()[self.slots])
 
     @property
     def state(self) -> np.ndarray:
         """(n, V) float64: the true state after each step."""
-        after: np.ndarray = self.slot_states[self.next_slots]
-        return after
+        return np.asarray(self.slot_states[self.next_slots])
 
     @property
     def state_before(self) -> np.ndarray:
         """(n, V) float64: the true state in which each step was taken."""
-        before: np.ndarray = self.slot_states[self.slots]
-        return before
+        return np.asarray(self.slot_states[self.slots])
 
     @property
     def next_slots(self) -> np.ndarray:
@@ -119,8 +111,15 @@ def collect(
             f"{len(players)} policies cannot play in {num_envs} environments: expected num_envs of "
             f"{len(players)} or more, since each environment has one"
         )
+    if not isinstance(env, EnvConfig):
+        probed = probe(env, layers_for(env, "pretrain"))
+        env, factory = probed.env, probed.factory
+    config = dataclasses.replace(env, count_states=False)
     agents = [player for player in players if isinstance(player, Agent)]
-    with _envs(env, factory, num_envs) as envs, seeded(seed, agents[0].device if agents else CPU):
+    with (
+        closing(make_envs(config, factory, num_envs, pretraining=True, true_state=True)) as envs,
+        seeded(seed, agents[0].device if agents else CPU),
+    ):
         for agent in agents:
             require_same_spaces(agent.spec, agent.config.env.id, envs.spec, envs.name)
         return _play(envs, steps, players, seed)
@@ -203,7 +202,7 @@ class _Driver:
         if ended[self.envs].any():  # the action is ignored, and the skill is drawn for the episode after it
             self._skill = torch.where(fresh[:, None], agent.new_skills(self._start), self._skill)
         obs = observed[torch.from_numpy(self.envs)].to(agent.device)
-        action: np.ndarray = agent.choose(obs, self._skill, deterministic=False).cpu().numpy()
+        action = np.asarray(agent.choose(obs, self._skill, deterministic=False).cpu())
         if not np.isfinite(action).all():
             raise NonFiniteError(
                 f"the policy's action is not finite at step {agent.steps} of its training: training has "
@@ -214,8 +213,7 @@ class _Driver:
     def _random(self, allowed: np.ndarray | None) -> np.ndarray:
         n = len(self.envs)
         if allowed is not None:
-            drawn: np.ndarray = np.where(allowed, self._rng.random(allowed.shape), -1.0).argmax(1)
-            return drawn
+            return np.asarray(np.where(allowed, self._rng.random(allowed.shape), -1.0).argmax(1))
         if self._spec.discrete:
             return self._rng.integers(self._spec.num_actions, size=n)
         return self._rng.uniform(-1, 1, (n, self._spec.action_dim)).astype(np.float32)
@@ -226,16 +224,5 @@ def _players(policy: Policy | Sequence[Policy]) -> list[Policy]:
     for player in [policy] if isinstance(policy, str | Agent) else policy:
         if isinstance(player, str) and player not in POLICIES:
             raise UnknownNameError("policy", player, POLICIES, "An agent can play too.")
-        require(isinstance(player, str | Agent), "policy", player, f"{', '.join(POLICIES)} or an agent")
         players += ["random", "sticky"] if player == "mixed" else [player]
     return players
-
-
-@contextmanager
-def _envs(env: EnvConfig | str | EnvFactory, factory: EnvFactory | None, num_envs: int) -> Iterator[Envs]:
-    if not isinstance(env, EnvConfig):
-        probed = probe(env, layers_for(env, "pretrain"))
-        env, factory = probed.env, probed.factory
-    config = dataclasses.replace(env, count_states=False)
-    with closing(make_envs(config, factory, num_envs, pretraining=True, true_state=True)) as envs:
-        yield envs

@@ -18,11 +18,10 @@ from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.probing import features, linear
 from voidrl.probing.play import Play, Policy, collect
-from voidrl.probing.result import ProbeResult, TaskRewardScore, VariableScore
+from voidrl.probing.result import Measure, ProbeResult, TaskRewardScore, VariableScore
 from voidrl.system.device import seeded
 from voidrl.training.evaluation import run_seed
 
-POLICIES = ("agent", "random", "sticky", "mixed")
 NUM_ENVS = 24
 ENCODED = 256  # states at a time
 LEAST_PROBE_STEPS = 100
@@ -40,7 +39,6 @@ def probe_agent(
     *,
     policy: str = "mixed",
     seed: int = 0,
-    variables: Sequence[str] | None = None,
     num_envs: int | None = None,
 ) -> ProbeResult:
     """Let `policy` play in separate environments, and probe the agent on that."""
@@ -51,7 +49,7 @@ def probe_agent(
         "mixed": [agent, "random", "sticky"],
     }
     if policy not in players:
-        raise UnknownNameError("policy", policy, POLICIES)
+        raise UnknownNameError("policy", policy, players)
     if steps < LEAST_PROBE_STEPS:
         raise ConfigError(
             f"{steps} steps are too few for a probe: expected {LEAST_PROBE_STEPS} or more, and thousands for "
@@ -61,7 +59,7 @@ def probe_agent(
     settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}
     with acting_threads(agent, ENCODED):
         play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
-        return probe_play(agent, play, variables=variables, seed=seed, settings=settings)
+        return probe_play(agent, play, seed=seed, settings=settings)
 
 
 class RunProbe:
@@ -88,7 +86,6 @@ def probe_play(
     play: Play,
     *,
     spaces: Sequence[str] = features.SPACES,
-    variables: Sequence[str] | None = None,
     seed: int = 0,
     settings: dict[str, Any] | None = None,
 ) -> ProbeResult:
@@ -98,7 +95,6 @@ def probe_play(
         agent: The agent.
         play: Play in an environment with the agent's spaces.
         spaces: Feature spaces to probe, of those that the agent has.
-        variables: Names of variables; all by default.
         seed: Seed of held-out episodes and of the random encoder.
         settings: Settings to record in the result.
     """
@@ -109,18 +105,16 @@ def probe_play(
         def observations(index: Tensor) -> Tensor:
             return play.replay.observations(torch.from_numpy(states[index.numpy()]))
 
-        chosen = _chosen(play.variables, variables)
         encoded = features.encode_states(agent, observations, len(states), spaces, seed=seed)
         if not encoded[features.Z].isfinite().all():
             raise NonFiniteError(
                 f"f(s) is not finite at step {agent.steps} of training: there is nothing to probe; training "
                 f"has diverged, use an older checkpoint"
             )
-        names, state = [play.variables[i] for i in chosen], play.state[:, chosen]
         split, how = _split(play, seed)
         # For classification, with as many features as fit in seconds.
         narrow = {name: linear.principal(z, after[split.train]) for name, z in encoded.items()}
-        scored = _variable_scores(encoded, narrow, after, names, state, split)
+        scored = _variable_scores(encoded, narrow, after, play, split)
         known = {each.name for each in scored}
         return ProbeResult(
             agent=describe(agent),
@@ -129,7 +123,7 @@ def probe_play(
             split=how,
             spaces={name: z.shape[1] for name, z in encoded.items()},
             variables=scored,
-            constant=[variable.name for variable in names if variable.name not in known],
+            constant=[variable.name for variable in play.variables if variable.name not in known],
             task_reward=_task_reward(narrow, before, after, play.reward, split),
         )
 
@@ -146,14 +140,6 @@ def describe(agent: Agent) -> dict[str, Any]:
         "seed": config.seed,
         "steps": agent.steps,
     }
-
-
-def _chosen(known: Sequence[Variable], wanted: Sequence[str] | None) -> list[int]:
-    names = [variable.name for variable in known]
-    for name in wanted or ():
-        if name not in names:
-            raise UnknownNameError("variable", name, names, "" if names else "No true state is reported.")
-    return [names.index(name) for name in dict.fromkeys(names if wanted is None else wanted)]
 
 
 def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
@@ -177,14 +163,14 @@ def _variable_scores(
     encoded: dict[str, Tensor],
     narrow: dict[str, Tensor],
     after: np.ndarray,
-    variables: Sequence[Variable],
-    state: np.ndarray,
+    play: Play,
     split: linear.Split,
 ) -> list[VariableScore]:
     """The scores of each variable of the states reached, without those that are constant."""
-    kinds = [_kind(variable, state[:, i], split) for i, variable in enumerate(variables)]
+    state = play.state
+    kinds = [_kind(variable, state[:, i], split) for i, variable in enumerate(play.variables)]
     continuous = [i for i, kind in enumerate(kinds) if kind == "R²"]
-    found: dict[int, dict[str, float]] = {i: {} for i, kind in enumerate(kinds) if kind}
+    found: list[dict[str, float]] = [{} for _ in kinds]
     for space, z in encoded.items():
         if continuous:
             values = linear.ridge_r2(z[after], state[:, continuous], split)
@@ -194,16 +180,16 @@ def _variable_scores(
             scores = linear.logistic_f1(narrow[space][after], state[:, i].astype(np.int64), split)
             found[i][space] = math.nan if scores is None else scores.mean
     return [
-        VariableScore(v.name, v.controllable, "R²" if kinds[i] == "R²" else "F1", found[i])
-        for i, v in enumerate(variables)
-        if any(map(math.isfinite, found.get(i, {}).values()))
+        VariableScore(variable.name, variable.controllable, kind, scores)
+        for variable, kind, scores in zip(play.variables, kinds, found, strict=True)
+        if kind and any(map(math.isfinite, scores.values()))
     ]
 
 
-def _kind(variable: Variable, values: np.ndarray, split: linear.Split) -> str:
-    """`R²`, `F1`, or nothing for a variable that is constant in training or in the held-out steps."""
+def _kind(variable: Variable, values: np.ndarray, split: linear.Split) -> Measure | None:
+    """The measure of a variable; None for one that is constant in training or in the held-out steps."""
     if any(np.ptp(values[rows]) == 0 for rows in (split.train, split.test)):
-        return ""
+        return None
     few = len(np.unique(values)) <= linear.MAX_CLASSES
     return "F1" if variable.discrete and few and (values == values.astype(np.int64)).all() else "R²"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,8 @@ from voidrl.runs.evaluations import start_date
 FILE_NAME = "probe.json"
 Scores = dict[str, float]
 """A number for each feature space; NaN where it cannot be computed."""
+Measure = Literal["R²", "F1"]
+"""R² of ridge regression, or for discrete variables macro-F1 of logistic regression."""
 UNTRAINED = {"pixels": "pixels", "observation": "observation", "random": "random f"}
 MOST_NAMES = 6
 
@@ -28,8 +30,7 @@ class VariableScore:
 
     name: str
     controllable: bool
-    measure: Literal["R²", "F1"]
-    """R² of ridge regression, or for discrete variables macro-F1 of logistic regression."""
+    measure: Measure
     scores: Scores
 
 
@@ -67,8 +68,9 @@ class ProbeResult:
 
     def mean_score(self, space: str, *, controllable: bool = False) -> float:
         """Mean over all or only controllable variables; a score below 0 counts as 0."""
-        chosen = [v.scores.get(space) for v in self.variables if v.controllable or not controllable]
-        return mean(max(0.0, score) for score in chosen if score is not None and math.isfinite(score))
+        chosen = [v.scores[space] for v in self.variables if v.controllable or not controllable]
+        found = [max(0.0, score) for score in chosen if math.isfinite(score)]
+        return float(np.mean(found)) if found else math.nan
 
     def metrics(self, space: str = "z") -> dict[str, float]:
         """One row for the log, without undefined values."""
@@ -89,20 +91,12 @@ class ProbeResult:
         return found
 
 
-def mean(values: Iterable[float]) -> float:
-    """Mean; NaN if empty."""
-    found = list(values)
-    return float(np.mean(found)) if found else math.nan
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # Tables of a stored probe, for the terminal and for reports

@@ -246,7 +246,7 @@ def read_latest(
                 is_valid = True
                 return read(found)
             except CheckpointError as e:
-                if not path.exists():
+                if not os.path.lexists(path):  # deleted meanwhile
                     break
                 if is_valid:  # it does not fit its reader
                     raise

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl import dist
-from voidrl.errors import RunFolderError, VoidrlWarning, by_caller
+from voidrl.errors import RunFolderError, VoidrlWarning, by_caller, similar_names
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.runs.evaluations import BEST
@@ -48,7 +48,8 @@ class RunFolder:
     """The folder of one run; `create` makes a new one, `open` finds an existing one."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # user code may change the working directory
+        self.shown = Path(path)  # for messages
         self.config_path = self.path / "config.json"
         self.environment_path = self.path / "environment.json"  # machine, versions, command line
         self.checkpoints_path = self.path / "checkpoints"
@@ -99,7 +100,9 @@ class RunFolder:
         """Find a run by its folder, by a file in it, or by one of its checkpoints."""
         given = user_path(path)
         if not given.exists():
-            raise RunFolderError(f"there is no run at {given}: the path does not exist")
+            near = similar_paths(given)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise RunFolderError(f"there is no run at {given}: the path does not exist{hint}")
         # Checkpoints first: they may hold their own config.json.
         absolute = given.absolute()
         for parent in (absolute, *absolute.parents):
@@ -130,7 +133,7 @@ class RunFolder:
         while not self.environment_path.is_file():
             if time.monotonic() > last:
                 raise RunFolderError(
-                    f"{self.path}, made by the first rank, is not on {socket.gethostname()}: expected a "
+                    f"{self.shown}, made by the first rank, is not on {socket.gethostname()}: expected a "
                     f"folder that all ranks share; choose one with --out"
                 )
             time.sleep(seconds / 100)
@@ -166,10 +169,9 @@ class RunFolder:
                 message = f"cannot write to {self.log_path} ({error.strerror or error}); the run needs no log"
                 warnings.warn(message, VoidrlWarning, stacklevel=2)
 
-    def log_traceback(self, error: BaseException) -> Path:
-        """Append an error with its traceback to log.txt, whose path is returned."""
+    def log_traceback(self, error: BaseException) -> None:
+        """Append an error with its traceback to log.txt."""
         self._append_to_log("".join(traceback.format_exception(error)))
-        return self.log_path
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -178,7 +180,7 @@ class RunFolder:
         if descriptor is None:
             holder = locks.holder(self.lock_path)
             raise RunFolderError(
-                f"{self.path} is in use by process {holder}; wait until it ends or choose another folder"
+                f"{self.shown} is in use by process {holder}; wait until it ends or choose another folder"
             )
         locks.sign(descriptor)
         try:
@@ -193,7 +195,7 @@ class RunFolder:
             yield
         except OSError as error:
             raise RunFolderError(
-                f"cannot make the run folder {self.path} ({error.strerror or error}); choose another path"
+                f"cannot make the run folder {self.shown} ({error.strerror or error}); choose another path"
             ) from error
 
     def sweep(self) -> None:
@@ -205,23 +207,23 @@ class RunFolder:
         """Refuse a folder that holds something, except for a run that is to be replaced."""
         with self._usable():
             if self.path.exists() and not self.path.is_dir():
-                raise RunFolderError(f"{self.path} is a file, not a folder; choose another path for the run")
+                raise RunFolderError(f"{self.shown} is a file, not a folder; choose another path for the run")
             if any((self.path / name).exists() for name in _EXPERIMENT_NAMES):
                 raise RunFolderError(
-                    f"{self.path} holds an experiment, so no run can begin there; choose another path"
+                    f"{self.shown} holds an experiment, so no run can begin there; choose another path"
                 )
             if self._is_unborn():
                 return
             if not self._is_ours():
                 raise RunFolderError(
-                    f"{self.path} is not empty and holds no voidrl run, so it is left untouched; choose "
+                    f"{self.shown} is not empty and holds no voidrl run, so it is left untouched; choose "
                     "another path for the run"
                 )
         if not overwrite:
-            quoted = shlex.quote(str(self.path))
-            again = by_caller(f"voidrl.resume({str(self.path)!r})", f"`voidrl resume {quoted}`")
+            quoted = shlex.quote(str(self.shown))
+            again = by_caller(f"voidrl.resume({str(self.shown)!r})", f"`voidrl resume {quoted}`")
             raise RunFolderError(
-                f"{self.path} already holds a run; continue it with {again}, replace it with "
+                f"{self.shown} already holds a run; continue it with {again}, replace it with "
                 f"{overwriting()}, or choose another path"
             )
 
@@ -249,6 +251,15 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def similar_paths(path: Path) -> list[str]:
+    """Existing paths that may have been meant: in the same folder, or of the same name in a similar one."""
+    if path.parent.is_dir():
+        names = [entry.name for entry in path.parent.iterdir()]
+        return [str(path.parent / name) for name in similar_names(path.name, names)]
+    found = [Path(near, path.name) for near in similar_paths(path.parent)]
+    return [str(each) for each in found if each.exists()]
 
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:
@@ -306,10 +317,12 @@ def _gpus() -> list[dict[str, str]]:
 
 def git_state() -> dict[str, Any] | None:
     """Return the commit and whether tracked files differ from it, or None outside a git checkout."""
-    commit = _output("git", "rev-parse", "HEAD")
+    # A foreign repository may name a program that `git status` would run.
+    git = ("git", "-c", "core.fsmonitor=false")
+    commit = _output(*git, "rev-parse", "HEAD")
     if not commit:
         return None
-    return {"commit": commit, "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no"))}
+    return {"commit": commit, "dirty": bool(_output(*git, "status", "--porcelain", "--untracked-files=no"))}
 
 
 def _output(*command: str) -> str | None:

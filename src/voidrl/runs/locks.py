@@ -6,9 +6,11 @@ evaluation; the environment workers that it forks close theirs, so that they can
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 import warnings
 from contextlib import suppress
@@ -18,6 +20,7 @@ from voidrl.errors import RunFolderError, VoidrlWarning
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"
+MAX_SIGNATURE = 200  # characters
 RETRIES, RETRY_SECONDS = 20, 0.01  # `is_held` takes the lock for a moment, which must not look like a run
 
 
@@ -31,7 +34,7 @@ def acquire(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file is never removed: two processes could then lock two different files.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunFolderError(
             f"cannot write to {path.parent} ({error.strerror or error}); choose a folder open to writing"
@@ -49,6 +52,15 @@ def acquire(path: Path) -> int | None:
             message = f"cannot lock {path} ({error}); make sure that no other process works in its folder"
             warnings.warn(message, VoidrlWarning, stacklevel=2)
             break
+    return descriptor
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a lock, which must be a regular file: a pipe would be waited for, a link be followed elsewhere."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
     return descriptor
 
 
@@ -86,7 +98,8 @@ def sign(descriptor: int) -> None:
 def holder(path: Path) -> str:
     """Return the last holder that signed the lock, for messages."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
+        with open(_open(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_SIGNATURE).strip() or "unknown"
     except OSError:
         return "unknown"
 
@@ -94,7 +107,7 @@ def holder(path: Path) -> str:
 def is_held(path: Path) -> bool | None:
     """Whether a process holds the lock now; None where the file system has no locks. Writes nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(path, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -9,7 +9,7 @@ from voidrl.agent import Agent
 from voidrl.config import Config
 from voidrl.errors import CheckpointError, RunFolderError, by_caller
 from voidrl.runs import checkpoint
-from voidrl.runs.folder import RunFolder
+from voidrl.runs.folder import RunFolder, similar_paths
 from voidrl.sharing import pretrained as share
 from voidrl.system.device import placed
 from voidrl.system.files import user_path
@@ -35,13 +35,14 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
             )
         return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
     saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
-    if saved_agent or (not path.exists() and share.is_on_hub(source)):
-        return share.from_pretrained(source, device=device, trust_code=trust_code)
-    if not path.exists():
+    if not path.exists() and ((near := similar_paths(path)) or not share.is_on_hub(source)):
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise RunFolderError(
-            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, or "
-            f"user/name on the Hugging Face Hub"
+            f"there is nothing at {path}{hint}: expected the folder of a run, a checkpoint or a saved agent, "
+            f"or user/name on the Hugging Face Hub"
         )
+    if saved_agent or not path.exists():
+        return share.from_pretrained(source, device=device, trust_code=trust_code)
     if (path / checkpoint.MANIFEST).is_file():
         return _saved_agent(checkpoint.load(path), device)
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path

@@ -32,15 +32,6 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Disk:
-    """A disk in bytes."""
-
-    total: int
-    free: int
-    """Free bytes without the part reserved for root, as in `df`."""
-
-
-@dataclass(frozen=True)
 class Cores:
     """CPU cores."""
 
@@ -71,19 +62,13 @@ def _address_space_left(root: Path, total: int) -> int:
     return allowed - int(words[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def disk(folder: Path) -> Disk | None:
-    """Return the disk of a folder, which need not exist yet; None where the file system does not say."""
+def free_disk(folder: Path) -> int | None:
+    """Return the free bytes of the disk of a folder, which need not exist yet; None if that is unknown."""
     try:
         usage = shutil.disk_usage(existing(folder))
     except OSError:
         return None
-    return Disk(usage.total, usage.free) if usage.total else None
-
-
-def free_disk(folder: Path) -> int | None:
-    """Return the free bytes of a folder's disk; None where the file system does not say."""
-    found = disk(folder)
-    return None if found is None else found.free
+    return usage.free if usage.total else None
 
 
 def cores(root: Path = ROOT) -> Cores:

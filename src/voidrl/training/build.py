@@ -34,7 +34,7 @@ from voidrl.nets.encoder import stack_for
 from voidrl.presets.presets import NO_PRESET, default_preset
 from voidrl.system.device import pick_device
 from voidrl.system.units import human_count, human_seconds
-from voidrl.training.layers import ConfigLayer, Env
+from voidrl.training.layers import ConfigLayer, Env, config_sources
 from voidrl.types import EnvSpec
 
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
@@ -107,9 +107,17 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
     return pieces
 
 
-def require_fitting(probed: Probed, config: Config, size: int | None = None) -> None:
+def require_fitting(
+    probed: Probed, config: Config, layers: Sequence[ConfigLayer] = (), size: int | None = None
+) -> None:
     """Refuse pieces that cannot work together on `size` ranks, by default torchrun's; builds no network."""
-    check_combination(probed.spec, config, Pieces.of(config))
+    try:
+        check_combination(probed.spec, config, Pieces.of(config))
+    except ConfigError as error:
+        kind, _, preset = config_sources(config, layers)["learner.name"].partition(" ")
+        if kind != "protocol":
+            raise
+        raise ConfigError(f"{error} (preset {preset!r} sets learner {config.learner.name!r})") from None
     require_ranks(config, probed.factory, dist.expected_size() if size is None else size)
 
 

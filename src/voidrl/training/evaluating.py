@@ -174,7 +174,7 @@ class BestAgent:
         parts.append(f"best {_shown(best, of_success)} (step {best.step:,})")
         lines = [" → ".join([*parts, f"last {_shown(last, of_success)}"])]
         if is_behind(last, best):
-            path = str(self.folder.path)
+            path = str(self.folder.shown)
             command = f"--best, as in `voidrl evaluate {shlex.quote(path)} --best`"
             use = by_caller(f"voidrl.load({path!r}, best=True)", command)
             lines.append(f"the last agent is behind the best one: use the best with {use}")

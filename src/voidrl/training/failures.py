@@ -28,7 +28,7 @@ from voidrl.training.run import Run
 def explained(run: Run) -> Iterator[None]:
     """Inside, errors get the step of the run, the checkpoint that is kept and the place of the traceback."""
     folder, state = run.folder, run.state
-    log = f"the traceback is in {folder.log_path}"
+    log = f"the traceback is in {folder.shown / folder.log_path.name}"
     try:
         yield
     except RankLostError as error:
@@ -110,8 +110,8 @@ def _kept(run: Run) -> str:
 def resume_command(folder: RunFolder, config: Config) -> str:
     """The command that resumes a run on as many ranks, or a call if its environment cannot be imported."""
     if not is_importable(config.env.id):
-        return f"voidrl.resume({str(folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
-    group, resume = dist.current(), f"resume {shlex.quote(str(folder.path))}"
+        return f"voidrl.resume({str(folder.shown)!r}, env={config.env.id.rpartition(':')[2]})"
+    group, resume = dist.current(), f"resume {shlex.quote(str(folder.shown))}"
     if group.size == group.local_size > 1:
         return f"torchrun --nproc-per-node {group.size} -m voidrl {resume}"
     return f"voidrl {resume}"

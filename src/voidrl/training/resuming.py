@@ -50,7 +50,7 @@ def resumed_config(
     """
     if saved is None and written.effective.adapts:
         raise CheckpointError(
-            f"{folder.path} has no checkpoint to resume from: start it again, "
+            f"{folder.shown} has no checkpoint to resume from: start it again, "
             f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
         )
     if saved is not None:
@@ -121,8 +121,10 @@ def latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.C
 
 
 def nothing_to_train(folder: RunFolder, written: int, done: int, asked: int) -> str:
-    """A sentence for a run that already has as many steps as were asked for."""
-    if done >= written:
-        folder.status.complete(written, done)
-        return f"{folder.path} is complete at step {done}; to train longer, give more steps"
-    return f"{folder.path} is at step {done} already, and steps = {asked} is a total: give more steps"
+    """A sentence for a run that already has as many steps as were asked for; fewer steps are refused."""
+    if asked < min(written, done):
+        raise ConfigError(
+            f"steps = {asked} cannot be used: it is a total, and {folder.shown} is at step {done}; give more"
+        )
+    folder.status.complete(written, done)
+    return f"{folder.shown} is complete at step {done}; to train longer, give more steps"

@@ -131,7 +131,7 @@ def train(
         folder.status.fail(error, state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
-    for line in [f"{folder.path}: {state.steps - before} steps in {took}", *run.closing_lines]:
+    for line in [f"{folder.shown}: {state.steps - before} steps in {took}", *run.closing_lines]:
         run.engine.say(line)
 
 

@@ -14,6 +14,8 @@ from typing import Any, TextIO, cast
 
 from voidrl.errors import OutputError, PipeClosedError
 
+_skips_destructors = False
+
 Failure = OSError | ValueError  # the latter of a closed stream
 
 
@@ -139,3 +141,18 @@ def open_missing_streams() -> None:
         if getattr(sys, name) is None:
             stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+
+
+def skip_destructors() -> None:
+    """Have the command's process end without the destructors of a library that cannot close itself."""
+    global _skips_destructors
+    _skips_destructors = True
+
+
+def end_process(code: int) -> None:
+    """End the command's process with this exit status, if that may not be left to Python."""
+    if _skips_destructors:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)

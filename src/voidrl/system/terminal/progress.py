@@ -13,12 +13,11 @@ from rich import progress as bars
 from rich.table import Column
 from rich.text import Text
 
-from voidrl.system.terminal.screen import is_terminal, width_of
-from voidrl.system.terminal.tables import make_console
+from voidrl.system.terminal.tables import is_terminal, make_console, width_of
 from voidrl.system.units import human_count, human_seconds
 
 _BAR_EVERY_SECONDS = 0.1
-_LINE_EVERY_SECONDS = (10.0, 60.0)  # in a log file: at the start, and at most in runs of many hours
+_LINE_EVERY_SECONDS = (10.0, 60.0)  # in a log file a hundredth of the elapsed time, within these
 _RATE_WINDOW_SECONDS = 30.0
 _BAR_COLUMNS = 20
 
@@ -97,15 +96,12 @@ class Progress:
         """Show the number of steps and updates done; fields that are not given keep their values."""
         self._fields.update(fields or {})
         self._now = _Sample(self._clock(), step, self._now.updates if updates is None else updates)
-        if self._drawn is None or self._now.seconds - self._drawn.seconds >= self._pause():
+        pause = _BAR_EVERY_SECONDS
+        if self._bar is None:
+            least, most = _LINE_EVERY_SECONDS
+            pause = max(least, min((self._now.seconds - self._start.seconds) / 100, most))
+        if self._drawn is None or self._now.seconds - self._drawn.seconds >= pause:
             self._draw()
-
-    def _pause(self) -> float:
-        """Seconds between two drawings; in a log file a hundredth of the elapsed time."""
-        if self._bar is not None:
-            return _BAR_EVERY_SECONDS
-        least, most = _LINE_EVERY_SECONDS
-        return max(least, min((self._now.seconds - self._start.seconds) / 100, most))
 
     def _draw(self) -> None:
         if self._drawn is not None and self._drawn.updates == self._start.updates < self._now.updates:
@@ -125,21 +121,15 @@ class Progress:
 
     def _numbers(self) -> str:
         """The most important ones first, since a narrow terminal cuts the others."""
-        steps_rate, updates_rate = self._rates()
-        parts = [f"{human_count(self._now.steps)}/{human_count(self._total)}", self._time_left(steps_rate)]
-        parts.append(f"{human_count(steps_rate)} steps/s")
+        steps, total = self._now.steps, self._total
+        # Rates are those of the last half minute, or of the whole run once it is done.
+        first = self._start if steps >= total else self._window[0]
+        seconds = self._now.seconds - first.seconds or math.inf
+        rate = (steps - first.steps) / seconds
+        time_left = f"eta {human_seconds((total - steps) / rate if rate > 0 else math.inf)}"
+        if steps >= total:
+            time_left = f"took {human_seconds(self._now.seconds - self._start.seconds)}"
+        parts = [f"{human_count(steps)}/{human_count(total)}", time_left, f"{human_count(rate)} steps/s"]
         if self._now.updates:
-            parts.append(f"{human_count(updates_rate)} updates/s")
+            parts.append(f"{human_count((self._now.updates - first.updates) / seconds)} updates/s")
         return "  ".join([*parts, *(f"{name} {human_count(value)}" for name, value in self._fields.items())])
-
-    def _rates(self) -> tuple[float, float]:
-        """Steps and updates per second over the last half minute, or over the whole run once it is done."""
-        first = self._start if self._now.steps >= self._total else self._window[0]
-        seconds = self._now.seconds - first.seconds or math.inf  # no time, no rate
-        return (self._now.steps - first.steps) / seconds, (self._now.updates - first.updates) / seconds
-
-    def _time_left(self, steps_rate: float) -> str:
-        if self._now.steps >= self._total:
-            return f"took {human_seconds(self._now.seconds - self._start.seconds)}"
-        left = (self._total - self._now.steps) / steps_rate if steps_rate > 0 else math.inf
-        return f"eta {human_seconds(left)}"

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from voidrl.errors import printable
-from voidrl.system.terminal.screen import is_terminal, width_of
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
 
+UNKNOWN_WIDTH = 80
+UNLIMITED = 10**6
 GAP = 2
 LEAST_PROSE = 24  # narrowest readable column of text
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether lines can be redrawn: not in a file, a pipe, the log of a CI job or a dumb terminal."""
+    is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    return stream.isatty() and not is_ci and os.environ.get("TERM") != "dumb"
+
+
+def width_of(stream: TextIO) -> int:
+    """The current number of columns: COLUMNS if it is set, else the terminal's; some report 0 for unknown."""
+    given, own = os.environ.get("COLUMNS", ""), 0
+    if given.isdigit() and int(given):
+        return int(given)
+    with suppress(OSError, ValueError):  # not a file, or not a terminal
+        own = os.get_terminal_size(stream.fileno()).columns
+    return own or UNKNOWN_WIDTH
 
 
 def print_table(
@@ -29,37 +48,28 @@ def print_table(
     On a terminal, cells are wrapped to its width. Elsewhere nothing is wrapped, cut or colored. A cell of
     None is empty, a float is formatted with `%g`, anything else with `str`, on one line.
     """
-    stream = sys.stdout if file is None else file
-    body: list[Sequence[object]] = list(rows)
-    numeric = [_is_numeric([row[i] for row in body]) for i in range(len(columns))]
-    shown = [[_shown(cell) for cell in row] for row in (columns, *body)]
-    if is_terminal(stream):
-        _print_grid(shown, numeric, title, stream)
-        return
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = [] if title is None else [title]
-    for row in shown:
-        cells = zip(row, widths, numeric, strict=True)
-        lines.append((" " * GAP).join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells).rstrip())
-    for line in lines:
-        print(line, file=stream)
-
-
-def _print_grid(rows: list[list[str]], numeric: list[bool], title: str | None, stream: TextIO) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    body = list(rows)
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-    for i, (name, right) in enumerate(zip(rows[0], numeric, strict=True)):
-        side: JustifyMethod = "right" if right else "left"
+    for i, name in enumerate(columns):
+        side: JustifyMethod = "right" if _is_numeric([row[i] for row in body]) else "left"
         grid.add_column(Text(name), style="" if i else "cyan", justify=side, overflow="fold", no_wrap=not i)
-    for row in rows[1:]:
-        grid.add_row(*map(Text, row))
+    for row in body:
+        grid.add_row(*(Text(_shown(cell)) for cell in row))
+    stream = sys.stdout if file is None else file
     console = make_console(stream)
     if title is not None:
-        console.print(title, style="bold", markup=False)
-        console.print()
-    console.print(grid)
+        console.print(title, style="bold", markup=False, end="\n\n" if is_terminal(stream) else "\n")
+    if is_terminal(stream):
+        console.print(grid)
+        return
+    console.width = UNLIMITED
+    with console.capture() as text:
+        console.print(grid)
+    for line in text.get().splitlines():
+        print(line.rstrip(), file=stream)
 
 
 def wrap_text(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
