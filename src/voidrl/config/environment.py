@@ -70,8 +70,7 @@ class EnvConfig(Checked):
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
     """Measure coverage. On Atari the distinct states of the game's memory, for which worker processes emulate
-    every step a second time; on DMControl bins of (height, angle, velocity) and the entropy of the physics
-    states."""
+    every step a second time; on DMControl bins of (height, angle, velocity)."""
     timeout_s: Positive = 300.0
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True
