@@ -16,8 +16,8 @@ Wrapper = Annotated[str, Limit(lambda path: ":" in path.partition("?")[0], WRAPP
 class AtariConfig(Checked):
     """The rules of the environments `atari/…`; no other environment has these options.
 
-    A query in the id sets the same fields, and wins: `atari/pong?sticky=0.25`. Evaluations play whole games for
-    the raw score, whatever `life_loss` and `clip_rewards` are.
+    A query in the id sets the same fields, and wins: `atari/pong?sticky=0.25`. Evaluations play whole games
+    for the raw score, whatever `life_loss` and `clip_rewards` are.
     """
 
     sticky: Annotated[float, Limit(lambda value: 0 <= value < 1, "a probability below 1")] = 0.0

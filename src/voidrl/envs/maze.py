@@ -263,7 +263,7 @@ class PixelMazeVector(MazeRules, gym.vector.VectorEnv[Array, Array, Array]):
         _require(fits, "actions", actions, "one action of the action space per agent")
         return actions
 
-    def _slipped(self, actions: Array, live: NDArray[np.bool_]) -> Array:
+    def _slipped(self, actions: Array, live: NDArray[np.bool_]) -> Any:
         if self.slip == 0:
             return actions
         draws = np.ones((self.num_envs, 3))

@@ -91,7 +91,7 @@ class TorchPixelMaze(MazeRules):
         picture = self._images(self._scene)[0]
         return picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
 
-    def _slipped(self, actions: Tensor) -> Tensor:
+    def _slipped(self, actions: Tensor) -> Any:
         if self.slip == 0:
             return actions
         draws = torch.rand(self.num_envs, 3, generator=self._random, device=self.device)

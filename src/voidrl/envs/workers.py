@@ -28,7 +28,6 @@ from voidrl.system.machine import whole_cores
 from voidrl.system.terminal.signals import STOP_SIGNALS, end_with_process
 
 PART_S = 1.0  # waiting is counted in parts of this length
-PARENT_S = 1.0  # how often a worker checks that its parent lives, where the kernel does not tell it
 DEATH_S = 5.0  # how long a process may take to end after it closed its pipe
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 FRESH = "import sys; from voidrl.envs.workers import run_fresh; run_fresh(*map(int, sys.argv[1:]))"
