@@ -14,11 +14,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from voidrl.config import EnvConfig
-from voidrl.envs.autoreset import SameStep, autoreset_of
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces, to_picture
 from voidrl.envs.vector import Envs, StepResult
@@ -111,21 +109,8 @@ class TensorEnvs(Envs):
     def __init__(
         self, env: TensorVectorEnv, config: EnvConfig, *, true_state: bool = False, owned: bool = True
     ) -> None:
-        self.vector, self.name, self._tracks_state = env, config.id, true_state  # type: ignore[assignment]
-        self._env, self._owned = env, owned
-        self.num_envs, self.device = env.num_envs, torch.device(env.device)
-        n, self._same_step = self.num_envs, None
-        try:
-            if autoreset_of(env, config.id) is AutoresetMode.SAME_STEP:
-                self._same_step = SameStep(n, config.id)
-            self.reading = self._read(config)
-        except SpaceError as error:
-            self.close()
-            raise SpaceError(f"environment {self.name!r}: {error}") from None
-        except VoidrlError:
-            self.close()
-            raise
-        self.spec = self.reading.spec
+        self._env, self._owned, self.device = env, owned, torch.device(env.device)
+        self._take(env, config.id, true_state, lambda: self._read(config))
         self._check: ObservationCheck | None = None
         if not self.spec.pixels:
             space = _flat_box(env.single_observation_space, self.spec)
@@ -136,7 +121,6 @@ class TensorEnvs(Envs):
         self._action_bounds = action_bounds.to(self.device)
         dtype = env.single_action_space.dtype
         self._action_type = torch.from_numpy(np.zeros(0, dtype or np.float32)).dtype
-        self._own_steps, self._resets = np.zeros(n, np.int64), np.ones(n, bool)
 
     def _read(self, config: EnvConfig) -> Reading:
         observation, action = self._env.single_observation_space, self._env.single_action_space

@@ -110,31 +110,20 @@ class Envs:
         keys: tuple[str, ...] = (),
         masks: str = "none",
     ) -> None:
-        self.vector = vector
-        self.name, self._tracks_state = name, true_state
-        self.num_envs = vector.num_envs
+        spaces = vector.single_observation_space, vector.single_action_space
         self._sent: np.ndarray | None = None
-        self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
-        self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
-        try:
-            self._resets_at_once = autoreset_of(vector, name) is AutoresetMode.SAME_STEP
-            spaces = vector.single_observation_space, vector.single_action_space
-            self.reading = reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
-            if self._resets_at_once:
-                self._same_step = SameStep(self.num_envs, name)
-            if self._resets_at_once and self.reading.spec.masked:
+
+        def read() -> Reading:
+            found = reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
+            if self._same_step is not None and found.spec.masked:
                 raise ConfigError(
                     f"vector environment {name!r} resets in the step that ends an episode, before a mask of "
                     f"actions for the new one is read: expected NEXT_STEP, or env.action_masks = 'none'"
                 )
-        except SpaceError as error:
-            self.close()
-            raise SpaceError(f"environment {name!r}: {error}") from None
-        except VoidrlError:
-            self.close()
-            raise
-        self.spec = self.reading.spec
-        space, self._converted = vector.single_observation_space, reading is not None and self.spec.parts
+            return found
+
+        self._take(vector, name, true_state, read)
+        space, self._converted = spaces[0], reading is not None and self.spec.parts
         self._check_parts: NestedCheck | None = None
         if self.spec.parts and not self._converted:
             self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
@@ -142,6 +131,23 @@ class Envs:
         else:
             assert isinstance(space, gym.spaces.Box)
             self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
+
+    def _take(self, vector: Any, name: str, true_state: bool, read: Callable[[], Reading]) -> None:
+        """Keep N environments and the reading of their spaces; they are closed if they cannot be used."""
+        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self.num_envs: int = vector.num_envs
+        self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
+        self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
+        try:
+            if autoreset_of(vector, name) is AutoresetMode.SAME_STEP:
+                self._same_step = SameStep(self.num_envs, name)
+            self.reading = read()
+        except VoidrlError as error:
+            self.close()
+            if isinstance(error, SpaceError):
+                raise SpaceError(f"environment {name!r}: {error}") from None
+            raise
+        self.spec = self.reading.spec
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
