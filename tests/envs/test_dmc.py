@@ -315,11 +315,6 @@ def test_an_evaluation_needs_a_task(closing_envs):
         closing_envs("dmc/walker", evaluation=True)
 
 
-def test_options_of_dmcontrol_are_refused_elsewhere():
-    with pytest.raises(ConfigError, match=r"env\.dmc\.action_repeat = 2 .*'CartPole-v1'"):
-        make("CartPole-v1", action_repeat=2)
-
-
 @pytest.mark.parametrize(
     ("package", "version", "wanted"),
     [
