@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
 from voidrl.envs.ids import parse_id
@@ -177,13 +177,31 @@ def test_the_maze_in_all_backends(make, backend):
     assert np.array_equal(result.frames, images.transpose(0, 3, 1, 2))
 
 
-def test_an_unknown_autoreset_mode_is_refused():
-    vector = SyncVectorEnv([Walk])
-    del vector.metadata["autoreset_mode"]
-    vector.autoreset_mode = None
-    with pytest.raises(ConfigError, match="'walk' has autoreset_mode None: expected gymnasium"):
+@pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_another_autoreset_mode_is_refused(mode):
+    vector = SyncVectorEnv([Walk], autoreset_mode=mode or AutoresetMode.NEXT_STEP)
+    if mode is None:
+        del vector.metadata["autoreset_mode"]
+        vector.autoreset_mode = None
+    found = getattr(mode, "name", None)
+    with pytest.raises(
+        ConfigError, match=f"'walk' has autoreset_mode {found}: expected gymnasium.*NEXT_STEP,"
+    ):
         Envs(vector, "walk", 1)
     assert vector.closed
+
+
+@pytest.mark.parametrize("cls", [SyncVectorEnv, AsyncVectorEnv])
+def test_a_factory_may_return_a_vector_environment(make, cls):
+    config = {"num_envs": 3, "backend": "native"}
+    envs = make("mine", lambda num_envs: cls([Walk] * num_envs), **config)
+    assert played(envs)[-4][:, 0].tolist() == [1, 1, 1]
+    with pytest.raises(ConfigError, match=r"takes num_envs, with env\.backend = 'native'"):
+        make("mine", lambda: cls([Walk]))
+    with pytest.raises(ConfigError, match="returned 1 environments for num_envs=3"):
+        make("mine", lambda num_envs: cls([Walk]), **config)
+    with pytest.raises(ConfigError, match=r"returned Walk for num_envs=3: expected a gymnasium\.vector"):
+        make("mine", lambda num_envs: Walk(), **config)
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])

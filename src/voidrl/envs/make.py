@@ -326,7 +326,7 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
         if module:
             importlib.import_module(module)  # registers its environments
         else:
-            name = import_package(name)
+            import_package(name)
         return gym.spec(name)
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error

@@ -14,9 +14,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from voidrl.config import EnvConfig
+from voidrl.envs.autoreset import SameStep, autoreset_of
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces, to_picture
 from voidrl.envs.vector import Envs, StepResult
@@ -110,6 +112,7 @@ class TensorEnvs(Envs):
         self, env: TensorVectorEnv, config: EnvConfig, *, true_state: bool = False, owned: bool = True
     ) -> None:
         self._env, self._owned, self.device = env, owned, torch.device(env.device)
+        self._same_step: SameStep | None = None
         self._take(env, config.id, true_state, lambda: self._read(config))
         self._check: ObservationCheck | None = None
         if not self.spec.pixels:
@@ -123,6 +126,9 @@ class TensorEnvs(Envs):
         self._action_type = torch.from_numpy(np.zeros(0, dtype or np.float32)).dtype
 
     def _read(self, config: EnvConfig) -> Reading:
+        mode = autoreset_of(self._env, self.name, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+        if mode is AutoresetMode.SAME_STEP:
+            self._same_step = SameStep(self.num_envs, self.name)
         observation, action = self._env.single_observation_space, self._env.single_action_space
         reading = read_spaces(observation, action, config.frame_stack, keys=config.keys)
         spec = reading.spec

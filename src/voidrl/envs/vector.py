@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.autoreset import SameStep, autoreset_of
+from voidrl.envs.autoreset import autoreset_of
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
@@ -24,14 +24,13 @@ from voidrl.envs.spaces import (
     ObservationCheck,
     Reading,
     env_action,
-    frame_of,
     masks_of,
     read_spaces,
     to_frames,
     to_picture,
 )
 from voidrl.envs.variables import Variable, reported_state
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
@@ -96,7 +95,6 @@ class Envs:
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
-    _same_step: SameStep | None = None
 
     def __init__(
         self,
@@ -114,13 +112,8 @@ class Envs:
         self._sent: np.ndarray | None = None
 
         def read() -> Reading:
-            found = reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
-            if self._same_step is not None and found.spec.masked:
-                raise ConfigError(
-                    f"vector environment {name!r} resets in the step that ends an episode, before a mask of "
-                    f"actions for the new one is read: expected NEXT_STEP, or env.action_masks = 'none'"
-                )
-            return found
+            autoreset_of(vector, name, AutoresetMode.NEXT_STEP)
+            return reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
 
         self._take(vector, name, true_state, read)
         space, self._converted = spaces[0], reading is not None and self.spec.parts
@@ -139,8 +132,6 @@ class Envs:
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
         self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
         try:
-            if autoreset_of(vector, name) is AutoresetMode.SAME_STEP:
-                self._same_step = SameStep(self.num_envs, name)
             self.reading = read()
         except VoidrlError as error:
             self.close()
@@ -155,9 +146,6 @@ class Envs:
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
         self._newest = self._frames(obs, info)
         self._resets = np.zeros(self.num_envs, bool)
-        if self._same_step is not None:
-            self._same_step.begin()
-            self._newest = self._newest.copy()  # the environment may overwrite its own
         if self._tracks_state:
             self._read_state(info)
         return self._newest, info
@@ -178,30 +166,17 @@ class Envs:
         self._own_steps += ~self._resets
         if self._check_parts is None:  # before the rest, so that the first thing wrong is named
             frames = self._frames(obs, info)
-        reward = score = self._valid_reward(reward)
+        reward = self._valid_reward(reward)
         terminated = self._valid_flag("terminated", terminated)
         truncated = self._valid_flag("truncated", truncated)
         if self._check_parts is not None:  # masks do not matter where episodes end
             frames = self._frames(obs, info, terminated | truncated)
-        if self._same_step is not None:
-            reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
-            frames, info = self._with_final(frames, info), self._same_step.final_info(info)
         self._newest = frames
         ended = terminated | truncated
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(frames, reward, terminated, truncated, info, ended, score)
-
-    def _with_final(self, frames: np.ndarray, info: dict[str, Any]) -> np.ndarray:
-        """Frames in which episodes that ended show their last observation."""
-        assert self._same_step is not None
-        frames, ended = frames.copy(), np.flatnonzero(self._same_step.fresh).tolist()
-        if ended:
-            final = self._same_step.final_obs(info)
-            for i in ended:
-                frames[i] = self._newest[i] if final is None else frame_of(_row(final, i), self.spec)
-        return frames
+        return StepResult(frames, reward, terminated, truncated, info, ended, reward)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
@@ -342,10 +317,3 @@ class Envs:
             raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
-
-
-def _row(obs: Any, i: int) -> Any:
-    """Observation i of N, which may be nested, or an array of N objects."""
-    if isinstance(obs, dict):
-        return {key: _row(value, i) for key, value in obs.items()}
-    return tuple(_row(value, i) for value in obs) if isinstance(obs, tuple) else obs[i]
