@@ -197,7 +197,8 @@ class TensorEnvs(Envs):
         frames: Any = self._newest
         if self.actions_are_finite:
             self._check_values(within, frames)
-        reward = score = self._valid_reward(reward)
+        with self._misfits_named():
+            reward = score = self._valid_reward(reward)
         if self._same_step is not None:
             reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
         ended = terminated | truncated
@@ -276,7 +277,8 @@ class TensorEnvs(Envs):
     def _check_values(self, within: np.ndarray, frames: Tensor) -> None:
         if not within.all():
             assert self._check is not None
-            self._refuse(*self._check.violation(frames.cpu().numpy()))
+            with self._misfits_named():
+                self._check.require_values(frames.cpu().numpy())
 
     def _known(self, info: Info) -> Info:
         """The info, after reading the true state if it is wanted."""

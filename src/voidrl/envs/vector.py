@@ -6,9 +6,10 @@ action and returns the new episode's first frame. The replay stores no transitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,7 @@ from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
     MaskReader,
-    Mismatch,
+    MisfitError,
     NestedCheck,
     ObservationCheck,
     Reading,
@@ -118,6 +119,7 @@ class Envs:
         self._take(vector, name, true_state, read)
         space, self._converted = spaces[0], reading is not None and self.spec.parts
         self._check_parts: NestedCheck | None = None
+        self._given_masks: MaskReader | None = None
         if self.spec.parts and not self._converted:
             self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
             self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
@@ -144,7 +146,8 @@ class Envs:
         """Start new episodes; environment i is seeded with seed + i."""
         self._resets[:] = True
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
-        self._newest = self._frames(obs, info)
+        with self._misfits_named():
+            self._newest = self._frames(obs, info)
         self._resets = np.zeros(self.num_envs, bool)
         if self._tracks_state:
             self._read_state(info)
@@ -164,13 +167,14 @@ class Envs:
             step = self.vector.recv
         obs, reward, terminated, truncated, info = self._guarded(step)
         self._own_steps += ~self._resets
-        if self._check_parts is None:  # before the rest, so that the first thing wrong is named
-            frames = self._frames(obs, info)
-        reward = self._valid_reward(reward)
-        terminated = self._valid_flag("terminated", terminated)
-        truncated = self._valid_flag("truncated", truncated)
-        if self._check_parts is not None:  # masks do not matter where episodes end
-            frames = self._frames(obs, info, terminated | truncated)
+        with self._misfits_named():
+            if self._check_parts is None:  # before the rest, so that the first thing wrong is named
+                frames = self._frames(obs, info)
+            reward = self._valid_reward(reward)
+            terminated = self._valid_flag("terminated", terminated)
+            truncated = self._valid_flag("truncated", truncated)
+            if self._check_parts is not None:  # masks do not matter where episodes end
+                frames = self._frames(obs, info, terminated | truncated)
         self._newest = frames
         ended = terminated | truncated
         self._resets = ended & ~self._resets
@@ -181,42 +185,22 @@ class Envs:
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
         if self._check_parts is None:
-            plain = self._valid_obs(obs)
+            plain = np.asarray(obs)
+            self._check_obs.require_type("observations", plain, self.num_envs)
+            self._check_obs.require_values(plain)
             return plain if self._converted else to_frames(plain, self.spec)
-        problem = self._check_parts.problem(obs, self.num_envs)
-        if problem is not None:
-            if problem.env is not None:
-                self._refuse(problem.env, (problem.found, problem.expected))
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned {problem.found}: {problem.expected}"
-            )
+        self._check_parts.require(obs, self.num_envs)
         masks = None
-        if self.spec.masked:
-            assert self._given_masks is not None
-            found = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
-            if isinstance(found, tuple):
-                self._refuse(*found)
-            masks = found
+        if self._given_masks is not None:
+            masks = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
         return to_frames(obs, self.spec, masks)
-
-    def _valid_obs(self, obs: Any) -> np.ndarray:
-        """The observations of all environments (N, *raw_shape), after a check against their space."""
-        found = np.asarray(obs)
-        mismatch = self._check_obs.mismatch(found, self.num_envs)
-        if mismatch is not None:
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned observations {mismatch[0]}: {mismatch[1]}"
-            )
-        if not self._check_obs.contains(found):
-            self._refuse(*self._check_obs.violation(found))
-        return found
 
     def _valid_reward(self, reward: Any) -> np.ndarray:
         """The rewards of all environments (N,)."""
         found = self._numbers(reward, "rewards", "numbers").astype(np.float32)
         if not np.isfinite(found).all():
             env = int(np.flatnonzero(~np.isfinite(found))[0])
-            self._refuse(env, (f"reward {found[env]}", "expected a finite number"))
+            raise MisfitError(f"reward {found[env]}", "expected a finite number", env)
         return found
 
     def _valid_flag(self, name: str, flag: Any) -> np.ndarray:
@@ -225,22 +209,32 @@ class Envs:
         flags = found.astype(bool, copy=False)
         if flags is not found and (flags != found).any():
             env = int(np.flatnonzero(flags != found)[0])
-            self._refuse(env, (f"{name} = {found[env]}", "expected True or False"))
+            raise MisfitError(f"{name} = {found[env]}", "expected True or False", env)
         return flags
 
     def _numbers(self, values: Any, name: str, expected: str) -> np.ndarray:
         found = np.asarray(values)
         if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned {name} of type {found.dtype} and shape "
-                f"{found.shape}: expected {self.num_envs} {expected}"
+            raise MisfitError(
+                f"{name} of type {found.dtype} and shape {found.shape}",
+                f"expected {self.num_envs} {expected}",
             )
         return found
 
-    def _refuse(self, env: int, mismatch: Mismatch) -> NoReturn:
-        steps, (found, expected) = self._own_steps[env], mismatch
-        when = f"in reset after {steps} steps" if self._resets[env] else f"at its own step {steps}"
-        raise EnvironmentFailedError(f"environment {env} ({self.name!r}) returned {found} {when}: {expected}")
+    @contextmanager
+    def _misfits_named(self) -> Iterator[None]:
+        """Name the environment, and its step, in the error about a value that does not fit."""
+        try:
+            yield
+        except MisfitError as misfit:
+            found, expected, env = misfit.found, misfit.expected, misfit.env
+            if env is None:
+                sentence = f"vector environment {self.name!r} returned {found}: {expected}"
+            else:
+                steps = self._own_steps[env]
+                when = f"in reset after {steps} steps" if self._resets[env] else f"at its own step {steps}"
+                sentence = f"environment {env} ({self.name!r}) returned {found} {when}: {expected}"
+            raise EnvironmentFailedError(sentence) from misfit.__cause__
 
     def step(self, action: np.ndarray) -> StepResult:
         """Step every environment once."""
