@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 from typing import NamedTuple
 
-from voidrl.envs.registration import CRAFTER_IDS
 from voidrl.errors import ConfigError, UnknownNameError
 
 ROADS = (
@@ -43,7 +42,6 @@ PACKAGES = (
         "PointMaze_UMaze-v3",
     ),
     Package("minatar", "minatar", ("MinAtar/",), "MinAtar/Breakout-v1", "minatar.gym:register_envs"),
-    Package("crafter", "crafter", ("crafter/",), "crafter/CrafterReward-v1"),
     Package("flappy_bird_gymnasium", "flappy-bird-gymnasium", ("FlappyBird-",), "FlappyBird-v0"),
     Package("miniworld", "miniworld", ("MiniWorld-",), "MiniWorld-Hallway-v0"),
     Package("panda_gym", "panda-gym", ("Panda",), "PandaReach-v3"),
@@ -65,7 +63,7 @@ def import_package(name: str) -> None:
     import gymnasium as gym
 
     package = package_of(name)
-    if package is None or (name in gym.registry and name not in CRAFTER_IDS):
+    if package is None or name in gym.registry:
         return
     root = package.module.partition(".")[0]
     if importlib.util.find_spec(root) is None:
