@@ -22,7 +22,6 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
     EnvironmentFailedError,
-    MissingExtraError,
     SpaceError,
     UnknownNameError,
     VoidrlWarning,
@@ -388,9 +387,3 @@ def test_gymnasiums_own_way_to_import_a_module_first():
     envs.close()
     with pytest.raises(ConfigError, match="No module named 'nowhere'"):
         make_envs(EnvConfig(id="nowhere:Some-v0"))
-
-
-def test_a_missing_simulator_is_answered_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[atari\]'"):
-        make_envs(EnvConfig(id="ALE/Pong-v5"))

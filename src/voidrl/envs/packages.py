@@ -33,6 +33,7 @@ class Package(NamedTuple):
 
 
 PACKAGES = (
+    Package("ale_py", "ale-py", ("ALE/",), "ALE/Pong-v5"),
     Package("minigrid", "minigrid", ("MiniGrid-", "BabyAI-"), "MiniGrid-DoorKey-8x8-v0"),
     Package("highway_env", "highway-env", tuple(f"{road}-" for road in ROADS), "highway-fast-v0"),
     Package(
