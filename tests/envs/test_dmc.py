@@ -318,7 +318,6 @@ def test_an_evaluation_needs_a_task(closing_envs):
 @pytest.mark.parametrize(
     ("package", "version", "wanted"),
     [
-        ("mujoco", "4.0.1", "mujoco>=3.17,<4"),
         ("mujoco", "3.9.0", "mujoco>=3.17,<4"),
         ("dm-control", "1.0.49", "dm-control>=1.0.50,<2"),
     ],

@@ -375,12 +375,6 @@ def test_native_needs_a_vectorized_version(env_id, factory):
         make_envs(EnvConfig(env_id, backend="native"), factory)
 
 
-def test_the_number_of_environments(make):
-    assert make(f"{HERE}:Walk", num_envs=None).num_envs == 1
-    assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3)).num_envs == 3
-    assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3), num_envs=2).num_envs == 2
-
-
 def test_gymnasiums_own_way_to_import_a_module_first():
     envs = make_envs(EnvConfig(id="voidrl.envs:voidrl/PixelMaze-v0?size=5", num_envs=2))
     assert envs.num_envs == 2

@@ -33,7 +33,6 @@ class Package(NamedTuple):
 
 
 PACKAGES = (
-    Package("ale_py", "ale-py", ("ALE/",), "ALE/Pong-v5"),
     Package("minigrid", "minigrid", ("MiniGrid-", "BabyAI-"), "MiniGrid-DoorKey-8x8-v0"),
     Package("highway_env", "highway-env", tuple(f"{road}-" for road in ROADS), "highway-fast-v0"),
     Package(
@@ -51,6 +50,7 @@ PACKAGES = (
     Package("nle", "nle", ("NetHack",), "NetHackScore-v0"),
     Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0"),
     Package("tetris_gymnasium.envs", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris"),
+    Package("ale_py", "ale-py", ("ALE/",), "ALE/Pong-v5"),
 )
 
 
