@@ -123,7 +123,7 @@ def test_a_worker_that_dies_leaves_the_runs_checkpoint(tmp_path, monkeypatch):
         return receive(self)
 
     monkeypatch.setattr(ParallelVector, "recv", dies_in_its_30th_step)
-    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL.*environment 0 .*step 40 is kept"):
+    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL.*environments? 0 .*step 40 is kept"):
         voidrl.pretrain("dmc/pendulum", steps=80, config=changes, out=tmp_path / "run")
     agent = voidrl.resume(tmp_path / "run")
     assert agent.steps == 80

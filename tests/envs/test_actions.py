@@ -40,7 +40,6 @@ def test_a_multi_discrete_is_enumerated_the_last_component_fastest():
     [
         spaces.MultiDiscrete([4, 5], dtype=np.int32),
         spaces.MultiBinary((2, 3)),
-        spaces.Discrete(5, start=3),
         spaces.Box(-3, 9, (2, 2), np.int16),
         spaces.Box(0, 255, (3,), np.uint8),
         spaces.Box(0, 1, (3,), np.bool_),
@@ -69,7 +68,6 @@ def test_actions_lie_in_their_space(space):
     "space",
     [
         spaces.Discrete(5, start=-2),
-        spaces.MultiDiscrete([2, 3], start=[1, 0]),
         spaces.MultiBinary((2, 2)),
         spaces.MultiDiscrete([[3, 2], [1, 100]], start=[[0, 0], [7, 10]]),
     ],
@@ -98,10 +96,8 @@ def test_whole_numbers_are_rounded():
     ("space", "advice"),
     [
         (spaces.Box(-np.inf, np.inf, (2,)), "expected finite bounds"),
-        (spaces.Box(np.float32([0, 0]), np.float32([1, np.inf])), "expected finite bounds"),
         (spaces.Box(-(2**62), 2**62, (2,), np.int64), "expected finite bounds"),
         (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(3)}), "expected Discrete, Box"),
-        (spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))), "expected Discrete, Box"),
         (spaces.MultiBinary(13), "expected 1 to 4096 combinations of choices"),
     ],
 )
@@ -110,11 +106,6 @@ def test_refused_actions_name_the_wrapper_that_helps(space, advice):
         spec_for(space)
     assert str(caught.value).startswith(f"action space {space} is not supported: {advice}")
     assert "gymnasium.wrappers.TransformAction(env, " in str(caught.value)
-
-
-def test_what_is_no_space_of_actions():
-    with pytest.raises(SpaceError, match="expected Discrete, Box, MultiDiscrete or MultiBinary"):
-        spec_for(spaces.Text(3))
 
 
 # Masks
@@ -231,7 +222,6 @@ def test_masks_of_components_are_multiplied():
         (np.zeros(3), "a mask that allows no action at its own step 1: expected at least one"),
         ([0, 2, 1], r"the mask of actions \[0, 2, 1\] at its own step 1: expected 3 values 0 or 1"),
         (None, "no mask of actions at its own step 1"),
-        ("abc", "a mask of type <U3 at its own step 1"),
         ([1, [2]], "a mask of actions that is no array"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 from helpers import moved
 
 import voidrl
-from voidrl.cli.main import main
 from voidrl.config import AtariConfig, Config, EnvConfig, update
 from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
@@ -64,13 +62,6 @@ def test_every_game_is_built_and_played(game):
     envs.close()
 
 
-def test_any_spelling_is_the_same_game():
-    for name in ("ms_pacman", "MsPacman", "Ms. Pac-Man", "MsPacmanNoFrameskip-v4"):
-        envs = atari(name, n=1)
-        assert envs.game == "ms_pacman"
-        envs.close()
-
-
 def test_a_game_without_a_human_score_can_be_played_but_not_normalized():
     envs = atari("adventure")
     assert envs.game is None
@@ -107,7 +98,7 @@ def test_noops_are_drawn_from_0_to_the_most():
 
 
 def test_training_without_clipping_or_terminals_at_lost_lives():
-    envs = atari("breakout?life_loss=false", n=2)
+    envs = atari("breakout?life_loss=never", n=2)
     _, info = envs.reset(0)
     lives, rng, deaths = info["lives"], np.random.default_rng(0), 0
     for _ in range(150):
@@ -132,18 +123,12 @@ def test_lost_lives_may_be_terminal_for_a_task_alone(pretraining, dies):
     assert not any(result.ended[0] for result in results)
 
 
-def test_fields_say_what_the_query_says_and_the_query_wins():
+def test_the_query_wins_over_the_fields():
     rules = AtariConfig(sticky=0.1, noop_max=3, full_actions=True, clip_rewards=False)
-    config = EnvConfig(id="atari/pong", atari=rules)
-    assert game_rules(config, {}) == rules
-    told = game_rules(config, {"sticky": True, "life_loss": "task", "noop_max": 0, "full_actions": False})
-    assert told == AtariConfig(
-        sticky=0.25, noop_max=0, full_actions=False, life_loss="task", clip_rewards=False
-    )
-    assert game_rules(config, {"life_loss": False, "sticky": False}) == replace(
-        rules, sticky=0.0, life_loss="never"
-    )
-    with closing(make_envs(replace(config, id="atari/pong?noop_max=0"))) as envs:
+    config = EnvConfig(id="atari/pong?noop_max=0&life_loss=task", atari=rules)
+    found = game_rules(config, {"life_loss": "task", "noop_max": 0})
+    assert found == replace(rules, life_loss="task", noop_max=0)
+    with closing(make_envs(config)) as envs:
         assert envs.spec.num_actions == 18
         assert envs.reset(0)[1]["episode_frame_number"][0] == 0
 
@@ -257,21 +242,13 @@ def test_an_unknown_game_is_answered_with_near_ones():
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ("stiky=true", "unknown option .* did you mean 'sticky'"),
-        ("sticky=2", "got sticky=2: expected true"),
-        ("full_actions=1", "got full_actions=1: expected true for all 18"),
-        ("noop_max=-1", "got noop_max=-1: expected a whole number"),
-        ("noop_max=99999999999", "got noop_max=99999999999: expected a whole number"),
-        ("max_frames=0", "got max_frames=0: expected a whole number of frames above 0"),
-        (
-            "life_loss=sometimes",
-            "got life_loss='sometimes': expected true .always., false",
-        ),
-        ("clip_rewards=no", "got clip_rewards='no': expected true or false"),
+        ("stiky=0.5", "unknown .* did you mean 'sticky'"),
+        ("sticky=2", "sticky = 2.0 cannot be used: expected a probability below 1"),
+        ("life_loss=sometimes", "life_loss = 'sometimes' cannot be used: expected 'always'"),
     ],
 )
 def test_a_bad_option_is_named(query, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=rf"'atari/pong\?{query}' cannot be made: .*{sentence}"):
         atari(f"pong?{query}")
 
 
@@ -291,19 +268,6 @@ def test_a_backend_that_ale_has_not():
         atari("pong", backend="async")
 
 
-def test_what_the_preset_counts_can_be_turned_off_on_the_command_line(tmp_path, capsys):
-    words = "pretrain atari/pong?sticky=true --preset atari-demo --steps 32 --device cpu"
-    words += f" --env.num-envs 2 --warmup-steps 30 --out {tmp_path / 'a'}"
-    assert main(words.split()) == 2
-    assert "set it to False" in capsys.readouterr().err
-    assert main([*words.split(), "--env.count-states", "false"]) == 0
-
-
-def test_the_57_games_are_listed(capsys):
-    assert main(["list", "games"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 58  # with their heading
-
-
 @pytest.mark.parametrize("name", ["MsPacman", "Atari/ms_pacman"])
 def test_a_game_without_its_prefix_is_answered_with_it(name):
     with pytest.raises(UnknownNameError, match="The Atari game is 'atari/ms_pacman'"):
@@ -311,8 +275,6 @@ def test_a_game_without_its_prefix_is_answered_with_it(name):
 
 
 def test_states_that_cannot_be_counted():
-    with pytest.raises(ConfigError, match="sticky actions"):
-        atari("pong?sticky=true", count_states=True)
     with pytest.raises(ConfigError, match="expected atari/"):
         make_envs(EnvConfig(id="voidrl/PixelMaze-v0", count_states=True))
 
@@ -352,7 +314,7 @@ def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):
     assert made == [(8, 7), (2, 2), (1, 1), (8, 7)]
 
 
-# ALE itself: the seeds that we rely on, and what must never be done
+# The seeds of ALE that resuming relies on
 
 
 def frames_after(envs, seed, steps=40):
@@ -369,17 +331,3 @@ def test_seeds_are_below_2_to_the_31_and_game_i_has_seed_plus_i():
         assert not np.array_equal(*together)
         with pytest.raises(TypeError):
             both.vector.reset(seed=2**31 - 1)  # too large for the second game
-
-
-def test_a_reset_between_send_and_recv_answers_with_the_step():
-    with closing(atari("pong", n=1)) as envs:
-        noops = envs.reset(0)[1]["episode_frame_number"][0]
-        envs.send(np.array([0]))
-        assert envs.vector.reset(seed=1)[1]["episode_frame_number"][0] == noops + 4
-
-
-def test_an_unsupported_rom_ends_the_process_without_an_error():
-    code = "from ale_py.vector_env import AtariVectorEnv; AtariVectorEnv('combat', 1); print('alive')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Traceback" not in done.stderr

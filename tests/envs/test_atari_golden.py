@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hand_atari import HandAtari, assert_same_picture, resize
+from hand_atari import HandAtari, assert_same_picture
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
@@ -277,32 +277,3 @@ def test_all_eighteen_actions_and_no_noops(beside):
         for _ in range(2):
             pair.step(np.array([action]))
     assert pair.noops == [0, 0, 0]
-
-
-def test_sticky_actions_are_drawn_from_the_seed():
-    envs = make_envs(EnvConfig(id="atari/breakout?noop_max=0&sticky=0.5", num_envs=2))
-
-    def played():
-        envs.reset(0)
-        return np.array([envs.step(np.full(2, (2, 3)[t % 2])).frames for t in range(12)])
-
-    first = played()  # (12, 2, 1, 84, 84)
-    assert not np.array_equal(first[:, 0], first[:, 1])
-    assert np.array_equal(first, played())
-    envs.close()
-
-
-# --- the reference itself ---------------------------------------------------------------------------------
-
-
-def test_resizing_by_hand():
-    assert np.array_equal(resize(np.full((210, 160), 77, np.uint8)), np.full((84, 84), 77))
-    screen = np.zeros((210, 160), np.uint8)
-    screen[2, :] = 200  # of 2.5 lines each: half of this one in the first, half in the second
-    small = resize(screen)
-    assert np.array_equal(np.unique(small[0]), [40])
-    assert np.array_equal(np.unique(small[1]), [40])
-    assert not small[2:].any()
-    screen = np.zeros((210, 160), np.uint8)
-    screen[:, 1] = 200  # of 40/21 columns each: 19/40 of the first, 2/40 of the second
-    assert resize(screen)[5, :3].tolist() == [95, 10, 0]

@@ -315,15 +315,9 @@ def test_an_evaluation_needs_a_task(closing_envs):
         closing_envs("dmc/walker", evaluation=True)
 
 
-def test_options_of_dmcontrol_are_refused_elsewhere():
-    with pytest.raises(ConfigError, match=r"env\.dmc\.action_repeat = 2 .*'CartPole-v1'"):
-        make("CartPole-v1", action_repeat=2)
-
-
 @pytest.mark.parametrize(
     ("package", "version", "wanted"),
     [
-        ("mujoco", "4.0.1", "mujoco>=3.17,<4"),
         ("mujoco", "3.9.0", "mujoco>=3.17,<4"),
         ("dm-control", "1.0.49", "dm-control>=1.0.50,<2"),
     ],

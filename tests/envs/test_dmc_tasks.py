@@ -47,23 +47,6 @@ def random_step(env, rng):
     return env.step(rng.uniform(spec.minimum, spec.maximum))
 
 
-def test_the_names():
-    assert CUSTOM == {
-        "cheetah": ("jump_sparse", "reach_sparse"),
-        "hopper": ("jump_sparse", "reach_sparse"),
-        "quadruped": ("jump", "stand"),
-        "walker": ("flip", "jump_sparse", "reach_sparse", "turnover_sparse"),
-        "jaco": ("reach_bottom_left", "reach_bottom_right", "reach_top_left", "reach_top_right"),
-    }
-    assert not {(domain, task) for domain, task in ALL} & set(suite.ALL_TASKS)
-
-
-def test_tasks_of_the_suite_are_loaded_with_their_seed():
-    env, same = load("walker", "run", 4), suite.load("walker", "run", task_kwargs={"random": 4})
-    np.testing.assert_equal(env.reset().observation, same.reset().observation)
-    assert not hasattr(env.task, "succeeded")
-
-
 @pytest.mark.parametrize(("domain", "task"), [names for names in ALL if names[0] != "jaco"])
 def test_observations_and_times_are_those_of_the_suite(domain, task):
     env, other = load(domain, task, 0), suite.load(domain, SUITE[domain])

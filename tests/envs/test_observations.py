@@ -56,18 +56,14 @@ def frames_of(space, observations, backend="sync", **options):
     [
         (spaces.Discrete(4), 2, [0, 0, 1, 0]),
         (spaces.Discrete(3, start=-1), np.int64(-1), [1, 0, 0]),
-        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
         (spaces.MultiDiscrete([[2, 2], [2, 3]]), np.array([[0, 1], [1, 2]]), [1, 0, 0, 1, 0, 1, 0, 0, 1]),
         (spaces.MultiDiscrete([2, 2], start=[5, -5]), np.array([6, -5]), [0, 1, 1, 0]),
-        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
         (spaces.MultiBinary((2, 2)), np.array([[1, 0], [0, 1]]), [1, 0, 0, 1]),
         (box(-1, 1), np.float32(0.5), [0.5]),
-        (box(-1, 1, 2, 2), np.array([[0.5, -1], [0, 1]]), [0.5, -1, 0, 1]),
         (box(-np.inf, np.inf, 2, 1, 2), np.array([[[5e9, 2]], [[3, 4]]]), [5e9, 2, 3, 4]),
         (box(-(2**63), 2**63 - 1, 2, dtype=np.int64), np.array([2**40, -3]), [2**40, -3]),
         (box(0, 1, 3, dtype=np.bool_), np.array([True, False, True]), [1, 0, 1]),
         (box(0, 9, 3, 3, dtype=np.uint8), np.arange(9, dtype=np.uint8).reshape(3, 3), range(9)),
-        (spaces.Tuple((TWO, box(-1, 1, 1))), (1, np.array([0.5])), [0, 1, 0.5]),
         (spaces.Dict({"b": TWO, "a": box(0, 9, 2)}), {"a": np.array([3, 4]), "b": 0}, [3, 4, 1, 0]),
         (
             spaces.Dict({"x": spaces.Tuple((TWO, spaces.Dict({"y": box(0, 9, 2)}))), "z": box(0, 9)}),
@@ -115,11 +111,9 @@ def test_an_image_of_bools_is_black_and_white():
     ("space", "value", "expected"),
     [
         (box(0, 10, 8, 8, 3, dtype=np.int64), 7, 7),  # within 0 to 255, so as they are
-        (box(0, 255, 8, 8, 1, dtype=np.int32), 255, 255),
         (box(0, 65535, 8, 8, 1, dtype=np.uint16), 32768, 128),
         (box(-100, 100, 1, 8, 8, dtype=np.int16), 0, 128),
         (box(0, 255, 3, 8, 8), 90.4, 90),
-        (box(0, 1, 8, 8, 4, dtype=np.float64), 1.0, 255),
         (box(0, 1, 8, 8, dtype=np.bool_), True, 255),
     ],
 )
@@ -135,16 +129,13 @@ def test_images_of_other_types(space, value, expected):
     [
         (box(0, 255, 7, 7, dtype=np.uint8), True),
         (box(0, 255, 6, 100, dtype=np.uint8), False),  # a side below 7
-        (box(0, 255, 100, 6, 3, dtype=np.uint8), False),
         (box(0, 1, 20, 20), False),  # a matrix
         (box(0, 1, 20, 20, 3), True),
         (box(0, 1, 20, 20, 10), True),  # half a side of channels
         (box(0, 1, 20, 20, 11), False),
         (box(0, 255, 20, 20, 11, dtype=np.uint8), True),
-        (box(0, 1, 10, 10, 10, dtype=np.bool_), True),
         (box(-np.inf, np.inf, 20, 20, 3), False),
         (box(-3e38, 3e38, 20, 20, 3), False),  # bounds in name only
-        (box(-(2**31), 2**31 - 1, 20, 20, 3, dtype=np.int32), False),
         (box(0, 0, 20, 20, 3), False),
     ],
 )
@@ -311,13 +302,11 @@ def mixed(**changes):
         ({"image": np.zeros((8, 9, 3), np.uint8)}, r"observation\['image'\] of shape \(8, 9, 3\) at"),
         ({"image": np.zeros((8, 8, 3))}, r"observation\['image'\] of type float64 at .* expected uint8"),
         ({"agent": {}}, r".* at its own step 1: expected observation\['agent'\]\['at'\], as in its obs"),
-        ({"agent": None}, r".* expected observation\['agent'\]\['at'\]"),
         ({"agent": {"at": [1, [2]]}}, r"observation\['agent'\]\['at'\] that is no array"),
         ({"agent": {"at": np.array([0, np.nan])}}, r"observation\['agent'\]\['at'\]\[1\] = nan at .*finite"),
         ({"agent": {"at": np.array([0, 2])}}, r"observation\['agent'\]\['at'\]\[1\] = 2 at .*in \[-1, 1\]"),
         ({"held": 3}, r"observation\['held'\] = 3 at its own step 1: expected a value in \[0, 2\]"),
         ({"held": 1.5}, r"observation\['held'\] of type float64"),
-        ({"held": np.zeros(1, int)}, r"observation\['held'\] of shape \(1,\)"),
     ],
 )
 def test_a_wrong_entry_is_named(changes, sentence):
@@ -397,15 +386,8 @@ def test_native_vector_environments_are_converted_as_a_batch(mixed_vector):
 @pytest.mark.parametrize(
     ("odd", "sentence"),
     [
-        (
-            {"held": np.array([0, 1, 9])},
-            r"environment 2 .* returned observation\['held'\] = 9 at its own",
-        ),
-        (
-            {"held": np.zeros(2, int)},
-            r"vector environment .* returned observation\['held'\] of shape",
-        ),
-        ({"agent": {"at": np.full((3, 2), np.nan)}}, r"environment 0 .*\['agent'\]\['at'\]\[0\] = nan"),
+        ({"held": np.array([0, 1, 9])}, r"environment 2 .* returned observation\['held'\] = 9 at its own"),
+        ({"held": np.zeros(2, int)}, r"vector environment .* returned observation\['held'\] of shape"),
         ({"agent": 3}, r"vector environment '.*' returned .*: expected observation\['agent'\]\['at'\]"),
     ],
 )
@@ -452,7 +434,6 @@ def test_a_scalar_and_a_float_image_of_users():
 # What is refused, and what helps
 
 
-GRAPH = spaces.Graph(box(0, 1, 2), None)
 FLATTEN = "gymnasium.wrappers:FlattenObservation"
 
 
@@ -460,10 +441,8 @@ FLATTEN = "gymnasium.wrappers:FlattenObservation"
     ("space", "advice"),
     [
         (spaces.Text(3, charset="ab"), FLATTEN),
-        (spaces.OneOf([TWO, box(0, 1, 2)]), FLATTEN),
         (spaces.Dict({"a": spaces.Text(3, charset="ab")}), FLATTEN),
         (spaces.Sequence(spaces.Discrete(9)), "TransformObservation"),
-        (GRAPH, "TransformObservation"),
         (spaces.Discrete(10_001), "TransformObservation"),
     ],
 )

@@ -10,12 +10,10 @@ from gymnasium.utils.env_checker import check_env
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
-from voidrl.envs.point_mass import GOAL, TASKS, PointMass
+from voidrl.envs.point_mass import GOAL, PointMass
 from voidrl.envs.registration import POINT_MASS_ID, register
 from voidrl.errors import UnknownNameError
 from voidrl.presets.presets import family
-
-RIGHT, LEFT, UP, DOWN, NOTHING = range(5)
 
 
 def placed(position=(0.0, 0.0), velocity=(0.0, 0.0), **options):
@@ -57,13 +55,10 @@ def test_walls_stop_only_the_velocity_across_them():
     assert observation == pytest.approx([1.0, 0.07 * 0.5, 0.0, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("action", "push"),
-    [(RIGHT, (1, 0)), (LEFT, (-1, 0)), (UP, (0, 1)), (DOWN, (0, -1)), (NOTHING, (0, 0))],
-)
-def test_discrete_actions_are_accelerations(action, push):
-    discrete, continuous = placed(discrete=True), placed()
-    assert (discrete.step(action)[0] == continuous.step(np.array(push, np.float32))[0]).all()
+def test_discrete_actions_are_accelerations():
+    for action, push in enumerate([(1, 0), (-1, 0), (0, 1), (0, -1), (0, 0)]):
+        discrete, continuous = placed(discrete=True), placed()
+        assert (discrete.step(action)[0] == continuous.step(np.array(push, np.float32))[0]).all()
 
 
 def test_episodes_start_near_the_middle_at_rest():
@@ -125,10 +120,6 @@ def test_the_goal_pays(task, reward, ends):
     assert (paid, terminated, info["success"]) == (reward, ends, True)
 
 
-def test_touch_pays_for_each_step():
-    assert rewards(placed((0.8, 0.8), task="touch"), np.zeros(2), 5) == [1.0] * 5
-
-
 def test_dense_pays_for_closeness():
     assert rewards(placed(GOAL, task="dense"), np.zeros(2), 1) == [1.0]
     assert rewards(placed((-1.0, -1.0), task="dense"), np.zeros(2), 1) == pytest.approx([0.0])
@@ -160,7 +151,7 @@ def test_an_unknown_task_is_named():
 # --- Gymnasium and voidrl -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("task", "discrete"), [(None, True), *((task, False) for task in TASKS)])
+@pytest.mark.parametrize(("task", "discrete"), [(None, True), ("pickup", False)])
 def test_gymnasium_accepts_it(task, discrete):
     register()
     env = gym.make(POINT_MASS_ID, task=task, discrete=discrete)

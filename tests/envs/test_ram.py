@@ -8,7 +8,7 @@ import pytest
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.envs.ram import MEASURES, Shadows, StateCounter, addresses_of
-from voidrl.errors import CheckpointError, ConfigError, EnvironmentFailedError
+from voidrl.errors import CheckpointError, EnvironmentFailedError
 
 ale_py = pytest.importorskip("ale_py")
 from ale_py import roms  # noqa: E402
@@ -184,7 +184,7 @@ def test_measures_of_games():
 
 
 def test_games_count_the_steps_that_are_to_be_counted():
-    config = EnvConfig("atari/breakout", 2, count_states=True)
+    config = EnvConfig("atari/breakout?sticky=0.25", 2, count_states=True)
     envs, rng = make_envs(config, evaluation=True, true_state=True), np.random.default_rng(0)
     envs.reset(3)
     variables = [[], []]
@@ -194,6 +194,3 @@ def test_games_count_the_steps_that_are_to_be_counted():
         variables[t >= 20].append(envs.true_state()[0])
     assert envs.counter.counts()["variables"] == len(np.unique(variables[1], axis=0))
     envs.close()
-    sticky = EnvConfig("atari/breakout?sticky=true", count_states=True)
-    with pytest.raises(ConfigError, match="cannot be used with sticky actions"):
-        make_envs(sticky)

@@ -152,7 +152,7 @@ def shrunk(picture, size=84):
     return shares(picture.shape[0]) @ gray @ shares(picture.shape[1]).T
 
 
-@pytest.mark.parametrize("name", ["ms_pacman?max_frames=160", "pong?sticky=true&max_frames=160"])
+@pytest.mark.parametrize("name", ["ms_pacman?max_frames=160", "pong?sticky=0.25&max_frames=160"])
 def test_a_game_in_color_is_the_game_that_is_played(name):
     pytest.importorskip("ale_py")
     envs = make_envs(EnvConfig(id=f"atari/{name}"), None, 2, evaluation=True, render_height=100)

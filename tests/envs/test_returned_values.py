@@ -59,31 +59,22 @@ STEP = "at its own step 2: expected"
 IN_BOX = f"{STEP} a value in [-1, 1], as in its observation_space"
 REFUSED = {
     "shape": ({"obs": np.zeros(3)}, f"an observation of shape (3,) {STEP} (2,), as in its observation_space"),
-    "no observation": ({"obs": None}, f"an observation of shape () {STEP} (2,)"),
     "ragged": ({"obs": [[1, 2], [3]]}, "an observation that is no array (ValueError("),
     "text": ({"obs": np.array(["a", "b"])}, f"an observation of type <U1 {STEP} float32"),
     "objects": ({"obs": np.array([None, 1])}, f"an observation of type object {STEP} float32"),
-    "complex": ({"obs": np.zeros(2, complex)}, f"an observation of type complex128 {STEP} float32"),
     "nan": ({"obs": np.array([0, np.nan])}, f"observation[1] = nan {STEP} finite numbers"),
     "outside": ({"obs": np.array([0, 1.5])}, f"observation[1] = 1.5 {IN_BOX}"),
-    "far below": ({"obs": np.array([-1e9, 0])}, f"observation[0] = -1000000000.0 {IN_BOX}"),
     "no reward": ({"reward": None}, f"None {STEP} a number as reward"),
-    "reward in words": ({"reward": "1"}, f"'1' {STEP} a number as reward"),
     "two rewards": ({"reward": np.ones(2)}, f"array([1., 1.]) {STEP} a number as reward"),
-    "ragged rewards": ({"reward": [[1, 2], [3]]}, f"[[1, 2], [3]] {STEP} a number as reward"),
     "reward nan": ({"reward": np.nan}, f"reward nan {STEP} a finite number"),
-    "reward inf": ({"reward": np.float32("-inf")}, f"reward -inf {STEP} a finite number"),
     "terminated in words": ({"terminated": "False"}, f"'False' {STEP} True or False as terminated"),
-    "no truncated": ({"truncated": None}, f"None {STEP} True or False as truncated"),
     "terminated by half": ({"terminated": 0.5}, f"0.5 {STEP} True or False as terminated"),
-    "terminated nan": ({"terminated": np.nan}, f"nan {STEP} True or False as terminated"),
     "two flags": (
         {"truncated": np.zeros(2, bool)},
         f"array([False, False]) {STEP} True or False as truncated",
     ),
     "no info": ({"info": None}, f"None {STEP} a dictionary as info"),
     "four values": ({"all": (0, 0.0, False, {})}, f"(0, 0.0, False, {{}}) {STEP} 5 values"),
-    "nothing": ({"all": None}, f"None {STEP} 5 values"),
     "an old reset": ({"reset": np.zeros(2)}, "array([0., 0.]) in reset after 0 steps: expected 2 values"),
     "nan in reset": (
         {"reset": (np.full(2, np.nan), {})},
@@ -115,21 +106,15 @@ def test_an_info_that_cannot_be_sent_to_the_run():
     [
         {"obs": np.array([1.000001, -1.000001])},  # float64, and rounded
         {"obs": [0, 1]},
-        {"obs": np.array([True, False])},
-        {"reward": np.float32(2)},
         {"reward": 3},
-        {"reward": np.array(0.25)},
-        {"reward": True},
-        {"terminated": np.bool_(True), "truncated": np.array(False)},
         {"reward": np.full((1, 1), 0.25)},
         {"terminated": 0, "truncated": 1},
         {"terminated": 1.0, "truncated": 0.0},
         {"terminated": np.array([False]), "truncated": np.array([1])},
     ],
 )
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_what_means_the_same_is_taken(odd, backend):
-    envs = make_envs(EnvConfig("mine", backend=backend), lambda: Odd(seed=0, **odd))
+def test_what_means_the_same_is_taken(odd):
+    envs = make_envs(EnvConfig("mine"), lambda: Odd(seed=0, **odd))
     envs.reset(0)
     envs.step(np.zeros(1, np.int64))
     result = envs.step(np.zeros(1, np.int64))
@@ -173,7 +158,6 @@ def test_without_bounds_numbers_are_within_the_range_of_float32():
     ("space", "value", "expected"),
     [
         (spaces.Box(0, 255, (8, 8, 3), np.uint8), np.zeros((8, 8, 3)), "of type float64"),
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), np.zeros((8, 8, 3), np.int64), "of type int64"),
         (spaces.Box(0, 7, (8, 8), np.uint8), np.full((8, 8), 9, np.uint8), "observation[0, 0] = 9"),
         (spaces.Box(-np.inf, np.inf, (2,), np.float32), np.array([0, np.inf]), "observation[1] = inf"),
         (
@@ -194,7 +178,7 @@ def test_observations_of_other_spaces(space, value, expected):
 
 def test_a_bool_space_has_no_values_outside():
     check = ObservationCheck(spaces.Box(0, 1, (2,), np.bool_))
-    assert check.contains(np.ones((3, 2), np.bool_))
+    check.require_values(np.ones((3, 2), np.bool_))
 
 
 class OddVector(gym.vector.VectorEnv):

@@ -206,6 +206,17 @@ def test_same_step_episodes_of_one_step_are_skipped():
     assert [r.score[0] for r in results] == [1, 0, 1, 0]
 
 
+def test_same_step_environments_are_converted_one_by_one_and_begin_anew():
+    envs = make(lambda num_envs, device: SameStep(num_envs, device, length=torch.tensor([2, 4, 9])))
+    for _ in range(2):
+        envs.reset(0)
+        results = [envs.step(zeros()) for _ in range(6)]
+        frames = torch.stack([r.frames[:, 1] for r in results]).T
+        assert frames.tolist() == [[1, 2, 1, 2, 1, 2], [1, 2, 3, 4, 1, 2], [1, 2, 3, 4, 5, 6]]
+        ended = np.stack([r.ended for r in results]).T
+        assert ended.tolist() == [[False, True] * 3, [False] * 3 + [True, False, False], [False] * 6]
+
+
 class Nan(Drift):
     def step(self, actions):
         obs, *others = super().step(actions)

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
 from voidrl.envs.ids import parse_id
@@ -22,7 +22,6 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
     EnvironmentFailedError,
-    MissingExtraError,
     SpaceError,
     UnknownNameError,
     VoidrlWarning,
@@ -177,13 +176,31 @@ def test_the_maze_in_all_backends(make, backend):
     assert np.array_equal(result.frames, images.transpose(0, 3, 1, 2))
 
 
-def test_an_unknown_autoreset_mode_is_refused():
-    vector = SyncVectorEnv([Walk])
-    del vector.metadata["autoreset_mode"]
-    vector.autoreset_mode = None
-    with pytest.raises(ConfigError, match="'walk' has autoreset_mode None: expected gymnasium"):
+@pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_another_autoreset_mode_is_refused(mode):
+    vector = SyncVectorEnv([Walk], autoreset_mode=mode or AutoresetMode.NEXT_STEP)
+    if mode is None:
+        del vector.metadata["autoreset_mode"]
+        vector.autoreset_mode = None
+    found = getattr(mode, "name", None)
+    with pytest.raises(
+        ConfigError, match=f"'walk' has autoreset_mode {found}: expected gymnasium.*NEXT_STEP,"
+    ):
         Envs(vector, "walk", 1)
     assert vector.closed
+
+
+@pytest.mark.parametrize("cls", [SyncVectorEnv, AsyncVectorEnv])
+def test_a_factory_may_return_a_vector_environment(make, cls):
+    config = {"num_envs": 3, "backend": "native"}
+    envs = make("mine", lambda num_envs: cls([Walk] * num_envs), **config)
+    assert played(envs)[-4][:, 0].tolist() == [1, 1, 1]
+    with pytest.raises(ConfigError, match=r"takes num_envs, with env\.backend = 'native'"):
+        make("mine", lambda: cls([Walk]))
+    with pytest.raises(ConfigError, match="returned 1 environments for num_envs=3"):
+        make("mine", lambda num_envs: cls([Walk]), **config)
+    with pytest.raises(ConfigError, match=r"returned Walk for num_envs=3: expected a gymnasium\.vector"):
+        make("mine", lambda num_envs: Walk(), **config)
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
@@ -237,11 +254,14 @@ def test_a_factory_that_raises_is_named_with_its_line(backend):
 def test_the_line_is_the_users_even_if_a_library_raised():
     class Parsing(Walk):
         def step(self, action):
+            return self.parsed()
+
+        def parsed(self):
             return json.loads("{")
 
     envs = make_envs(EnvConfig("mine"), Parsing)
     envs.reset(0)
-    with pytest.raises(EnvironmentFailedError, match=line_of(Parsing.step, "json.loads")):
+    with pytest.raises(EnvironmentFailedError, match=line_of(Parsing.parsed, "json.loads")):
         envs.step(np.zeros((1, 1), np.float32))
 
 
@@ -358,21 +378,9 @@ def test_native_needs_a_vectorized_version(env_id, factory):
         make_envs(EnvConfig(env_id, backend="native"), factory)
 
 
-def test_the_number_of_environments(make):
-    assert make(f"{HERE}:Walk", num_envs=None).num_envs == 1
-    assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3)).num_envs == 3
-    assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3), num_envs=2).num_envs == 2
-
-
 def test_gymnasiums_own_way_to_import_a_module_first():
     envs = make_envs(EnvConfig(id="voidrl.envs:voidrl/PixelMaze-v0?size=5", num_envs=2))
     assert envs.num_envs == 2
     envs.close()
     with pytest.raises(ConfigError, match="No module named 'nowhere'"):
         make_envs(EnvConfig(id="nowhere:Some-v0"))
-
-
-def test_a_missing_simulator_is_answered_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'ale-py"):
-        make_envs(EnvConfig(id="ALE/Pong-v5"))

@@ -76,7 +76,7 @@ GRIDS = [
     World("BabyAI-GoToLocal-v0", "minigrid", venv="lock"),
     World("MinAtar/Breakout-v1", "minatar"),
     World("MinAtar/SpaceInvaders-v1", "minatar"),
-    World("crafter/CrafterReward-v1", "crafter"),
+    World("foreign_factories:Crafter", "crafter", note="written for the old Gym"),
     World("NetHackScore-v0", "nle", {"env.keys": ["glyphs", "blstats"]}),
     World("tetris_gymnasium/Tetris", "tetris-gymnasium"),
     World("popgym:popgym-RepeatPreviousEasy-v0", "popgym"),

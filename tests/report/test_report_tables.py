@@ -65,7 +65,7 @@ def test_where_no_run_is_complete_numbers_are_so_far(tmp_path):
 
 
 def test_arms_are_compared_by_their_task_or_without_reward_by_coverage(tmp_path):
-    rows = [{"step": 100, "eval/return": 1.0, "coverage/bins": 3, "coverage/entropy": 1.5}]
+    rows = [{"step": 100, "eval/return": 1.0, "coverage/bins": 3}]
     write_run(tmp_path / "a", env="dmc/walker_run", rows=rows)
     write_run(tmp_path / "b", env="dmc/walker_run", phase="train", rows=rows)
     one, other = arms_of(tmp_path)[1]

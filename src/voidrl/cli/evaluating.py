@@ -98,10 +98,7 @@ def _show(result: Evaluation) -> None:
     if result.success_rate is not None:
         _print_line(f"success  {result.success_rate:.0%}")
     for name, count in result.counts.items():
-        if name == "entropy":
-            _print_line(f"entropy  {count:.1f} nats of the physics states in {result.counted_steps} steps")
-        else:
-            _print_line(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
+        _print_line(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
 
 
 def _print_line(text: str) -> None:

@@ -100,7 +100,7 @@ def _environments() -> Listing:
 
     others = f"of {', '.join(package.pip for package in PACKAGES)}, such as {PACKAGES[0].example}"
     rows = [
-        ("atari/<game>", "atari", "57 games and more, such as atari/ms_pacman?sticky=true (list games)"),
+        ("atari/<game>", "atari", "57 games and more, such as atari/ms_pacman?sticky=0.25 (list games)"),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),

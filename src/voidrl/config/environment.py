@@ -16,16 +16,15 @@ Wrapper = Annotated[str, Limit(lambda path: ":" in path.partition("?")[0], WRAPP
 class AtariConfig(Checked):
     """The rules of the environments `atari/…`; no other environment has these options.
 
-    A query in the id says the same, and wins: `atari/pong?sticky=true`. Evaluations play whole games for the
-    raw score, whatever `life_loss` and `clip_rewards` are.
+    A query in the id sets the same fields, and wins: `atari/pong?sticky=0.25`. Evaluations play whole games
+    for the raw score, whatever `life_loss` and `clip_rewards` are.
     """
 
     sticky: Annotated[float, Limit(lambda value: 0 <= value < 1, "a probability below 1")] = 0.0
-    """Probability that the emulator repeats its last action in a frame; `?sticky=true` is 0.25."""
+    """Probability that the emulator repeats its last action in a frame."""
     life_loss: Literal["always", "task", "never"] = "always"
     """Whether a lost life is terminal in training: `always` (the paper); `task`, only while a task's reward
-    is learned, so that a policy pre-trained for novelty is not trained to survive; or `never`. In an id true
-    is `always`, false `never`."""
+    is learned, so that a policy pre-trained for novelty is not trained to survive; or `never`."""
     full_actions: bool = False
     """All 18 actions instead of the game's minimal set."""
     noop_max: Annotated[int, between(0, MAX_FRAMES, "frames")] = 30
@@ -59,7 +58,7 @@ class EnvConfig(Checked):
 
     id: str = ""
     """`atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id or `module:factory`; options as a query:
-    `atari/pong?sticky=true`."""
+    `atari/pong?sticky=0.25`."""
     num_envs: Annotated[int, between(1, 8192)] = 1
     """Environments stepped in parallel."""
     backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
@@ -70,8 +69,7 @@ class EnvConfig(Checked):
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
     """Measure coverage. On Atari the distinct states of the game's memory, for which worker processes emulate
-    every step a second time; on DMControl bins of (height, angle, velocity) and the entropy of the physics
-    states."""
+    every step a second time; on DMControl bins of (height, angle, velocity)."""
     timeout_s: Positive = 300.0
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True

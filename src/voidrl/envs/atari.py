@@ -17,39 +17,31 @@ from voidrl.envs.ram import FRAME_SKIP, Shadows, StateCounter
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import count_workers
-from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
+from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
 FRAMES_PER_SECOND = 60  # of the console
-STICKY = 0.25  # probability of repeating the last action with `sticky=true`
-OPTIONS = {
-    "sticky": f"true ({STICKY}), false, or a probability below 1",
-    "full_actions": "true for all 18 actions, or false for the game's minimal action set",
-    "noop_max": "a whole number of frames, 0 or more",
-    "max_frames": "a whole number of frames above 0",
-    "life_loss": "true (always), false (never) or task",
-    "clip_rewards": "true or false",
-}
-"""Options in the id's query, each a field of `AtariConfig`, and the expected values."""
-READ_AS: dict[str, dict[bool, Any]] = {
-    "sticky": {True: STICKY, False: 0.0},
-    "life_loss": {True: "always", False: "never"},
-}
-"""Meaning of true and false in the query for fields that are not boolean."""
 
 
 class AtariEnvs(Envs):
     """N copies of a game. In training a lost life terminates, though the game continues; rewards are clipped.
 
     ALE does neither here: its `episodic_life` resets the whole game, and its clipping loses the score.
+
+    Args:
+        vector: The games.
+        config: Their config.
+        rom: The name of the game in ALE.
+        life_loss: Whether a lost life terminates.
+        clips: Whether rewards are clipped to [−1, 1].
+        color: A second, colored game with the seed and the actions of game 0, for `render`.
+        true_state: Whether `true_state` is available.
     """
 
     vector: AtariVectorEnv
-    _shadows: Shadows | None = None
-    _counter: StateCounter | None = None
-    _uncounted: np.ndarray | None = None  # (N,) which games' states of the last step are to be counted
+    frames_per_step = FRAME_SKIP
     _picture: np.ndarray | None = None
 
     def __init__(
@@ -57,7 +49,6 @@ class AtariEnvs(Envs):
         vector: AtariVectorEnv,
         config: EnvConfig,
         rom: str,
-        rules: AtariConfig,
         *,
         life_loss: bool,
         clips: bool,
@@ -69,25 +60,8 @@ class AtariEnvs(Envs):
             vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
         )
         self.game = rom if rom in GAMES else None
-        self.frames_per_step = FRAME_SKIP
-        self._rom, self._rules, self._timeout_s = rom, rules, config.timeout_s
         self._life_loss, self._clips = life_loss, clips
-        n = vector.num_envs
-        self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
-        self._actions = np.zeros(n, np.int64)
-        if config.count_states:
-            self._counter = StateCounter(rom)
-        if true_state:
-            from voidrl.envs.ram_variables import ram_variables
-
-            variables = ram_variables(rom)
-            self._variables, self._addresses = tuple(variables), [*variables.values()]
-
-    @property
-    def counter(self) -> StateCounter | None:
-        """The counter of visited states."""
-        self._count()
-        return self._counter
+        self._lives, self._ended = np.zeros(self.num_envs, np.int32), np.zeros(self.num_envs, bool)
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Start new games; game i draws its number of no-ops with seed + i."""
@@ -95,25 +69,11 @@ class AtariEnvs(Envs):
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
             self._keep_picture(*self._color.reset(seed=seed), info)
-        if self._counter is not None or self._tracks_state:
-            if self._shadows is None:  # not earlier: a mere probe starts no processes
-                rules = self._rules
-                self._shadows = Shadows(
-                    self._rom,
-                    self.num_envs,
-                    self._timeout_s,
-                    full_actions=rules.full_actions,
-                    sticky=rules.sticky,
-                )
-            self._count()
-            self._shadows.reset(seed, info["episode_frame_number"])
-            self._read_ram()
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
         """Start one step of each game in ALE's threads."""
         assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE hangs on an invalid action"
-        self._actions = action
         self._guarded(lambda: self.vector.send(action))
         if self._color is not None:
             self._color.send(action[:1])
@@ -125,30 +85,12 @@ class AtariEnvs(Envs):
         if self._color is not None:
             picture, _, _, _, color_info = self._color.recv()
             self._keep_picture(picture, color_info, info)
-        if self._shadows is not None:
-            self._count()
-            self._shadows.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
-            self._uncounted = ~fresh if counted is None else counted & ~fresh
-            self._read_ram()
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
         if self._life_loss:
             terminated = terminated | died
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
-
-    def _read_state(self, info: dict[str, Any]) -> None:
-        """Do nothing: `reset` and `recv` read the emulators."""
-
-    def _read_ram(self) -> None:
-        if self._tracks_state and self._shadows is not None:
-            self._state = self._shadows.ram()[:, self._addresses].astype(np.float64)
-
-    def _count(self) -> None:
-        """Count the states of the last step, for which the shadows had the time of one step."""
-        if self._counter is not None and self._shadows is not None and self._uncounted is not None:
-            self._counter.add(self._shadows.ram()[self._uncounted])
-        self._uncounted = None
 
     @property
     def steps_per_second(self) -> float:
@@ -171,9 +113,93 @@ class AtariEnvs(Envs):
         self._picture = picture[0, -1]
 
     def close(self) -> None:
-        """End the games and their processes."""
+        """End the games."""
         if self._color is not None:
             self._color.close()
+        super().close()
+
+
+class AtariWithRam(AtariEnvs):
+    """N copies of a game whose memory is read, to count states or to report the true state.
+
+    Args:
+        config: Their config, with `count_states` if states are counted.
+        shadows: Starts the emulators that repeat the games.
+        rom: The name of the game in ALE.
+        true_state: Whether `true_state` is available.
+        options: As for `AtariEnvs`.
+    """
+
+    _shadows: Shadows | None = None
+    _uncounted: np.ndarray | None = None  # (N,) which games' states of the last step are to be counted
+
+    def __init__(
+        self,
+        vector: AtariVectorEnv,
+        config: EnvConfig,
+        rom: str,
+        *,
+        shadows: partial[Shadows],
+        true_state: bool,
+        **options: Any,
+    ) -> None:
+        super().__init__(vector, config, rom, true_state=true_state, **options)
+        self._start_shadows = shadows
+        self._counter = StateCounter(rom) if config.count_states else None
+        if true_state:
+            from voidrl.envs.ram_variables import ram_variables
+
+            variables = ram_variables(rom)
+            self._variables, self._addresses = tuple(variables), [*variables.values()]
+
+    @property
+    def counter(self) -> StateCounter | None:
+        """The counter of visited states."""
+        self._count()
+        return self._counter
+
+    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start new games and their shadows."""
+        frames, info = super().reset(seed)
+        if self._shadows is None:  # not earlier: a mere probe starts no processes
+            self._shadows = self._start_shadows()
+        self._count()
+        self._shadows.reset(seed, info["episode_frame_number"])
+        self._read_ram()
+        return frames, info
+
+    def send(self, action: np.ndarray) -> None:
+        """Start one step of each game."""
+        self._actions = action
+        super().send(action)
+
+    def recv(self, counted: np.ndarray | None = None) -> StepResult:
+        """Wait for the results of the step, which the shadows then repeat."""
+        assert self._shadows is not None
+        fresh = self._ended
+        result = super().recv()
+        self._count()
+        frame_numbers, lives = result.info["episode_frame_number"], result.info["lives"]
+        self._shadows.step(self._actions, fresh, frame_numbers, lives, result.score)
+        self._uncounted = ~fresh if counted is None else counted & ~fresh
+        self._read_ram()
+        return result
+
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """Do nothing: `reset` and `recv` read the emulators."""
+
+    def _read_ram(self) -> None:
+        if self._tracks_state and self._shadows is not None:
+            self._state = self._shadows.ram()[:, self._addresses].astype(np.float64)
+
+    def _count(self) -> None:
+        """Count the states of the last step, for which the shadows had the time of one step."""
+        if self._counter is not None and self._shadows is not None and self._uncounted is not None:
+            self._counter.add(self._shadows.ram()[self._uncounted])
+        self._uncounted = None
+
+    def close(self) -> None:
+        """End the games and their shadows."""
         if self._shadows is not None:
             self._shadows.close()
         super().close()
@@ -207,11 +233,6 @@ def make_atari(
     if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it would kill the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
     rules = game_rules(config, query)
-    if config.count_states and rules.sticky:
-        raise ConfigError(
-            f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}), which "
-            f"the emulator that counts cannot repeat: set it to False, or play without sticky actions"
-        )
     make = partial(
         AtariVectorEnv,
         rom,
@@ -231,29 +252,23 @@ def make_atari(
         height, width = console.getScreenDims()
         color = make(1, img_height=height, img_width=width, grayscale=False, num_threads=1)
     life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
-    return AtariEnvs(
-        make(num_envs, num_threads=count_workers(num_envs)),  # ALE would take all cores of the machine
-        config,
-        rom,
-        rules,
-        life_loss=life_loss and not evaluation,
-        clips=rules.clip_rewards and not evaluation,
-        color=color,
-        true_state=true_state,
+    vector = make(num_envs, num_threads=count_workers(num_envs))  # ALE would take all cores of the machine
+    options: dict[str, Any] = {
+        "life_loss": life_loss and not evaluation,
+        "clips": rules.clip_rewards and not evaluation,
+        "color": color,
+    }
+    if not (config.count_states or true_state):
+        return AtariEnvs(vector, config, rom, **options)
+    shadows = partial(
+        Shadows, rom, num_envs, config.timeout_s, full_actions=rules.full_actions, sticky=rules.sticky
     )
+    return AtariWithRam(vector, config, rom, shadows=shadows, true_state=true_state, **options)
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
-    """The rules of `env.atari`, overridden by the id's query, checked."""
-    rules = config.atari
-    for key, value in query.items():
-        if key not in OPTIONS:
-            raise UnknownNameError(f"option of environment {config.id!r}:", key, OPTIONS)
-        meant = READ_AS[key][value] if isinstance(value, bool) and key in READ_AS else value
-        try:
-            rules = update(rules, {key: meant})
-        except ConfigError:
-            raise ConfigError(
-                f"environment {config.id!r} got {key}={value!r}: expected {OPTIONS[key]}"
-            ) from None
-    return rules
+    """The rules of `env.atari`, overridden by the id's query, whose options are its fields."""
+    try:
+        return update(config.atari, query)
+    except ConfigError as error:
+        raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from None

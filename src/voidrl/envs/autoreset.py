@@ -1,4 +1,4 @@
-"""Environments that reset in the step that ends an episode, seen as if they did in the next one. No torch.
+"""Resets of N environments: in the step after an episode's end, or, for tensors, in that step. No torch.
 
 A SAME_STEP environment puts an episode's last observation into `info["final_obs"]`. It cannot reset some
 environments and leave their first action out while others step. So the last observation is handed out first.
@@ -16,19 +16,18 @@ from gymnasium.vector import AutoresetMode
 
 from voidrl.errors import ConfigError, VoidrlWarning
 
-KNOWN = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 
-
-def autoreset_of(env: Any, name: str) -> AutoresetMode:
-    """The mode of N environments, an attribute or in their metadata: NEXT_STEP or SAME_STEP."""
+def autoreset_of(env: Any, name: str, *known: AutoresetMode) -> AutoresetMode:
+    """The mode of N environments, an attribute or in their metadata; refused if it is not a known one."""
     found = getattr(env, "autoreset_mode", None)
     if found is None:
         found = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-    if found not in (*KNOWN, *(mode.value for mode in KNOWN)):
+    if found not in (*known, *(mode.value for mode in known)):
+        modes = " or ".join(mode.name for mode in known)
         raise ConfigError(
             f"vector environment {name!r} has autoreset_mode {getattr(found, 'name', found)}: expected "
-            f"gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, as an attribute or in its metadata; set "
-            f"it, or use env.backend = 'sync'"
+            f"gymnasium.vector.AutoresetMode.{modes}, as an attribute or in its metadata; set it, or use "
+            f"env.backend = 'sync'"
         )
     return AutoresetMode(found)
 
@@ -38,22 +37,21 @@ class SameStep:
 
     def __init__(self, num_envs: int, name: str) -> None:
         self._name, self._warned = name, False
-        self.fresh = np.zeros(num_envs, bool)
-        """(N,) whether the next step is taken for a reset."""
+        self._fresh = np.zeros(num_envs, bool)  # whether the next step is taken for a reset
         self._uncounted = np.zeros(num_envs, np.float32)
 
     def begin(self) -> None:
         """Forget what had ended."""
-        self.fresh[:], self._uncounted[:] = False, 0
+        self._fresh[:], self._uncounted[:] = False, 0
 
     def convert(
         self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Reward, terminated, truncated and score (N,) of a step; then `fresh` says which episodes ended."""
-        fresh, ended = self.fresh, terminated | truncated
+        """Reward, terminated, truncated and score (N,) of a step."""
+        fresh, ended = self._fresh, terminated | truncated
         score = np.where(fresh, 0, reward + self._uncounted)
         self._uncounted = np.where(fresh & ~ended, reward, 0)
-        self.fresh = ended & ~fresh
+        self._fresh = ended & ~fresh
         return np.where(fresh, 0, reward), terminated & ~fresh, truncated & ~fresh, score
 
     def final_obs(self, info: dict[str, Any]) -> Any:
@@ -62,25 +60,10 @@ class SameStep:
         if final is None and not self._warned:
             self._warned = True
             warnings.warn(
-                f"vector environment {self._name!r} resets in the step that ends an episode and reports no "
+                f"environment {self._name!r} resets in the step that ends an episode and reports no "
                 f"info['final_obs']: the observation before it takes its place, also for the value after a "
                 f"truncation",
                 VoidrlWarning,
                 stacklevel=4,
             )
         return final
-
-    def final_info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """The info of a step, with the final values of ended episodes in place of their resets'."""
-        final = info.get("final_info")
-        if not isinstance(final, dict) or not self.fresh.any():
-            return info
-        merged = dict(info)
-        for key, value in final.items():
-            now = info.get(key)
-            if isinstance(value, np.ndarray) and isinstance(now, np.ndarray) and now.shape == value.shape:
-                rows = self.fresh.reshape(-1, *[1] * (value.ndim - 1))
-                merged[key] = np.where(rows, value, now)
-            else:
-                merged[key] = value
-        return merged

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.envs.coverage import PhysicsCoverage
+from voidrl.envs.coverage import PoseBins
 from voidrl.envs.dmc_env import DMControlSettings, make_checked
 from voidrl.envs.gl import NO_GL, rendering_variables
 from voidrl.envs.parallel import ParallelVector
@@ -56,19 +56,19 @@ class DMControlEnvs(Envs):
         self.frames_per_step = config.dmc.action_repeat
         found = find_dmc_task(config.id)
         assert found is not None
-        self._coverage = PhysicsCoverage(found.domain) if config.count_states else None
+        self._bins = PoseBins(found.domain) if config.count_states else None
 
     @property
-    def counter(self) -> PhysicsCoverage | None:
-        """The measure of visited states."""
-        return self._coverage
+    def counter(self) -> PoseBins | None:
+        """The counter of visited bins."""
+        return self._bins
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
         real = ~self._resets
         result = super().recv()
-        if self._coverage is not None:
-            self._coverage.add(result.info["state"][real if counted is None else real & counted])
+        if self._bins is not None:
+            self._bins.add(result.info["pose"][real if counted is None else real & counted])
         return result
 
 

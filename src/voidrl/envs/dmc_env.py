@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import gymnasium as gym
 import numpy as np
 
-from voidrl.envs.coverage import BALL, FREE, measure
+from voidrl.envs.coverage import BALL, FREE, measure_pose
 from voidrl.envs.single import CheckedEnv
 from voidrl.envs.spaces import read_spaces
 
@@ -33,7 +33,7 @@ class DMControlSettings(TypedDict):
     view_size: int  # of rendered pictures; 0 for none
     camera: int | str
     quality: str  # of rendering: a key of QUALITIES
-    measures: bool  # whether to report the result of `coverage.measure` as `info["state"]`
+    measures: bool  # whether to report the result of `coverage.measure_pose` as `info["pose"]`
     true_state: bool  # whether to report qpos and qvel as `info["variables"]`
 
 
@@ -122,7 +122,7 @@ class DMControl(gym.Env[np.ndarray, np.ndarray]):
     def _info(self, success: bool) -> dict[str, Any]:
         info: dict[str, Any] = {"success": success} if self._reports_success else {}
         if self._settings["measures"]:
-            info["state"] = measure(self._env.physics)
+            info["pose"] = measure_pose(self._env.physics)
         if self._names:
             data = self._env.physics.data
             values = np.concatenate([data.qpos, data.qvel]).tolist()

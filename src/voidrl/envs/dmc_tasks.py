@@ -60,6 +60,8 @@ class Sparse:
 class Jump(Sparse):
     """The torso's height. Thresholds exceed the height of any pose on the floor, even rearing or on tiptoe.
 
+    Rearing, the cheetah's is at 1.23 m. On tiptoe, the hopper's is at 1.08 m and the walker's at 1.42 m.
+
     The suite drops the walker and the hopper from a height. Here they start in its poses on the floor,
     so that the energy of the fall does not help.
     """
@@ -96,53 +98,15 @@ def set_down(physics: Any) -> None:
     physics.named.data.qpos["rootz"] -= clearance(physics)
 
 
-class CheetahJump(Jump, cheetah.Cheetah):
-    """Leap: the torso is at 0.6 m when standing, and at 1.23 m when standing upright."""
-
-    threshold = 1.3
-
-
-class CheetahReach(Reach, cheetah.Cheetah):
-    """Run to a position."""
-
-    threshold = 5.0
-
-
-class HopperJump(Jump, hopper.Hopper):
-    """Jump: the torso is at 0.95 m when standing, and at 1.08 m on tiptoe."""
-
-    threshold = 1.1
-
-
-class HopperReach(Reach, hopper.Hopper):
-    """Hop to a position."""
-
-    threshold = 3.0
-
-
-class WalkerJump(Jump, walker.PlanarWalker):
-    """Jump: the torso is at 1.3 m when standing, and at 1.42 m on tiptoe."""
-
-    threshold = 1.6
-
-
-class WalkerReach(Reach, walker.PlanarWalker):
-    """Walk to a position."""
-
-    threshold = 10.0
-
-
-class WalkerTurnover(Sparse, walker.PlanarWalker):
+class Turnover(Sparse):
     """Get from its head to its feet, as high as in the suite's stand task.
 
     An upright torso is not enough: with random actions the walker often sits upright.
     """
 
-    threshold = 1.2
-
     def initialize_episode(self, physics: Any) -> None:
         """Place the suite's random pose upside down, with the head on the floor."""
-        super().initialize_episode(physics)
+        super().initialize_episode(physics)  # type: ignore[misc]
         physics.named.data.qpos["rooty"] = np.pi
         set_down(physics)
 
@@ -187,15 +151,25 @@ class QuadrupedJump(QuadrupedStand):
         return super().get_reward(physics) * float(jump)
 
 
+def _sparse(goal: type[Sparse], body: type, threshold: float) -> type:
+    return type(f"{body.__name__}{goal.__name__}", (goal, body), {"threshold": threshold})
+
+
 TASKS: dict[str, dict[str, Any]] = {
-    "cheetah": {"jump_sparse": CheetahJump, "reach_sparse": CheetahReach},
-    "hopper": {"jump_sparse": HopperJump, "reach_sparse": HopperReach},
+    "cheetah": {
+        "jump_sparse": _sparse(Jump, cheetah.Cheetah, 1.3),
+        "reach_sparse": _sparse(Reach, cheetah.Cheetah, 5.0),
+    },
+    "hopper": {
+        "jump_sparse": _sparse(Jump, hopper.Hopper, 1.1),
+        "reach_sparse": _sparse(Reach, hopper.Hopper, 3.0),
+    },
     "quadruped": {"jump": QuadrupedJump, "stand": QuadrupedStand},
     "walker": {
         "flip": WalkerFlip,
-        "jump_sparse": WalkerJump,
-        "reach_sparse": WalkerReach,
-        "turnover_sparse": WalkerTurnover,
+        "jump_sparse": _sparse(Jump, walker.PlanarWalker, 1.6),
+        "reach_sparse": _sparse(Reach, walker.PlanarWalker, 10.0),
+        "turnover_sparse": _sparse(Turnover, walker.PlanarWalker, 1.2),
     },
 }
 # The suite's task that provides the physics, the time limit in seconds (1000 control steps), and arguments

@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import gymnasium as gym
 
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, shown
 
-OURS = tuple(f"{Path(file).resolve().parent}/" for file in (Path(__file__).parent, gym.__file__))
-SITE_PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
-STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("stdlib", "platstdlib"))
+KINDS = ("purelib", "platlib", "stdlib", "platstdlib")
+LIBRARIES = (
+    f"{Path(__file__).parents[1]}/",
+    f"{Path(gym.__file__).parent}/",
+    *(f"{sysconfig.get_path(kind)}/" for kind in KINDS),
+    "<frozen",
+)
+"""How the file names of code begin that is not the user's."""
 
 
 def raised(error: BaseException) -> str:
-    """Phrase with the error that was raised, and the line of the user's code."""
-    place = place_of(error)
-    return f"raised {shown(error)}{f' in {place}' if place else ''}"
-
-
-def place_of(error: BaseException) -> str:
-    """`file:line` of the innermost frame of the user's code, else of a package other than Gymnasium.
-
-    Empty if there is none.
-    """
-    own, packages = "", ""
-    current = _current_folder()
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename)
-        file = str(Path(current or "/", path).resolve())
-        shown_path = path.relative_to(current) if current and path.is_relative_to(current) else path
-        place = f"{shown_path}:{frame.lineno}"
-        if file.startswith(OURS) or frame.filename.startswith("<frozen"):
-            continue
-        if file.startswith(SITE_PACKAGES):  # which may lie in the standard library's folder
-            packages = place
-        elif not file.startswith(STANDARD):
-            own = place
-    return own or packages
-
-
-def _current_folder() -> Path | None:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:  # it was deleted
-        return None
+    """Phrase with the error that was raised, and the innermost line of the user's code."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(LIBRARIES):
+            file = frame.filename
+            with suppress(FileNotFoundError):  # the current folder was deleted
+                file = file.removeprefix(f"{Path.cwd()}/")
+            return f"raised {shown(error)} in {file}:{frame.lineno}"
+    return f"raised {shown(error)}"
 
 
 def creation_failure(error: BaseException, name: str, number: int | None = None) -> VoidrlError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -32,7 +31,6 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
     EnvironmentFailedError,
-    MissingExtraError,
     SpaceError,
     UnknownNameError,
     VoidrlError,
@@ -40,7 +38,6 @@ from voidrl.errors import (
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
-SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
 PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
 EnvFactory = Callable[..., Any]
@@ -339,27 +336,18 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
             "no environment was given: expected an id such as voidrl/PixelMaze-v0, or a factory"
         )
     module, _, name = name.rpartition(":")
-    namespace = name.partition("/")[0]
-    if not module and namespace in SIMULATORS:
-        module, package, extra = SIMULATORS[namespace]
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError(package, extra, f"environment {name!r}")
     try:
         if module:
             importlib.import_module(module)  # registers its environments
         else:
-            name = import_package(name)
+            import_package(name)
         return gym.spec(name)
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
         remedy = "A custom one is 'module:factory'; see `voidrl list envs`."
-        if namespace.lower() in ("dmc", "dm_control"):
-            raise UnknownNameError(
-                "environment", name, NAMES, f"DMControl is {DMC}<domain>_<task>."
-            ) from None
-        if name in NAMES:
-            remedy = f"DMControl's is '{DMC}{name}'."
+        if name.rpartition("/")[2] in NAMES:
+            remedy = f"DMControl's is '{DMC}{name.rpartition('/')[2]}'."
         with suppress(UnknownNameError):
             remedy = f"The Atari game is '{ATARI}{find_game(name.rpartition('/')[2])}'."
         raise UnknownNameError("environment", name, gym.registry, remedy) from None

@@ -55,7 +55,76 @@ def _require(ok: object, name: str, value: object, expected: str) -> None:
         raise ConfigError(f"PixelMaze got {name}={value!r}; pass {expected}.")
 
 
-class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
+class MazeRules:
+    """Moves and episode ends of N agents, as NumPy arrays or torch tensors."""
+
+    size: int
+    speed: float
+    slip: float
+    continuous: bool
+    _xp: Any
+    """The module of the arrays: `numpy` or `torch`."""
+    _walls: Any  # (size, size) bool
+    _start: Any  # (2,)
+    _moves: Any  # (4, 2)
+    _goal_index: int
+    _limit: int
+    _position: Any  # (N, 2)
+    _steps: Any  # (N,)
+    _done: Any  # (N,) bool
+
+    def _advance(self, actions: Any) -> tuple[Any, Any, Any]:
+        """Move all agents; those whose episode ended on the previous step start a new one instead.
+
+        Returns the cells, terminated and truncated, (N,) each.
+        """
+        fresh = self._done  # (N,), at the start with 0 steps, so neither at the goal nor at the limit
+        self._position = self._xp.where(fresh[:, None], self._start, self._move(actions))  # (N, 2)
+        self._steps = self._xp.where(fresh, 0, self._steps + 1)
+        cells = self._cells()
+        terminated = cells == self._goal_index
+        truncated = ~terminated & (self._steps >= self._limit)
+        self._done = terminated | truncated
+        return cells, terminated, truncated
+
+    def _replaced(self, actions: Any, draws: Any) -> Any:
+        """Actions, of which the fraction `slip` is random; `draws` (N, 3) are uniform in [0, 1)."""
+        slips = draws[:, 0] < self.slip  # (N,)
+        if self.continuous:
+            return self._xp.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
+        return self._xp.where(slips, self._whole(len(MOVES) * draws[:, 1]), actions)
+
+    def _move(self, actions: Any) -> Any:
+        position = self._position
+        if not self.continuous:
+            target = position + self._moves[actions]  # (N, 2)
+            return self._xp.where(self._walls[target[:, 0], target[:, 1], None], position, target)
+        rows, cols = (self.speed * self._xp.clip(actions, -1, 1)).T
+        # Rows, then columns: agents slide along a wall that blocks one axis.
+        moved = self._slide(position[:, 0], position[:, 1], rows, self._walls)
+        return self._xp.stack([moved, self._slide(position[:, 1], moved, cols, self._walls.T)], 1)
+
+    def _slide(self, along: Any, across: Any, delta: Any, walls: Any) -> Any:
+        """Coordinates along one axis after a move of `delta` (at most 1), stopped at walls."""
+        xp = self._xp
+        low = self._whole(xp.floor(across - RADIUS + 0.5))  # the one or two cells that the body covers
+        high = self._whole(xp.ceil(across + RADIUS - 0.5))
+        target, sign = along + delta, xp.sign(delta)
+        front = target + sign * RADIUS
+        ahead = self._whole(xp.where(delta > 0, xp.ceil(front - 0.5), xp.floor(front + 0.5)))
+        blocked = walls[ahead, low] | walls[ahead, high]
+        return xp.where(blocked, ahead - sign * (0.5 + RADIUS), target)
+
+    def _cells(self) -> Any:
+        rows, cols = self._whole(self._xp.floor(self._position + 0.5)).T  # (N,) each
+        return rows * self.size + cols
+
+    def _whole(self, numbers: Any) -> Any:
+        """Floating-point numbers as int64, rounded towards 0."""
+        raise NotImplementedError
+
+
+class PixelMazeVector(MazeRules, gym.vector.VectorEnv[Array, Array, Array]):
     """N agents in one maze, each seeing an RGB image of it; an ended episode is reset on the next step.
 
     Args:
@@ -109,7 +178,8 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         self.num_envs, self.size, self.continuous, self.speed = num_envs, size, continuous, speed
         self.slip, self.render_mode, self._limit = slip, render_mode, limit
 
-        self.walls = make_walls(self.size, layout_seed, loops)
+        self._xp, self._moves = np, MOVES
+        self.walls = self._walls = make_walls(self.size, layout_seed, loops)
         self.num_open_cells = int((~self.walls).sum())
         self.start_cell: Cell = self._open_cell("start", (1, 1) if start is None else start)
         self.goal_cell: Cell | None = None
@@ -162,14 +232,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         """Move all agents; those whose episode ended on the previous step start a new one instead."""
         if not self._rngs:
             raise gym.error.ResetNeeded("PixelMaze was stepped before its first reset; call reset() first.")
-        fresh = self._done  # (N,), at the start with 0 steps, so neither at the goal nor at the limit
-        moved = self._move(self._slipped(self._checked(actions), ~fresh))
-        self._position = np.where(fresh[:, None], self._start, moved)  # (N, 2)
-        self._steps = np.where(fresh, 0, self._steps + 1)
-        cells = self._cells()
-        terminated = cells == self._goal_index
-        truncated = ~terminated & (self._steps >= self._limit)
-        self._done = terminated | truncated
+        cells, terminated, truncated = self._advance(self._slipped(self._checked(actions), ~self._done))
         info = self._info(cells, terminated.copy())
         return self._images(self._background), terminated.astype(np.float64), terminated, truncated, info
 
@@ -200,41 +263,16 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         _require(fits, "actions", actions, "one action of the action space per agent")
         return actions
 
-    def _slipped(self, actions: Array, live: NDArray[np.bool_]) -> Array:
+    def _slipped(self, actions: Array, live: NDArray[np.bool_]) -> Any:
         if self.slip == 0:
             return actions
         draws = np.ones((self.num_envs, 3))
         for i in np.flatnonzero(live):  # agents that only restart draw nothing, as in a single env
             draws[i] = self._rngs[i].random(3)
-        slips = draws[:, 0] < self.slip  # (N,)
-        if self.continuous:
-            return np.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
-        return np.where(slips, (len(MOVES) * draws[:, 1]).astype(np.int64), actions)
+        return self._replaced(actions, draws)
 
-    def _move(self, actions: Array) -> Array:
-        if self.continuous:
-            position = self._position.copy()  # (N, 2)
-            for axis in (0, 1):  # rows, then columns: agents slide along a wall that blocks one axis
-                position[:, axis] = self._slide(position, self.speed * np.clip(actions[:, axis], -1, 1), axis)
-            return position
-        target = self._position + MOVES[actions]  # (N, 2)
-        return np.where(self.walls[target[:, 0], target[:, 1], None], self._position, target)
-
-    def _slide(self, position: Array, delta: Array, axis: int) -> Array:
-        """Coordinates along `axis` after a move of `delta` (at most 1), stopped at walls."""
-        walls = self.walls if axis == 0 else self.walls.T
-        across, sign = position[:, 1 - axis], np.sign(delta)
-        low = np.floor(across - RADIUS + 0.5).astype(np.int64)  # the one or two cells that the body covers
-        high = np.ceil(across + RADIUS - 0.5).astype(np.int64)
-        target = position[:, axis] + delta
-        front = target + sign * RADIUS
-        ahead = np.where(delta > 0, np.ceil(front - 0.5), np.floor(front + 0.5)).astype(np.int64)
-        blocked = walls[ahead, low] | walls[ahead, high]
-        return np.where(blocked, ahead - sign * (0.5 + RADIUS), target)
-
-    def _cells(self) -> NDArray[np.int64]:
-        rows, cols = np.floor(self._position + 0.5).astype(np.int64).T  # (N,) each
-        return rows * self.size + cols  # type: ignore[no-any-return]
+    def _whole(self, numbers: Array) -> Array:
+        return numbers.astype(np.int64)
 
     def _info(self, cells: NDArray[np.int64], success: NDArray[np.bool_]) -> Info:
         info: Info = {"position": self._position.astype(np.float32), "cell": cells, "success": success}

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 from typing import NamedTuple
 
-from voidrl.envs.registration import CRAFTER_IDS
 from voidrl.errors import ConfigError, UnknownNameError
 
 ROADS = (
@@ -43,7 +42,6 @@ PACKAGES = (
         "PointMaze_UMaze-v3",
     ),
     Package("minatar", "minatar", ("MinAtar/",), "MinAtar/Breakout-v1", "minatar.gym:register_envs"),
-    Package("crafter", "crafter", ("crafter/", "Crafter"), "crafter/CrafterReward-v1"),
     Package("flappy_bird_gymnasium", "flappy-bird-gymnasium", ("FlappyBird-",), "FlappyBird-v0"),
     Package("miniworld", "miniworld", ("MiniWorld-",), "MiniWorld-Hallway-v0"),
     Package("panda_gym", "panda-gym", ("Panda",), "PandaReach-v3"),
@@ -52,8 +50,8 @@ PACKAGES = (
     Package("nle", "nle", ("NetHack",), "NetHackScore-v0"),
     Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0"),
     Package("tetris_gymnasium.envs", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris"),
+    Package("ale_py", "ale-py", ("ALE/",), "ALE/Pong-v5"),
 )
-ALIASES = {name.rpartition("/")[2]: name for name in CRAFTER_IDS}  # as the old Gym knows them
 
 
 def package_of(name: str) -> Package | None:
@@ -61,17 +59,13 @@ def package_of(name: str) -> Package | None:
     return next((package for package in PACKAGES if name.startswith(package.prefixes)), None)
 
 
-def import_package(name: str) -> str:
-    """Import the package that registers this id; returns the id as Gymnasium then knows it.
-
-    An id that Gymnasium knows already, or that no listed package has, is unchanged.
-    """
+def import_package(name: str) -> None:
+    """Import the listed package that registers this id, if Gymnasium does not know it yet."""
     import gymnasium as gym
 
-    name = ALIASES.get(name, name)
     package = package_of(name)
-    if package is None or (name in gym.registry and name not in CRAFTER_IDS):
-        return name
+    if package is None or name in gym.registry:
+        return
     root = package.module.partition(".")[0]
     if importlib.util.find_spec(root) is None:
         raise ConfigError(
@@ -89,4 +83,3 @@ def import_package(name: str) -> str:
     known = registered()
     if name not in known:
         raise UnknownNameError("environment", name, known, f"These are the ids of {package.pip}.")
-    return name

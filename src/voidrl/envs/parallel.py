@@ -144,10 +144,10 @@ class ParallelVector(VectorEnv):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start new episodes; environment i is seeded with seed + i."""
+        """Start new episodes; environment i is seeded with seed + i. Options are not passed on."""
         self._ended[:] = True
         self._busy = True
-        self._send_all(RESET + pickle.dumps((seed, options)))
+        self._send_all(RESET + pickle.dumps(seed))
         obs, *_, infos = self.recv()
         return obs, infos
 
@@ -205,7 +205,7 @@ class ParallelVector(VectorEnv):
 
     def _send(self, k: int, message: bytes, when: str = "") -> None:
         try:
-            self._workers[k].send(message, self._timeout_s)
+            self._workers[k].send(message)
         except WorkerLostError as lost:
             self._fail(k, lost, when)
 
@@ -282,11 +282,11 @@ def _describe_and_step(
         if command == RENDER:
             answer(envs[0][1].render())
             continue
-        seed, options = pickle.loads(message[1:]) if command == RESET else (None, None)
+        seed = pickle.loads(message[1:]) if command == RESET else None
         infos = []
         for i, env in envs:
             if command == RESET or terminated[i] or truncated[i]:
-                obs[i], info = env.reset(seed=None if seed is None else seed + i, options=options)
+                obs[i], info = env.reset(seed=None if seed is None else seed + i)
                 reward[i], terminated[i], truncated[i] = 0.0, False, False
             else:
                 obs[i], reward[i], terminated[i], truncated[i], info = env.step(action[i].copy())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import json
-import warnings
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -21,13 +20,7 @@ import numpy as np
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import read_spaces
 from voidrl.envs.workers import count_workers
-from voidrl.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentFailedError,
-    MissingExtraError,
-    UnknownNameError,
-)
+from voidrl.errors import CheckpointError, EnvironmentFailedError
 
 MEASURES = ("ram", "variables", "positions")
 """The kinds of state that are counted, from fine to coarse.
@@ -43,6 +36,7 @@ RECENT = "positions_recent"
 FRAME_SKIP = 4
 RAM_BYTES = 128
 POSITION = ("player_x", "player_y", "room_number", "current_room")
+NOOP = 0  # of ALE's actions
 STEP, FRESH, LOAD = 0, 1, 2  # a step, the start of the next game, the first start after loading the ROM
 
 
@@ -66,18 +60,16 @@ def addresses_of(rom: str) -> dict[str, list[int]]:
 
 def rom_path(rom: str) -> str:
     """The file of a ROM that ale-py installs."""
-    try:
-        roms = importlib.import_module("ale_py.roms")
-    except ImportError:
-        raise MissingExtraError("ale-py", "atari", "counting the states of Atari games") from None
-    if rom not in roms.get_all_rom_ids():
-        raise UnknownNameError("game", rom, roms.get_all_rom_ids())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # handled below
-        path = roms.get_rom_path(rom)
-    if path is None:
-        raise ConfigError(f"the ROM of {rom!r} cannot be read: expected the file that ale-py installs")
-    return str(path)
+    return str(importlib.import_module("ale_py.roms").get_rom_path(rom))
+
+
+def new_emulator(sticky: float = 0.0) -> Any:
+    """An emulator of ALE, without its banner on stderr."""
+    ale_py = importlib.import_module("ale_py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    emulator.setFloat("repeat_action_probability", sticky)
+    return emulator
 
 
 class Shadow(gym.Env[np.ndarray, np.ndarray]):
@@ -92,11 +84,8 @@ class Shadow(gym.Env[np.ndarray, np.ndarray]):
     """
 
     def __init__(self, path: str, full_actions: bool, sticky: float, number: int) -> None:
-        ale_py = importlib.import_module("ale_py")
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner on stderr
-        self.ale: Any = ale_py.ALEInterface()
-        self.ale.setFloat("repeat_action_probability", sticky)
-        self._noop, self._path, self._full, self._number = ale_py.Action.NOOP, path, full_actions, number
+        self.ale = new_emulator(sticky)
+        self._path, self._full, self._number = path, full_actions, number
         self._actions: list[Any] = []
         self._steps, self._ended = 0, False
         self.observation_space = gym.spaces.Box(0, 255, (RAM_BYTES,), np.uint8)
@@ -116,8 +105,8 @@ class Shadow(gym.Env[np.ndarray, np.ndarray]):
         kind, choice, frame, lives = action[:4].astype(int).tolist()
         score = float(action[4])
         if kind == LOAD:
-            self.ale.loadROM(self._path)
             ale = self.ale
+            ale.loadROM(self._path)
             self._actions = ale.getLegalActionSet() if self._full else ale.getMinimalActionSet()
             self._steps = 0
         else:
@@ -135,7 +124,7 @@ class Shadow(gym.Env[np.ndarray, np.ndarray]):
         """Start a new game with as many no-ops. Some games count the frames of their menu before them."""
         self.ale.reset_game()
         for _ in range(frame - self.ale.getEpisodeFrameNumber()):
-            self.ale.act(self._noop)
+            self.ale.act(NOOP)
         self._ended = False
         return 0
 

@@ -12,13 +12,12 @@ actions are caused by them. Two criteria distinguish the player from objects tha
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from voidrl.envs.ram import FRAME_SKIP, RAM_BYTES, annotations_of, rom_path
+from voidrl.envs.ram import FRAME_SKIP, NOOP, RAM_BYTES, annotations_of, new_emulator, rom_path
 from voidrl.envs.variables import Variable
 
 DIRECT_FRAMES = 2  # consoles read the joystick once a frame, some games every other frame
@@ -71,16 +70,13 @@ def _explore(rom: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     Returns the RAM after each step, (T, 128), and the share of the tried states in which actions changed
     each byte at once and lastingly, (128,).
     """
-    ale_py = importlib.import_module("ale_py")
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner on stderr
-    ale = ale_py.ALEInterface()
-    ale.setFloat("repeat_action_probability", 0.0)
+    ale = new_emulator()
     ale.loadROM(rom_path(rom))
     ale.reset_game()
-    actions, noop, rng = ale.getMinimalActionSet(), ale_py.Action.NOOP, np.random.default_rng(seed)
+    actions, rng = ale.getMinimalActionSet(), np.random.default_rng(seed)
     visited: list[np.ndarray] = []
     changed = np.zeros(RAM_BYTES)
-    held, action = 0, noop
+    held, action = 0, NOOP
     for _ in range(TRIED_STATES):
         for _ in range(rng.geometric(1 / STATE_GAP_STEPS)):
             if held == 0:
@@ -97,7 +93,7 @@ def _explore(rom: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
             ale.restoreState(here)
             _act(ale, actions[i], DIRECT_FRAMES)
             at_once[:] = ale.getRAM()
-            _act(ale, noop, LASTING_FRAMES)
+            _act(ale, NOOP, LASTING_FRAMES)
             later[:] = ale.getRAM()
         ale.restoreState(here)
         changed += (after != after[0]).any(0).all(0)

@@ -13,12 +13,10 @@ if TYPE_CHECKING:
 
 MAZE_ID = "voidrl/PixelMaze-v0"
 POINT_MASS_ID = "voidrl/PointMass-v0"
-CRAFTER_IDS = {"crafter/CrafterReward-v1": True, "crafter/CrafterNoReward-v1": False}
-"""Ids of Crafter, which registers only with the old Gym, and whether they have its reward."""
 
 
 def register() -> None:
-    """Register PixelMaze, PointMass and Crafter's ids; safe to repeat. Their modules are imported on use."""
+    """Register PixelMaze and PointMass; safe to repeat. Their modules are imported on use."""
     import gymnasium as gym
 
     if MAZE_ID not in gym.registry:
@@ -27,9 +25,6 @@ def register() -> None:
         gym.register(MAZE_ID, f"{maze}:_make", max_episode_steps=100, vector_entry_point=vector)
     if POINT_MASS_ID not in gym.registry:
         gym.register(POINT_MASS_ID, "voidrl.envs.point_mass:PointMass", max_episode_steps=100)
-    for name, reward in CRAFTER_IDS.items():
-        if name not in gym.registry:
-            gym.register(name, "voidrl.envs.crafter:Crafter", kwargs={"reward": reward})
 
 
 def register_when_imported() -> None:

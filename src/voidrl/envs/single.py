@@ -15,7 +15,7 @@ from voidrl.envs.failures import raised
 from voidrl.envs.ids import parse_id
 from voidrl.envs.spaces import (
     MaskReader,
-    Mismatch,
+    MisfitError,
     NestedCheck,
     ObservationCheck,
     Reading,
@@ -160,28 +160,26 @@ class CheckedEnv(gym.Wrapper):
             warnings.warn(sentence, VoidrlWarning, stacklevel=2)
 
     def _valid_obs(self, obs: Any, when: str = "") -> Any:
-        if self._parts is not None:
-            problem = self._parts.problem(obs)
-            if problem is not None:
-                self._mismatch((problem.found, problem.expected), when)
-            return obs
         try:
+            if self._parts is not None:
+                self._parts.require(obs)
+                return obs
             found = np.asarray(obs)
+            self._check.require_type("an observation", found)
+        except MisfitError as misfit:
+            self._name_misfit(misfit, when)
         except Exception as error:  # whatever an object's own code raises
             self._fail(f"returned an observation that is no array ({shown(error)})", error, when)
-        mismatch = self._check.mismatch(found)
-        if mismatch is not None:
-            self._mismatch((f"an observation {mismatch[0]}", mismatch[1]), when)
         return found
 
     def _frame(self, obs: Any, info: dict[str, Any], *, ended: bool = False, when: str = "") -> np.ndarray:
         """The frame (*stored_shape) of one observation."""
         spec, masks = self.reading.spec, None
         if self._given_mask is not None:
-            found = masks_of(self._given_mask(obs, info), spec, ended=ended)
-            if isinstance(found, tuple):
-                self._mismatch(found[1], when)
-            masks = found
+            try:
+                masks = masks_of(self._given_mask(obs, info), spec, ended=ended)
+            except MisfitError as misfit:
+                self._name_misfit(misfit, when)
         return frame_of(obs, spec, masks)
 
     def _valid_flag(self, name: str, flag: Any) -> bool:
@@ -191,11 +189,11 @@ class CheckedEnv(gym.Wrapper):
         return bool(number)
 
     def _refuse(self, value: Any, expected: str, when: str = "") -> NoReturn:
-        self._mismatch((shown(value), f"expected {expected}"), when)
+        self._name_misfit(MisfitError(shown(value), f"expected {expected}"), when)
 
-    def _mismatch(self, mismatch: Mismatch, when: str = "") -> NoReturn:
-        found, expected = mismatch
-        self._fail(f"returned {found}", None, f"{when or self._at_step()}: {expected}")
+    def _name_misfit(self, misfit: MisfitError, when: str = "") -> NoReturn:
+        sentence = f"{when or self._at_step()}: {misfit.expected}"
+        self._fail(f"returned {misfit.found}", misfit.__cause__, sentence)
 
     def _fail(self, what: str, cause: BaseException | None = None, when: str = "") -> NoReturn:
         sentence = f"environment {self.index} ({self.name!r}) {what} {when or self._at_step()}"

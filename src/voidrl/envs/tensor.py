@@ -112,21 +112,9 @@ class TensorEnvs(Envs):
     def __init__(
         self, env: TensorVectorEnv, config: EnvConfig, *, true_state: bool = False, owned: bool = True
     ) -> None:
-        self.vector, self.name, self._tracks_state = env, config.id, true_state  # type: ignore[assignment]
-        self._env, self._owned = env, owned
-        self.num_envs, self.device = env.num_envs, torch.device(env.device)
-        n, self._same_step = self.num_envs, None
-        try:
-            if autoreset_of(env, config.id) is AutoresetMode.SAME_STEP:
-                self._same_step = SameStep(n, config.id)
-            self.reading = self._read(config)
-        except SpaceError as error:
-            self.close()
-            raise SpaceError(f"environment {self.name!r}: {error}") from None
-        except VoidrlError:
-            self.close()
-            raise
-        self.spec = self.reading.spec
+        self._env, self._owned, self.device = env, owned, torch.device(env.device)
+        self._same_step: SameStep | None = None
+        self._take(env, config.id, true_state, lambda: self._read(config))
         self._check: ObservationCheck | None = None
         if not self.spec.pixels:
             space = _flat_box(env.single_observation_space, self.spec)
@@ -137,9 +125,11 @@ class TensorEnvs(Envs):
         self._action_bounds = action_bounds.to(self.device)
         dtype = env.single_action_space.dtype
         self._action_type = torch.from_numpy(np.zeros(0, dtype or np.float32)).dtype
-        self._own_steps, self._resets = np.zeros(n, np.int64), np.ones(n, bool)
 
     def _read(self, config: EnvConfig) -> Reading:
+        mode = autoreset_of(self._env, self.name, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+        if mode is AutoresetMode.SAME_STEP:
+            self._same_step = SameStep(self.num_envs, self.name)
         observation, action = self._env.single_observation_space, self._env.single_action_space
         reading = read_spaces(observation, action, config.frame_stack, keys=config.keys)
         spec = reading.spec
@@ -208,7 +198,8 @@ class TensorEnvs(Envs):
         frames: Any = self._newest
         if self.actions_are_finite:
             self._check_values(within, frames)
-        reward = score = self._valid_reward(reward)
+        with self._misfits_named():
+            reward = score = self._valid_reward(reward)
         if self._same_step is not None:
             reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
         ended = terminated | truncated
@@ -287,7 +278,8 @@ class TensorEnvs(Envs):
     def _check_values(self, within: np.ndarray, frames: Tensor) -> None:
         if not within.all():
             assert self._check is not None
-            self._refuse(*self._check.violation(frames.cpu().numpy()))
+            with self._misfits_named():
+                self._check.require_values(frames.cpu().numpy())
 
     def _known(self, info: Info) -> Info:
         """The info, after reading the true state if it is wanted."""

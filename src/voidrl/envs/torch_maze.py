@@ -8,13 +8,13 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from voidrl.envs.maze import AGENT, METADATA, MOVES, RADIUS, PixelMazeVector
+from voidrl.envs.maze import AGENT, METADATA, MOVES, MazeRules, PixelMazeVector
 from voidrl.errors import ConfigError
 
 Info = dict[str, Any]
 
 
-class TorchPixelMaze:
+class TorchPixelMaze(MazeRules):
     """N agents in one maze, as tensors on a device; a `voidrl.envs.tensor.TensorVectorEnv`.
 
     With `slip` the random numbers differ from `PixelMazeVector`'s; everything else is identical.
@@ -48,7 +48,7 @@ class TorchPixelMaze:
         def there(array: Any) -> Tensor:
             return torch.from_numpy(array.copy()).to(self.device)
 
-        self._walls = there(one.walls)
+        self._xp, self._walls = torch, there(one.walls)
         self._scene, self._background = (
             there(picture).permute(2, 0, 1).contiguous() for picture in (one._scene, one._background)
         )  # (3, H, W)
@@ -79,14 +79,7 @@ class TorchPixelMaze:
                 f"PixelMaze got actions of shape {tuple(actions.shape)} and type {actions.dtype}; pass one "
                 f"action of the action space per agent."
             )
-        fresh = self._done  # (N,)
-        moved = self._move(self._slipped(actions))
-        self._position = torch.where(fresh[:, None], self._start, moved)  # (N, 2)
-        self._steps = torch.where(fresh, 0, self._steps + 1)
-        cells = self._cells()
-        terminated = cells == self._goal_index
-        truncated = ~terminated & (self._steps >= self._limit)
-        self._done = terminated | truncated
+        cells, terminated, truncated = self._advance(self._slipped(actions))
         images = self._images(self._background)
         return images, terminated.float(), terminated, truncated, self._info(cells, terminated)
 
@@ -98,43 +91,14 @@ class TorchPixelMaze:
         picture = self._images(self._scene)[0]
         return picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
 
-    def _slipped(self, actions: Tensor) -> Tensor:
+    def _slipped(self, actions: Tensor) -> Any:
         if self.slip == 0:
             return actions
         draws = torch.rand(self.num_envs, 3, generator=self._random, device=self.device)
-        slips = draws[:, 0] < self.slip  # (N,)
-        if self.continuous:
-            return torch.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
-        return torch.where(slips, (len(MOVES) * draws[:, 1]).long(), actions)
+        return self._replaced(actions, draws)
 
-    def _move(self, actions: Tensor) -> Tensor:
-        if self.continuous:
-            position = self._position
-            for axis in (0, 1):  # rows, then columns: agents slide along a wall that blocks one axis
-                delta = (self.speed * actions[:, axis].clamp(-1, 1)).double()  # rounded as by NumPy
-                moved = self._slide(position, delta, axis)
-                other = position[:, 1 - axis]
-                position = torch.stack([moved, other] if axis == 0 else [other, moved], 1)
-            return position
-        target = self._position + self._moves[actions]  # (N, 2)
-        return torch.where(self._walls[target[:, 0], target[:, 1], None], self._position, target)
-
-    def _slide(self, position: Tensor, delta: Tensor, axis: int) -> Tensor:
-        """Coordinates along `axis` after a move of `delta` (at most 1), stopped at walls."""
-        walls = self._walls if axis == 0 else self._walls.T
-        across, sign = position[:, 1 - axis], delta.sign()
-        low = (across - RADIUS + 0.5).floor().long()  # the one or two cells that the body covers
-        high = (across + RADIUS - 0.5).ceil().long()
-        target = position[:, axis] + delta
-        front = target + sign * RADIUS
-        ahead = torch.where(delta > 0, (front - 0.5).ceil(), (front + 0.5).floor()).long()
-        blocked = walls[ahead, low] | walls[ahead, high]
-        return torch.where(blocked, ahead - sign * (0.5 + RADIUS), target)
-
-    def _cells(self) -> Tensor:
-        rows, cols = (self._position + 0.5).floor().long().T  # (N,) each
-        cells: Tensor = rows * self.size + cols
-        return cells
+    def _whole(self, numbers: Tensor) -> Tensor:
+        return numbers.long()
 
     def _info(self, cells: Tensor, success: Tensor) -> Info:
         y, x = self._position.T

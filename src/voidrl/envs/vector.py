@@ -6,32 +6,32 @@ action and returns the new episode's first frame. The replay stores no transitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.autoreset import SameStep, autoreset_of
+from voidrl.envs.autoreset import autoreset_of
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
     MaskReader,
-    Mismatch,
+    MisfitError,
     NestedCheck,
     ObservationCheck,
     Reading,
     env_action,
-    frame_of,
     masks_of,
     read_spaces,
     to_frames,
     to_picture,
 )
 from voidrl.envs.variables import Variable, reported_state
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
@@ -96,7 +96,6 @@ class Envs:
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
-    _same_step: SameStep | None = None
 
     def __init__(
         self,
@@ -110,32 +109,17 @@ class Envs:
         keys: tuple[str, ...] = (),
         masks: str = "none",
     ) -> None:
-        self.vector = vector
-        self.name, self._tracks_state = name, true_state
-        self.num_envs = vector.num_envs
+        spaces = vector.single_observation_space, vector.single_action_space
         self._sent: np.ndarray | None = None
-        self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
-        self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
-        try:
-            self._resets_at_once = autoreset_of(vector, name) is AutoresetMode.SAME_STEP
-            spaces = vector.single_observation_space, vector.single_action_space
-            self.reading = reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
-            if self._resets_at_once:
-                self._same_step = SameStep(self.num_envs, name)
-            if self._resets_at_once and self.reading.spec.masked:
-                raise ConfigError(
-                    f"vector environment {name!r} resets in the step that ends an episode, before a mask of "
-                    f"actions for the new one is read: expected NEXT_STEP, or env.action_masks = 'none'"
-                )
-        except SpaceError as error:
-            self.close()
-            raise SpaceError(f"environment {name!r}: {error}") from None
-        except VoidrlError:
-            self.close()
-            raise
-        self.spec = self.reading.spec
-        space, self._converted = vector.single_observation_space, reading is not None and self.spec.parts
+
+        def read() -> Reading:
+            autoreset_of(vector, name, AutoresetMode.NEXT_STEP)
+            return reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
+
+        self._take(vector, name, true_state, read)
+        space, self._converted = spaces[0], reading is not None and self.spec.parts
         self._check_parts: NestedCheck | None = None
+        self._given_masks: MaskReader | None = None
         if self.spec.parts and not self._converted:
             self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
             self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
@@ -143,15 +127,28 @@ class Envs:
             assert isinstance(space, gym.spaces.Box)
             self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
 
+    def _take(self, vector: Any, name: str, true_state: bool, read: Callable[[], Reading]) -> None:
+        """Keep N environments and the reading of their spaces; they are closed if they cannot be used."""
+        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self.num_envs: int = vector.num_envs
+        self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
+        self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
+        try:
+            self.reading = read()
+        except VoidrlError as error:
+            self.close()
+            if isinstance(error, SpaceError):
+                raise SpaceError(f"environment {name!r}: {error}") from None
+            raise
+        self.spec = self.reading.spec
+
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
         self._resets[:] = True
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
-        self._newest = self._frames(obs, info)
+        with self._misfits_named():
+            self._newest = self._frames(obs, info)
         self._resets = np.zeros(self.num_envs, bool)
-        if self._same_step is not None:
-            self._same_step.begin()
-            self._newest = self._newest.copy()  # the environment may overwrite its own
         if self._tracks_state:
             self._read_state(info)
         return self._newest, info
@@ -170,72 +167,40 @@ class Envs:
             step = self.vector.recv
         obs, reward, terminated, truncated, info = self._guarded(step)
         self._own_steps += ~self._resets
-        if self._check_parts is None:  # before the rest, so that the first thing wrong is named
-            frames = self._frames(obs, info)
-        reward = score = self._valid_reward(reward)
-        terminated = self._valid_flag("terminated", terminated)
-        truncated = self._valid_flag("truncated", truncated)
-        if self._check_parts is not None:  # masks do not matter where episodes end
-            frames = self._frames(obs, info, terminated | truncated)
-        if self._same_step is not None:
-            reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
-            frames, info = self._with_final(frames, info), self._same_step.final_info(info)
+        with self._misfits_named():
+            if self._check_parts is None:  # before the rest, so that the first thing wrong is named
+                frames = self._frames(obs, info)
+            reward = self._valid_reward(reward)
+            terminated = self._valid_flag("terminated", terminated)
+            truncated = self._valid_flag("truncated", truncated)
+            if self._check_parts is not None:  # masks do not matter where episodes end
+                frames = self._frames(obs, info, terminated | truncated)
         self._newest = frames
         ended = terminated | truncated
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(frames, reward, terminated, truncated, info, ended, score)
-
-    def _with_final(self, frames: np.ndarray, info: dict[str, Any]) -> np.ndarray:
-        """Frames in which episodes that ended show their last observation."""
-        assert self._same_step is not None
-        frames, ended = frames.copy(), np.flatnonzero(self._same_step.fresh).tolist()
-        if ended:
-            final = self._same_step.final_obs(info)
-            for i in ended:
-                frames[i] = self._newest[i] if final is None else frame_of(_row(final, i), self.spec)
-        return frames
+        return StepResult(frames, reward, terminated, truncated, info, ended, reward)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
         if self._check_parts is None:
-            plain = self._valid_obs(obs)
+            plain = np.asarray(obs)
+            self._check_obs.require_type("observations", plain, self.num_envs)
+            self._check_obs.require_values(plain)
             return plain if self._converted else to_frames(plain, self.spec)
-        problem = self._check_parts.problem(obs, self.num_envs)
-        if problem is not None:
-            if problem.env is not None:
-                self._refuse(problem.env, (problem.found, problem.expected))
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned {problem.found}: {problem.expected}"
-            )
+        self._check_parts.require(obs, self.num_envs)
         masks = None
-        if self.spec.masked:
-            assert self._given_masks is not None
-            found = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
-            if isinstance(found, tuple):
-                self._refuse(*found)
-            masks = found
+        if self._given_masks is not None:
+            masks = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
         return to_frames(obs, self.spec, masks)
-
-    def _valid_obs(self, obs: Any) -> np.ndarray:
-        """The observations of all environments (N, *raw_shape), after a check against their space."""
-        found = np.asarray(obs)
-        mismatch = self._check_obs.mismatch(found, self.num_envs)
-        if mismatch is not None:
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned observations {mismatch[0]}: {mismatch[1]}"
-            )
-        if not self._check_obs.contains(found):
-            self._refuse(*self._check_obs.violation(found))
-        return found
 
     def _valid_reward(self, reward: Any) -> np.ndarray:
         """The rewards of all environments (N,)."""
         found = self._numbers(reward, "rewards", "numbers").astype(np.float32)
         if not np.isfinite(found).all():
             env = int(np.flatnonzero(~np.isfinite(found))[0])
-            self._refuse(env, (f"reward {found[env]}", "expected a finite number"))
+            raise MisfitError(f"reward {found[env]}", "expected a finite number", env)
         return found
 
     def _valid_flag(self, name: str, flag: Any) -> np.ndarray:
@@ -244,22 +209,32 @@ class Envs:
         flags = found.astype(bool, copy=False)
         if flags is not found and (flags != found).any():
             env = int(np.flatnonzero(flags != found)[0])
-            self._refuse(env, (f"{name} = {found[env]}", "expected True or False"))
+            raise MisfitError(f"{name} = {found[env]}", "expected True or False", env)
         return flags
 
     def _numbers(self, values: Any, name: str, expected: str) -> np.ndarray:
         found = np.asarray(values)
         if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
-            raise EnvironmentFailedError(
-                f"vector environment {self.name!r} returned {name} of type {found.dtype} and shape "
-                f"{found.shape}: expected {self.num_envs} {expected}"
+            raise MisfitError(
+                f"{name} of type {found.dtype} and shape {found.shape}",
+                f"expected {self.num_envs} {expected}",
             )
         return found
 
-    def _refuse(self, env: int, mismatch: Mismatch) -> NoReturn:
-        steps, (found, expected) = self._own_steps[env], mismatch
-        when = f"in reset after {steps} steps" if self._resets[env] else f"at its own step {steps}"
-        raise EnvironmentFailedError(f"environment {env} ({self.name!r}) returned {found} {when}: {expected}")
+    @contextmanager
+    def _misfits_named(self) -> Iterator[None]:
+        """Name the environment, and its step, in the error about a value that does not fit."""
+        try:
+            yield
+        except MisfitError as misfit:
+            found, expected, env = misfit.found, misfit.expected, misfit.env
+            if env is None:
+                sentence = f"vector environment {self.name!r} returned {found}: {expected}"
+            else:
+                steps = self._own_steps[env]
+                when = f"in reset after {steps} steps" if self._resets[env] else f"at its own step {steps}"
+                sentence = f"environment {env} ({self.name!r}) returned {found} {when}: {expected}"
+            raise EnvironmentFailedError(sentence) from misfit.__cause__
 
     def step(self, action: np.ndarray) -> StepResult:
         """Step every environment once."""
@@ -336,10 +311,3 @@ class Envs:
             raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
-
-
-def _row(obs: Any, i: int) -> Any:
-    """Observation i of N, which may be nested, or an array of N objects."""
-    if isinstance(obs, dict):
-        return {key: _row(value, i) for key, value in obs.items()}
-    return tuple(_row(value, i) for value in obs) if isinstance(obs, tuple) else obs[i]

@@ -96,16 +96,14 @@ class Worker:
                     end_with_process(self.process)
         finally:
             theirs.close()
-        self._readable, self._writable = select.poll(), select.poll()
+        self._readable = select.poll()
         self._readable.register(self.pipe.fileno(), select.POLLIN)
-        self._writable.register(self.pipe.fileno(), select.POLLOUT)
         if variables is not None:
             with contextlib.suppress(OSError):  # it has ended, which the first answer shows
                 self.pipe.send_bytes(pickle.dumps((serve, arguments)))
 
-    def send(self, message: bytes, timeout_s: float) -> None:
-        """Send a message, of at most some kilobytes; wait for room in the pipe no longer than `timeout_s`."""
-        self._wait(self._writable, timeout_s)
+    def send(self, message: bytes) -> None:
+        """Send a message, of at most some kilobytes, for which an idle worker's pipe has room."""
         try:
             self.pipe.send_bytes(message)
         except OSError:
@@ -113,16 +111,9 @@ class Worker:
 
     def receive(self, timeout_s: float) -> bytes:
         """Wait for the next message, no longer than `timeout_s`."""
-        self._wait(self._readable, timeout_s)
-        try:
-            return self.pipe.recv_bytes()
-        except (EOFError, OSError):
-            raise WorkerLostError(self.death()) from None
-
-    def _wait(self, event: select.poll, timeout_s: float) -> None:
         waited = 0.0
         # Counted in small parts and not by the clock, which keeps running while the process is suspended.
-        while not event.poll(1000 * min(PART_S, timeout_s - waited)):
+        while not self._readable.poll(1000 * min(PART_S, timeout_s - waited)):
             if self.exit_code() is not None:  # a process that it started itself may hold its pipe open
                 raise WorkerLostError(self.death())
             waited += PART_S
@@ -131,6 +122,10 @@ class Worker:
                     f"worker process {self.process.pid} has given no answer for {timeout_s:g} s "
                     f"(raise env.timeout_s if it needs longer)"
                 )
+        try:
+            return self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise WorkerLostError(self.death()) from None
 
     def death(self) -> str:
         """Describe how the process ended."""

@@ -40,7 +40,6 @@ NAMES = {
     "coverage/variables": "Distinct annotated RAM states",
     "coverage/ram": "Distinct RAM states (including timers)",
     "coverage/bins": "Distinct bins of height, angle and velocity",
-    "coverage/entropy": "Entropy of visited physics states (nats)",
     "probe/controllable": "Controllable variables read off z (mean R²)",
     "probe/variables": "All variables read off z (mean R²)",
     "probe/task_reward_f1": "Task's rare rewards predicted from z (F1)",

@@ -30,15 +30,13 @@ class Measure:
     key: str
     name: str
     unit: str
-    """`fraction`, `count`, `score` or `nats`."""
+    """`fraction`, `count` or `score`."""
 
     def format(self, value: float) -> str:
         """The value as tables show it."""
         if self.unit == "fraction":
             percent = 100 * value
             text = f"{percent:,.0f}%" if abs(value) >= 10 else f"{round(percent, 1) + 0.0:.3g}%"
-        elif self.unit == "nats":
-            text = f"{value:.2f}"
         elif self.unit == "count" or abs(value) >= 1000:
             text = count(value)
         else:
@@ -60,7 +58,6 @@ MEASURES = {
         Measure("coverage/variables", "variables", "count"),
         Measure("coverage/ram", "RAM states", "count"),
         Measure("coverage/bins", "bins", "count"),
-        Measure("coverage/entropy", "entropy (nats)", "nats"),
         Measure("zero_shot_success", "zero-shot success rate", "fraction"),
         Measure("zero_shot_return", "zero-shot return", "score"),
     )

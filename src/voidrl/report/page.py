@@ -224,14 +224,12 @@ def _embedded(data: Any) -> str:
 
 
 def _coverage_charts(charts: dict[str, Any]) -> tuple[str, list[list[str]]] | None:
-    """The first stage with coverage metrics, and those metrics: counts and entropies in a chart each."""
+    """The first stage with coverage metrics, and those metrics, which one chart shows."""
     for stage in STAGES:
         logged = {name for panel in charts["panels"] if panel["stage"] == stage for name in panel["curves"]}
         found = [name for name in charts["metrics"] if name.startswith("coverage/") and name in logged]
         if found:
-            entropies = [name for name in found if "entropy" in name]
-            counts = [name for name in found if name not in entropies]
-            return stage, [each for each in (counts, entropies) if each]
+            return stage, [found]
     return None
 
 

@@ -3,13 +3,13 @@
 from voidrl.envs.spaces.actions import env_action
 from voidrl.envs.spaces.check import NestedCheck, ObservationCheck
 from voidrl.envs.spaces.frames import frame_of, observed_frames, to_frames, to_picture
-from voidrl.envs.spaces.masks import MaskReader, Mismatch, info_mask, mask_method, masks_of
+from voidrl.envs.spaces.masks import MaskReader, MisfitError, info_mask, mask_method, masks_of
 from voidrl.envs.spaces.reading import Reading, read_spaces, spec_of
 from voidrl.envs.spaces.saved import spec_from_json
 
 __all__ = [
     "MaskReader",
-    "Mismatch",
+    "MisfitError",
     "NestedCheck",
     "ObservationCheck",
     "Reading",

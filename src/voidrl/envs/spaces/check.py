@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from voidrl.envs.spaces.masks import Mismatch
+from voidrl.envs.spaces.masks import MisfitError
 from voidrl.envs.spaces.reading import label
 from voidrl.errors import shown
 from voidrl.types import ObsPart
@@ -51,44 +51,39 @@ class ObservationCheck:
         self.bounds = low, high
         """Lowest and highest values, with room for rounding errors."""
 
-    def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
-        """The mismatch in shape or type of observations (*batch, *shape); None if they fit."""
+    def require_type(self, what: str, obs: np.ndarray, *batch: int) -> None:
+        """Refuse observations (*batch, *shape) of another shape or type; `what` names them."""
         expected = (*batch, *self.shape)
         if obs.shape != expected:
-            return f"of shape {obs.shape}", f"expected {expected}, as in its observation_space"
+            raise MisfitError(
+                f"{what} of shape {obs.shape}", f"expected {expected}, as in its observation_space"
+            )
         if obs.dtype is not self.dtype and not np.can_cast(obs.dtype, self.dtype, "same_kind"):
-            return f"of type {obs.dtype}", f"expected {self.dtype}, as in its observation_space"
-        return None
+            raise MisfitError(
+                f"{what} of type {obs.dtype}", f"expected {self.dtype}, as in its observation_space"
+            )
 
-    def contains(self, obs: np.ndarray) -> bool:
-        """Whether all values are finite and within the bounds."""
-        if self._bounded:
-            low, high = self.bounds
-            return bool(((obs >= low) & (obs <= high)).all())
-        return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
-
-    def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
-        """The environment with the first value of (N, *shape) that is not contained, and the problem."""
+    def require_values(self, obs: np.ndarray) -> None:
+        """Refuse observations (N, *shape) with values that are not finite or not within the bounds."""
+        if self._contains(obs):
+            return
         low, high = self.bounds
         env, *index = np.argwhere(~((obs >= low) & (obs <= high)))[0].tolist()
         value, at = obs[(env, *index)], tuple(index)
         found = f"{self.name}{index or ''} = {value}"
         if not np.isfinite(value):
-            return env, (found, "expected finite numbers")
+            raise MisfitError(found, "expected finite numbers", env)
         if self._is_float and abs(value) > MAX_FLOAT32:
-            return env, (found, "expected numbers within the range of float32")
+            raise MisfitError(found, "expected numbers within the range of float32", env)
         expected = f"expected a value in [{self._space.low[at]:g}, {self._space.high[at]:g}], as in its "
         remedy = "observation_space (fix the value, widen the space, or set env.check_bounds = False)"
-        return env, (found, expected + remedy)
+        raise MisfitError(found, expected + remedy, env)
 
-
-class Problem(NamedTuple):
-    """A problem with an observation."""
-
-    env: int | None
-    """The environment; None if all of them are concerned."""
-    found: str
-    expected: str
+    def _contains(self, obs: np.ndarray) -> bool:
+        if self._bounded:
+            low, high = self.bounds
+            return bool(((obs >= low) & (obs <= high)).all())
+        return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
 
 
 class NestedCheck:
@@ -110,27 +105,23 @@ class NestedCheck:
             check = ObservationCheck(_as_box(inner), check_bounds=checks, name=label(part.path))
             self._checks.append((part.path, check))
 
-    def problem(self, obs: Any, *batch: int) -> Problem | None:
-        """The problem with one observation, or with a batch of them; None if they fit."""
+    def require(self, obs: Any, *batch: int) -> None:
+        """Refuse an observation, or a batch of them, that does not fit."""
         for path, check in self._checks:
             value = obs
             try:
                 for key in path:
                     value = value[key]
             except (KeyError, IndexError, TypeError):
-                return Problem(None, f"{shown(obs)}", f"expected {check.name}, as in its observation_space")
+                expected = f"expected {check.name}, as in its observation_space"
+                raise MisfitError(shown(obs), expected) from None
             try:
                 found = np.asarray(value)
             except Exception as error:  # whatever an object's own code raises
-                return Problem(None, f"{check.name} that is no array ({shown(error)})", "expected numbers")
-            mismatch = check.mismatch(found, *batch)
-            if mismatch is not None:
-                return Problem(None, f"{check.name} {mismatch[0]}", mismatch[1])
-            rows = found if batch else found[None]
-            if not check.contains(rows):
-                env, (what, expected) = check.violation(rows)
-                return Problem(env, what, expected)
-        return None
+                what = f"{check.name} that is no array ({shown(error)})"
+                raise MisfitError(what, "expected numbers") from error
+            check.require_type(check.name, found, *batch)
+            check.require_values(found if batch else found[None])
 
 
 def _as_box(space: gym.Space) -> spaces.Box:

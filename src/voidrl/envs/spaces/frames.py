@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.envs.spaces.masks import joint_masks, mask_length, masks_of
+from voidrl.envs.spaces.masks import MisfitError, joint_masks, mask_length, masks_of
 from voidrl.envs.spaces.reading import label
 from voidrl.errors import SpaceError, shown
 from voidrl.types import EnvSpec, ObsPart, channels_last
@@ -149,12 +149,11 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
     # In a batch, an environment whose episode is over waits for its reset, with a mask that allows nothing.
     if batch > 1 and rows.shape == (batch, mask_length(spec)):
         over = np.asarray(~rows.any(-1))
-    newest = masks_of(given, spec, batch, ended=over)
-    if isinstance(newest, tuple):
-        found, expected = newest[1]
-        raise SpaceError(f"{found} cannot be used as action_mask: {expected}")
     masks = np.ones((batch, spec.frame_stack, spec.num_actions), np.float32)
-    masks[:, -1] = newest
+    try:
+        masks[:, -1] = masks_of(given, spec, batch, ended=over)
+    except MisfitError as misfit:
+        raise SpaceError(f"{misfit.found} cannot be used as action_mask: {misfit.expected}") from None
     return masks.reshape(-1, spec.num_actions)
 
 

@@ -17,8 +17,20 @@ NAMES = ("action_mask", "action_masks")
 """Keys of `info` or of a Dict observation under which environments report masks."""
 METHODS = ("action_masks", "action_mask", "valid_action_mask")
 """Methods by which environments report masks."""
-Mismatch = tuple[str, str]
-"""Phrases for the found and the expected."""
+
+
+class MisfitError(Exception):
+    """Something that does not fit an environment's space.
+
+    Args:
+        found: A phrase for what was found.
+        expected: What was expected.
+        env: The index of the environment; None if all of them are concerned.
+    """
+
+    def __init__(self, found: str, expected: str, env: int | None = None) -> None:
+        super().__init__(f"{found}: {expected}")
+        self.found, self.expected, self.env = found, expected, env
 
 
 class MaskReader:
@@ -86,10 +98,8 @@ def mask_length(spec: EnvSpec) -> int:
     return sum(spec.action_sizes) or spec.num_actions
 
 
-def masks_of(
-    given: Any, spec: EnvSpec, *batch: int, ended: np.ndarray | bool = False
-) -> np.ndarray | tuple[int, Mismatch]:
-    """Masks (N, num_actions) float32 from environments' masks; or the index of a wrong one, and the mismatch.
+def masks_of(given: Any, spec: EnvSpec, *batch: int, ended: np.ndarray | bool = False) -> np.ndarray:
+    """Masks (N, num_actions) float32 from environments' masks.
 
     Args:
         given: (*batch, length), or for one environment also a sequence of masks, one for each component.
@@ -105,26 +115,26 @@ def masks_of(
             given = np.concatenate([np.ravel(each) for each in given])
         found = np.asarray(given)
     except ValueError:  # ragged
-        return 0, ("a mask of actions that is no array", expected)
+        raise MisfitError("a mask of actions that is no array", expected, 0) from None
     if over.all() and (given is None or found.dtype == object):
         return np.ones((len(over), spec.num_actions), np.float32)
     if found.dtype.kind not in "biuf":
-        return 0, ("no mask of actions" if given is None else f"a mask of type {found.dtype}", expected)
+        what = "no mask of actions" if given is None else f"a mask of type {found.dtype}"
+        raise MisfitError(what, expected, 0)
     if found.shape != (*batch, length):
-        return 0, (
-            f"a mask of actions of shape {found.shape}",
-            f"{expected} (env.action_masks = 'none' ignores it)",
-        )
+        ignoring = f"{expected} (env.action_masks = 'none' ignores it)"
+        raise MisfitError(f"a mask of actions of shape {found.shape}", ignoring, 0)
     found = found.reshape(-1, length)
     wrong = ((found != 0) & (found != 1)).any(1) & ~over
     if wrong.any():
         env = int(wrong.argmax())
-        return env, (f"the mask of actions {found[env].tolist()}", expected)
+        raise MisfitError(f"the mask of actions {found[env].tolist()}", expected, env)
     masks = joint_masks(found, spec)
     empty = ~masks.any(1)
     if (empty & ~over).any():
         env = int((empty & ~over).argmax())
-        return env, ("a mask that allows no action", "expected at least one, or the end of the episode")
+        at_least = "expected at least one, or the end of the episode"
+        raise MisfitError("a mask that allows no action", at_least, env)
     masks[empty] = 1
     return masks
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from voidrl.config.updating import require_type
 from voidrl.envs.spaces.actions import MAX_JOINT
 from voidrl.envs.spaces.masks import mask_length
 from voidrl.envs.spaces.reading import MAX_ONE_HOT, MIN_SIDE, layout
-from voidrl.errors import SpaceError, shown
-from voidrl.types import EnvSpec
+from voidrl.errors import ConfigError, SpaceError, shown
+from voidrl.types import EnvSpec, ObsPart
 
 MAX_VALUES = 2**28  # of one observation: a stack of 64 images of 1024 × 1024 in four colors
 MAX_ACTIONS = 2**20
 MAX_ENTRIES = 2**16  # of a list
-MAX_INT = 2**63 - 1
 IMAGE_TYPES = {np.dtype(code).name for code in "?bhilBHILefd"}
 
 
@@ -31,7 +30,25 @@ def spec_from_json(data: Any) -> EnvSpec:
     return spec
 
 
-def _problems(spec: EnvSpec) -> typing.Iterator[tuple[str, str]]:
+def _read(data: Any, kind: type[EnvSpec | ObsPart], at: str) -> Any:
+    """A spec, or a part of one, with fields of their declared types."""
+    hints = typing.get_type_hints(kind)
+    if not isinstance(data, Mapping) or data.keys() != hints.keys():
+        raise SpaceError(f"{at} = {shown(data)} cannot be used: expected an object with {', '.join(hints)}")
+    values = dict(data)
+    for name, value in values.items():
+        if isinstance(value, list) and len(value) > MAX_ENTRIES:
+            raise SpaceError(f"{at}.{name} cannot be used: expected at most {MAX_ENTRIES} entries")
+    if kind is EnvSpec and isinstance(values["parts"], list):
+        parts = enumerate(values["parts"])
+        values["parts"] = tuple(_read(part, ObsPart, f"{at}.parts[{i}]") for i, part in parts)
+    try:
+        return kind(**{name: require_type(values[name], hints[name], f"{at}.{name}") for name in hints})
+    except ConfigError as error:
+        raise SpaceError(str(error)) from None
+
+
+def _problems(spec: EnvSpec) -> Iterator[tuple[str, str]]:
     """Fields that do not fit, and what was expected."""
     shapes = [spec.frame_shape, spec.raw_shape, spec.action_shape, *(part.shape for part in spec.parts)]
     sizes = [*spec.action_sizes, *(size for part in spec.parts for size in part.sizes)]
@@ -43,8 +60,9 @@ def _problems(spec: EnvSpec) -> typing.Iterator[tuple[str, str]]:
         yield "num_actions", f"0 to {MAX_ACTIONS}"
     bounds = 0 if spec.discrete else math.prod(spec.action_shape)
     ordered = len(spec.action_low) == len(spec.action_high) == bounds
-    if not ordered or any(low > high for low, high in zip(spec.action_low, spec.action_high, strict=True)):
-        yield "action_low", f"{bounds} bounds, and as many that are not below them in action_high"
+    pairs = zip(spec.action_low, spec.action_high, strict=False)
+    if not ordered or not all(-math.inf < low <= high < math.inf for low, high in pairs):
+        yield "action_low", f"{bounds} finite bounds, and as many that are not below them in action_high"
     choices = spec.action_sizes
     if choices and (
         math.prod(choices) != spec.num_actions
@@ -63,7 +81,8 @@ def _problems(spec: EnvSpec) -> typing.Iterator[tuple[str, str]]:
     for part in spec.parts:
         one_hot = part.kind == "one_hot" and 0 < sum(part.sizes) <= MAX_ONE_HOT
         count = math.prod(part.shape) if one_hot else 0
-        fits = len(part.sizes) == len(part.start) == count and part.low < part.high
+        fits = len(part.sizes) == len(part.start) == count
+        fits = fits and -math.inf < part.low < part.high < math.inf
         if part.kind == "image":
             fits = fits and len(part.shape) in (2, 3) and part.dtype in IMAGE_TYPES
             fits = fits and min(part.image_shape[1:]) >= MIN_SIDE
@@ -74,31 +93,3 @@ def _problems(spec: EnvSpec) -> typing.Iterator[tuple[str, str]]:
     expected = layout(spec.parts, spec.num_actions if spec.masked else 0)
     if (spec.frame_shape, spec.pixels, spec.num_values, spec.raw_shape) != (*expected, ()):
         yield "frame_shape", f"{expected[0]}, as its parts have it"
-
-
-def _read(value: Any, kind: Any, at: str) -> Any:
-    """The value of a field of this type."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        names = [field.name for field in dataclasses.fields(kind)]
-        if isinstance(value, Mapping) and set(value) == set(names):
-            return kind(**{name: _read(value[name], hints[name], f"{at}.{name}") for name in names})
-        expected = f"an object with {', '.join(names)}"
-    elif origin is tuple:
-        if isinstance(value, list | tuple) and len(value) <= MAX_ENTRIES:
-            return tuple(_read(each, inner[0], f"{at}[{i}]") for i, each in enumerate(value))
-        expected = f"a list of at most {MAX_ENTRIES} entries"
-    elif origin is typing.Literal:
-        if isinstance(value, str) and value in inner:
-            return value
-        expected = ", ".join(inner)
-    else:
-        allowed = inner or ((int, float) if kind is float else (kind,))  # a union has several
-        is_bool = isinstance(value, bool) and bool not in allowed
-        if isinstance(value, allowed) and not is_bool and (isinstance(value, str) or abs(value) <= MAX_INT):
-            return value
-        if kind is float and isinstance(value, float) and math.isfinite(value):
-            return value
-        expected = " or ".join(each.__name__ for each in allowed)
-    raise SpaceError(f"{at} = {shown(value)} cannot be used: expected {expected}")
