@@ -54,7 +54,7 @@ def test_what_changes_and_what_does_not(capsys, case):
 
 def test_what_cannot_work_is_refused_here_already(capsys):
     assert cli.main(["config", *WALKER, "--method", "icm", "--encoder-trainers", "method"]) == 2
-    assert "method 'icm': its losses do not reach the encoder" in capsys.readouterr().err
+    assert "its losses do not reach the encoder" in capsys.readouterr().err
 
 
 def test_where_values_come_from(capsys):

@@ -101,7 +101,7 @@ def test_without_matplotlib_the_page_names_what_is_missing(plan, tmp_path, monke
     page = write_report([plan.out], tmp_path / "report.html", media=False, say=lambda text: None)
     text = page.read_text()
     assert "No plots of the fields: " in text
-    assert "pip install &#39;voidrl[plot]&#39;" in text
+    assert "pip install &#39;matplotlib" in text
     assert "Which fields mattered" in text
 
 
