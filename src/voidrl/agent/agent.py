@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.agent import assembly, combinations, renewal, rewards
+from voidrl.agent import combinations, renewal, rewards
 from voidrl.agent.acting import ActingAgent
 from voidrl.agent.bonus import Bonus
-from voidrl.agent.encoder_training import Pieces, assign_gradients, decide
+from voidrl.agent.encoder_training import Pieces, assign_gradients, decide, make_encoders
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.joint_loss import Aside, JointLoss, require_loss
 from voidrl.agent.normalizer import RewardNormalizer
-from voidrl.agent.optimizers import Optimizers
+from voidrl.agent.optimizers import Optimizers, make_optimizers
 from voidrl.config import Config, to_json
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.nets.augment import Augment, network_spec
@@ -85,7 +85,7 @@ class Agent(ActingAgent):
     def _make_pieces(self, pieces: Pieces) -> None:
         config = self.config
         seen = network_spec(self.spec, config.augment)  # networks may read less than the replay stores
-        own_encoder, encoder = assembly.make_encoders(seen, config, pieces)
+        own_encoder, encoder = make_encoders(seen, config, pieces)
         self.representation = pieces.representation(seen, config.representation, own_encoder)
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
@@ -301,7 +301,7 @@ class Agent(ActingAgent):
         """Move the weights, with new optimizers that have the state of the old ones."""
         before = self.optimizers
         super()._apply(fn, recurse)
-        self.optimizers = assembly.make_optimizers(self, self.device)
+        self.optimizers = make_optimizers(self, self.device)
         self.optimizers.load(before.tensors())
         self.generation += 1
         return self

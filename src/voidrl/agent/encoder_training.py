@@ -1,4 +1,4 @@
-"""Decides which losses train the encoder."""
+"""Decides what the encoders share, and which losses train them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from voidrl.learners.base import Learner
 from voidrl.methods.base import Method
 from voidrl.nets import Encoder
 from voidrl.representations.base import Representation
+from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
@@ -64,6 +65,20 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     if not trains_representation:
         trainers.discard("representation")
     return EncoderTraining(frozenset(trainers), trains_representation, is_shared)
+
+
+def make_encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
+    """The representation's encoder and the learner's, which share as much as `share_encoder` says."""
+    if pieces.representation.uses_learner_encoder:
+        acting = Encoder(spec, config.learner.encoder)
+        return acting, acting
+    encoder = pieces.representation.make_encoder(spec, config.representation)
+    if config.share_encoder == "nothing":
+        return encoder, Encoder(spec, config.learner.encoder)
+    assert encoder is not None
+    if config.share_encoder == "all":
+        return encoder, encoder
+    return encoder, Encoder(spec, config.learner.encoder, stack_of=encoder)
 
 
 def assign_gradients(agent: Agent) -> None:
