@@ -147,8 +147,7 @@ def pruning_column(cell: Cell, metric: str) -> str | None:
     """The column of the metrics that shows a measure, in its unit, during training; None where none does."""
     evaluates = bool(cell.config.log.eval_every_steps)
     if not is_evaluated(metric):
-        column = metric.partition("@")[0]
-        return column if evaluates or not column.startswith("eval/") else None
+        return metric if evaluates or not metric.startswith("eval/") else None
     if evaluates:
         return COLUMNS.get(metric)
     return "episode/return" if metric == "return" else None

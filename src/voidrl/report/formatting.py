@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+ABSENT = "–"
+
 
 def count(value: float) -> str:
     """A whole number with thousands separators: `16,000`."""
@@ -58,7 +60,7 @@ class Table:
     numeric: frozenset[int] = frozenset()
     """Columns of numbers, which are aligned right."""
     status_column: int | None = None
-    """The column in which anything but `complete` is highlighted."""
+    """The column in which anything but `done` is highlighted."""
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown."""

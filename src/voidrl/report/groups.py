@@ -122,7 +122,7 @@ def _mark_missing_evaluations(runs: Sequence[Run]) -> None:
     if any(run.evaluation is not None for run in runs):
         for run in runs:
             unspecified = run.cell is None or run.cell.evaluated is None
-            if unspecified and run.status == "complete" and run.evaluation is None:
+            if unspecified and run.status == "done" and run.evaluation is None:
                 run.evaluation_gap = "missing"
 
 
