@@ -1,10 +1,14 @@
 """Finished cells whose checkpoints were left on another machine."""
 
 import dataclasses
+import io
 
 from voidrl.config import to_json
 from voidrl.envs.ids import atari_game
 from voidrl.envs.suites.atari import human_normalized
+from voidrl.experiments.record import write_record
+from voidrl.report.contents import Report
+from voidrl.report.terminal import print_results
 from voidrl.runs import checkpoint
 from voidrl.runs.status import RunStatus
 from voidrl.training.metrics import MetricsWriter
@@ -45,3 +49,16 @@ def make_done(plan, cell, score=0.0, rate=100.0, successes=None, **last):
         }
         checkpoint.write_json_atomic(folder / "evaluation.json", evaluation)
     return folder
+
+
+def report_of(plan):
+    """The report of the folder of a plan."""
+    write_record(plan, ["voidrl", "experiment", plan.experiment.name])
+    return Report.read([plan.out], lambda text: None)
+
+
+def printed_results(plan):
+    """Lines that `voidrl experiment` ends with, with single spaces."""
+    stream = io.StringIO()
+    print_results(report_of(plan), stream)
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]

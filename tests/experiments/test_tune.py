@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from done_cells import write_status
+from done_cells import report_of, write_status
 
 from voidrl.cli import main as cli
 from voidrl.config import update
@@ -15,7 +15,6 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, PRUNED
 from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.grid_table import grids_of
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
@@ -165,7 +164,8 @@ def test_trials_that_fall_behind_end_early_and_are_shown_as_pruned(tuned, capsys
     assert pruned_trials
     assert all(trial.params["learner.learning_rate"] <= 1e-3 for trial in pruned_trials)
     assert len(states(tuner)) == 8
-    [result] = grids_of(tuner.plan)
+    [section] = report_of(tuner.plan).grids
+    result = section.result
     assert len(result.pruned) == len(pruned_trials)
     assert len(result.ranked) == 8 - len(pruned_trials)
     assert result.ranked[0].mean == 100.0

@@ -323,7 +323,7 @@ def test_what_vanishes_is_not_shown_and_a_folder_that_does_is_a_sentence(tmp_pat
     with pytest.raises(RunFolderError, match="runs holds no runs: expected"):
         watch.look()
     (tmp_path / "runs").rmdir()
-    with pytest.raises(RunFolderError, match="there is nothing at .*runs"):
+    with pytest.raises(RunFolderError, match=r"there is nothing at .*runs"):
         watch.look()
 
 

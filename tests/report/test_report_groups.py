@@ -5,8 +5,8 @@ from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.config import flat, merge
 from voidrl.presets.presets import protocol_for
-from voidrl.report.curves import chart_data
 from voidrl.report.contents import Report
+from voidrl.report.curves import chart_data
 from voidrl.report.groups import env_names, source_of, stages_of
 from voidrl.runs.experiment_record import write_failure
 

@@ -12,8 +12,8 @@ from voidrl.config import flat, merge
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.presets.presets import protocol_for
 from voidrl.report import markdown
-from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
 from voidrl.report.contents import Report
+from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
 from voidrl.report.outcomes import Spread, headline_measure, measure_of, outcome, return_source, spreads
 from voidrl.report.page import write_report
 from voidrl.report.published import atari_table, published_tables

@@ -42,6 +42,7 @@ def _tables(report: Report) -> Iterator[Table]:
         yield report.atari
     for urlb in report.urlb:
         yield urlb.overview
+        yield urlb.bodies[0].table()
     for panel in report.panels:
         yield panel.difference_table()
     yield from report.published
