@@ -51,7 +51,8 @@ def experiment(tmp_path):
     ]
     write_experiment(tmp_path, cells, title="Mazes")
     done = write_run(tmp_path / "maze/apt-pretrain/seed1", rows=[{"step": 100, "coverage/cells": 21}])
-    beat(done, "done", steps=100, rate=8.0, host=socket.gethostname())
+    scored = {"score_name": "coverage/cells", "score": 21, "score_step": 100}
+    beat(done, "done", steps=100, rate=8.0, host=socket.gethostname(), **scored)
     running = tmp_path / "maze/apt-pretrain/seed2"
     write_run(running, seed=2, rows=[{"step": 40}])
     beat(running, device="cuda:1", ranks=4, score_name="episode/return", score=1234.5, score_step=38)
@@ -132,19 +133,11 @@ def test_torn_damaged_and_missing_files(tmp_path):
     for name, steps in (("lost", 30), ("whole", 100)):
         (write_run(tmp_path / name, rows=[{**row, "step": steps}]) / "status.json").unlink()
     found = {run.name: run for run in Watch([tmp_path]).look().runs}
-    assert (found["torn"].score, found["torn"].rate, found["torn"].seconds_left) == (2.0, None, None)
+    assert (found["torn"].rate, found["torn"].seconds_left) == (None, None)
     assert (found["damaged"].state, found["damaged"].steps) == ("failed", 30)
     assert "status.json is damaged: remove it" in found["damaged"].note
     assert [found[name].state for name in ("lost", "whole")] == ["interrupted", "done"]
     assert (found["lost"].steps, found["lost"].total_steps) == (30, 100)
-
-
-def test_an_evaluation_in_the_end_of_the_metrics_is_the_score(tmp_path):
-    rows = [{"step": 10, "eval/return": 7.0}, *({"step": s, "episode/return": 1.0} for s in range(11, 400))]
-    run = write_run(tmp_path / "run", phase="train", rows=rows, steps=1000)
-    beat(run, total_steps=1000)
-    (found,) = Watch([run]).look().runs
-    assert (found.score_name, found.score, found.score_step) == ("eval/return", 7.0, 10)
 
 
 def test_a_look_at_a_thousand_cells_enters_none_and_tries_few_locks(tmp_path, monkeypatch):

@@ -112,6 +112,7 @@ def test_numbers_alone_become_series_and_of_one_step_the_last_counts(tmp_path):
         {"step": 20, "a": 2.5, "null": 3},
         {"step": 20, "a": 4},
         {"step": 15, "a": 7},
+        {"step": 30, "a": 10**400},
     ]
     run = read(write_run(tmp_path / "run", rows=rows))[0].runs[0]
     assert {name: (x.tolist(), y.tolist()) for name, (x, y) in run.series.items()} == {

@@ -22,7 +22,7 @@ from voidrl.report.find import Place, find_runs
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
-from voidrl.runs.metrics import last_rows, score_name
+from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import RunStatus, read_status
 from voidrl.system.files import user_path
 from voidrl.system.units import human_seconds
@@ -203,7 +203,7 @@ def look_at(place: Place) -> LiveRun:
 
 
 def _by_status(run: LiveRun, status: RunStatus) -> LiveRun:
-    run = _changed(
+    return _changed(
         run,
         state="pruned" if status.is_pruned else status.state,
         steps=status.steps,
@@ -222,7 +222,6 @@ def _by_status(run: LiveRun, status: RunStatus) -> LiveRun:
         checkpoint=status.checkpoint,
         note=_note(status),
     )
-    return run if run.score is not None else _scored_by_metrics(run)
 
 
 def _by_metrics(run: LiveRun) -> LiveRun:
@@ -230,24 +229,10 @@ def _by_metrics(run: LiveRun) -> LiveRun:
     with suppress(CheckpointError, KeyError, TypeError, ValueError):
         config = read_json(run.path / "config.json", "the config of the run")
         run = _changed(run, total_steps=int(config["steps"]), phase=str(config["phase"]))
-    steps = next((row["step"] for row in last_rows(run.path)), 0)
-    state = "done" if steps >= run.total_steps > 0 else "interrupted"
-    return _scored_by_metrics(_changed(run, state=state, steps=steps))
-
-
-def _scored_by_metrics(run: LiveRun) -> LiveRun:
-    """The run with its last evaluation, else with the newest score that it has logged."""
-    for row in last_rows(run.path):
-        name = score_name(row, run.phase or str(row.get("phase", "")))
-        if row["step"] == 0:  # a fine-tuning has evaluated the pre-trained agent
-            continue
-        if name and isinstance(row[name], int | float) and math.isfinite(row[name]):
-            is_evaluated = name.startswith("eval/")
-            if run.score is None or is_evaluated:
-                run = _changed(run, score_name=name, score=float(row[name]), score_step=int(row["step"]))
-            if is_evaluated:
-                break
-    return run
+    with suppress(RunFolderError):
+        rows = read_metrics(run.path, skip=lambda text: None)
+        run = _changed(run, steps=max((row["step"] for row in rows), default=0))
+    return _changed(run, state="done" if run.steps >= run.total_steps > 0 else "interrupted")
 
 
 def _final_score(run: LiveRun) -> tuple[str, float] | None:
