@@ -309,7 +309,7 @@ def test_a_hundred_runs_are_quick_and_small(tmp_path):
     assert size < 15_000_000
     found = Page(tmp_path / "report.html")
     assert "100 done" in found.text
-    assert "Runs with more than 240 rows are drawn as means" in found.text
+    assert "A run with more than 240 rows is drawn as means" in found.text
 
 
 @pytest.mark.slow

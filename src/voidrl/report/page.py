@@ -179,7 +179,7 @@ def render(
         },
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
         covered=_coverage_charts(charts),
-        thinned=charts["thinned"],
+        points=charts["points"],
         pictures=pictures,
         media=media,
         refresh_seconds=refresh_seconds,
