@@ -17,7 +17,7 @@ MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"},
 
 
 def make_started(plan, cell):
-    """What a run leaves that was killed before its first checkpoint."""
+    """Write what a run leaves that was killed before its first checkpoint."""
     folder = plan.path(cell)
     folder.mkdir(parents=True)
     checkpoint.write_json_atomic(folder / "config.json", to_json(cell.config))

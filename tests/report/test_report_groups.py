@@ -1,4 +1,4 @@
-"""Which runs form an arm, how arms are named, and what the summary says about them."""
+"""Arms and their names, and the summary of a report."""
 
 import pytest
 from synthetic_runs import MAZE, write_experiment, write_run

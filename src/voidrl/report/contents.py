@@ -53,7 +53,7 @@ class Report:
 
     @cached_property
     def findings(self) -> list[str]:
-        """Who is ahead, in sentences."""
+        """Sentences about the arms that are ahead."""
         return summary.findings(self.results)
 
     @cached_property
