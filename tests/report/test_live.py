@@ -210,6 +210,7 @@ def test_new_runs_are_found_while_it_watches(experiment, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        ([], "there is nothing at runs: expected a run"),
         (["nowhere"], "there is nothing at nowhere: expected a run"),
         (["."], ". holds no runs: expected a run folder (one with config.json and metrics.jsonl)"),
         ([".", "--interval", "0"], "--interval = 0.0 cannot be used: expected a number of seconds above 0"),
@@ -238,8 +239,10 @@ def test_in_a_pipe_it_prints_one_table_and_ends(experiment, capsys):
     assert lines[-1].startswith("4 runs: 1 done, 1 running, 1 failed, 1 waiting; eta of all ")
 
 
-def test_as_data(experiment, capsys):
-    assert cli.main(["status", str(experiment), "--json"]) == 0
+def test_as_data_and_without_a_path_of_runs(experiment, monkeypatch, capsys):
+    (experiment.parent / "runs").symlink_to(experiment)
+    monkeypatch.chdir(experiment.parent)
+    assert cli.main(["status", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["summary"]["runs"] == 4
     assert data["summary"]["steps"] == 140

@@ -80,7 +80,7 @@ def test_the_page_begins_with_what_was_run_and_what_came_out(runs, tmp_path):
     found = report(runs, out=tmp_path / "report.html", title="My runs")
     assert "My runs" in found.text
     assert "2 pre-training, 2 fine-tuning, 1 from scratch" in found.text
-    assert "PixelMaze-v0?goal=far: success rate after 50 to 100 steps: apt 50% (50% to 50%)" in found.text
+    assert "PixelMaze-v0?goal=far: success rate after 50 to 100 steps: apt 50%" in found.text
     assert "scratch: 50 of 100 steps: diverged" in found.text
     assert found.text.index("success rate after") < found.text.index("Lines are means over seeds")
     for section in ("Summary", "Learning curves", "Coverage", "Settings", "Runs", "Reproduce"):

@@ -94,9 +94,9 @@ class Spread:
         return sorted({run.seed for run in self.runs})
 
     def format(self, key: str) -> str:
-        """`83% (77% to 92%)`, with the range if there are several runs."""
+        """`83% (77% to 92%)`, without the range where all runs show as equal."""
         mean, low, high = map(measure_of(key).format, (self.mean, self.low, self.high))
-        return mean if len(self.runs) == 1 else f"{mean} ({low} to {high})"
+        return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def outcome(run: Run) -> dict[str, float]:
