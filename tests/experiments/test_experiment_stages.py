@@ -126,7 +126,7 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
         "0.375 (0.25 to 0.5)",
         "25% (0% to 50%)",
         "0.9",
-        "100% (100% to 100%)",
+        "100%",
         "2 (1, 2)",
     ]
     assert rows["scratch"][:3] == ["–", "–", "–"]
