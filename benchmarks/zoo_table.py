@@ -67,8 +67,8 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
     """All runs; those that are not complete are named."""
     found = read_all(paths, lambda text: print(text, file=sys.stderr)).runs
     for run in found:
-        if run.status != "complete":
-            print(f"{run.name}: {run.status_note or run.status}", file=sys.stderr)
+        if run.status != "done":
+            print(f"{run.name}: {run.status}, {run.progress}", file=sys.stderr)
     return found
 
 

@@ -379,7 +379,6 @@ def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
 
 def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_path, source, scores):
     from voidrl.report.groups import make_arms
-    from voidrl.report.live import _last_score
     from voidrl.report.outcomes import headline_measure, outcome, return_source
     from voidrl.report.read import read_all
 
@@ -396,14 +395,20 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     assert outcome(whole)["return"] == 5
     assert "at step 20" in return_source(whole)
     assert headline_measure(arms, "task") == "return"
-    assert _last_score(run, "finetune")[:2] == ("eval/return", 5)
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:-1]))  # as before the end
     partial, arms = read()
     assert outcome(partial).keys() >= {"zero_shot_return", "training_return"}
     assert "return" not in outcome(partial)
     assert "training episodes" in return_source(partial)
-    assert _last_score(run, "finetune")[0] == "episode/return"
     (run / "metrics.jsonl").write_text(lines[0])
     assert headline_measure(read()[1], "task") is None
-    assert _last_score(run, "finetune") is None
+
+
+def test_the_status_of_a_run_has_the_score_of_its_last_evaluation(tmp_path, source, scores):
+    from voidrl.runs.status import load_status
+
+    scores |= {0: 3, 20: 5}
+    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run")
+    status = load_status(tmp_path / "run/status.json")
+    assert (status.score_name, status.score, status.score_step) == ("eval/return", 5, 20)

@@ -1,11 +1,15 @@
 """Cells that are done in this process, or whose checkpoints were left on another machine."""
 
 import dataclasses
+import io
 
 from voidrl.config import to_json
 from voidrl.envs.ids import atari_game
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.experiments.cell import do_job
+from voidrl.experiments.record import write_record
+from voidrl.report.contents import Report
+from voidrl.report.terminal import print_results
 from voidrl.runs import checkpoint
 from voidrl.runs.status import RunStatus
 from voidrl.training.metrics import MetricsWriter
@@ -14,7 +18,7 @@ MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"},
 
 
 def make_started(plan, cell):
-    """What a run leaves that was killed before its first checkpoint."""
+    """Write what a run leaves that was killed before its first checkpoint."""
     folder = plan.path(cell)
     folder.mkdir(parents=True)
     checkpoint.write_json_atomic(folder / "config.json", to_json(cell.config))
@@ -53,3 +57,16 @@ def do_here(plan, cell):
     source = None if cell.source is None else str(plan.path(cell.source))
     job = {"root": str(plan.out), "cell": cell.folder, "config": to_json(cell.config), "source": source}
     do_job({**job, "evaluation": cell.evaluation, "zero_shot": cell.zero_shot, "trial": None})
+
+
+def report_of(plan):
+    """The report of the folder of a plan."""
+    write_record(plan, ["voidrl", "experiment", plan.experiment.name])
+    return Report.read([plan.out], lambda text: None)
+
+
+def printed_results(plan):
+    """Lines that `voidrl experiment` ends with, with single spaces."""
+    stream = io.StringIO()
+    print_results(report_of(plan), stream)
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]

@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-from done_cells import make_done, make_started
+from done_cells import make_done
 
 from voidrl.config import flat, to_json
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.measures import cell_value, show_value
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
@@ -95,25 +94,6 @@ def test_games_with_settings_are_told_apart(tmp_path):
     tasks = "preset = 'atari-fast'\ntasks = ['atari/pong', { env = 'atari/alien', config.warmup_steps = 99 }]"
     warmup = {cell.task: cell.config.warmup_steps for cell in plan_of(own(tmp_path, tasks)).cells}
     assert warmup["atari/alien"] == 99 != warmup["atari/pong"]
-
-
-# --- measures ---------------------------------------------------------------------------------------
-
-
-def test_a_column_at_a_share_of_the_steps(tmp_path):
-    path = own(tmp_path, f"tasks = ['{POINT}']\nfinetune = {{ steps = 1000 }}")
-    plan = plan_of(path)
-    cell = plan.cells[-1]
-    folder = make_started(make_plan(plan.experiment, ExperimentRequest(), tmp_path / "out"), cell)
-    with MetricsWriter(folder, tensorboard=False) as writer:
-        for step, value in [(0, 5.0), (104, 1.0), (304, 3.0), (304, None), (600, 6.0), (1000, 10.0)]:
-            writer.write(step, {} if value is None else {"eval/return": value})
-    found = {share: cell_value(cell, folder, f"eval/return@{share}%") for share in (0, 10, 30, 45, 100)}
-    assert found == {0: 5.0, 10: 1.0, 30: 3.0, 45: None, 100: 10.0}  # nothing was evaluated near 45 %
-    assert cell_value(cell, folder, "eval/return") == 10.0
-    assert cell_value(cell, folder, "eval/success@30%") is None
-    assert show_value("eval/success@30%", 0.25) == "25.0 %"
-    assert show_value("eval/return@30%", 0.25) == "0.2"
 
 
 # --- the file ---------------------------------------------------------------------------------------

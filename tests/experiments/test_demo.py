@@ -33,7 +33,9 @@ def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monk
     for cell in plan.cells:
         do_here(plan, cell)
     capsys.readouterr()
-    monkeypatch.setattr(demo, "make_report", lambda plan: print(f"report of {plan.experiment.name}") is None)
+    monkeypatch.setattr(
+        demo, "show_results", lambda plan, **_: print(f"report of {plan.experiment.name}") or 1
+    )
     assert cli.main(["demo", "--scale", "0.01", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "maze seen in 160 steps" in shown

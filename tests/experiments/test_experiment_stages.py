@@ -1,10 +1,9 @@
 """Methods that are evaluated before and after fine-tuning: one row with both scores and the states seen."""
 
-import io
 import json
 
 import pytest
-from done_cells import make_done, make_started
+from done_cells import make_done, make_started, printed_results, report_of
 
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
@@ -13,13 +12,9 @@ from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates
 from voidrl.experiments.state import state_of
-from voidrl.experiments.table import print_results
-from voidrl.report.groups import make_arms
+from voidrl.report.contents import Report
 from voidrl.report.markdown import as_markdown
-from voidrl.report.published import published_tables
-from voidrl.report.read import read_all
 from voidrl.report.scores.panel import make_panels
-from voidrl.report.stages import stage_table
 
 SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
 SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}
@@ -27,12 +22,6 @@ SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 9
 
 def plan_of(out, name="table3", **request):
     return make_plan(read_experiment(name), ExperimentRequest(**{**SMALL, **request}), out)
-
-
-def shown(plan):
-    out = io.StringIO()
-    print_results(plan, out)
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 def do(plan, cell, score):
@@ -126,22 +115,19 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
             score = {"mean_return": 0.25 * cell.seed, "successes": [cell.seed == 2, False]}
             saved["zero_shot"] = {**saved, **score, "settings": cell.zero_shot}
             (folder / "evaluation.json").write_text(json.dumps(saved))
-    lines = shown(plan)
-    assert lines[1] == ("task method zero-shot zero-shot, success after 100k after 100k, success seeds steps")
-    assert lines[2].startswith("pickup APT 0.4 (0.2 to 0.5) 25.0 % (0.0 % to 50.0 %) 0.9 100.0 % 2 ")
-    assert lines[3].startswith("pickup scratch 0.9 100.0 % 2 ")
-    table = stage_table(*_report(out, plan))
+    table = report_of(plan).before_after
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == [
         *("method", "steps without reward", "zero-shot return", "zero-shot success rate"),
-        *("return after 100k", "success rate after 100k"),
+        *("return after 100k", "success rate after 100k", "seeds"),
     ]
     assert rows["APT"] == [
         "100k",
         "0.375 (0.25 to 0.5)",
         "25% (0% to 50%)",
-        "0.9 (0.9 to 0.9)",
-        "100% (100% to 100%)",
+        "0.9",
+        "100%",
+        "2 (1, 2)",
     ]
     assert rows["scratch"][:3] == ["–", "–", "–"]
 
@@ -165,33 +151,23 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
         do(parts[0], cell, score)
     do(parts[1], parts[1].cells[0], 250.0)  # DIAYN is not fine-tuned yet
     make_started(parts[1], parts[1].cells[2])
-    whole = plan_of(tmp_path)
-    lines = shown(whole)
-    head = "task method zero-shot zero-shot, normalized states: variables states: positions states: ram"
-    assert lines[1] == f"{head} after 100k after 100k, normalized seeds steps"
-    steps = "1.5M of 250M"
-    assert lines[2] == f"ms_pacman APT 400.0 1.4 % 5,000 300 90,000 900.0 8.9 % 1 {steps} + 100k"
-    assert f"ms_pacman DIAYN 250.0 -0.9 % 5,000 300 90,000 1 {steps}" in lines
-    assert "ms_pacman DIAYN with contrast" in lines
-
-    # The report has the same of everything in the folder, also where the first command had not started a run
-    # when the second one wrote the record.
+    # The report is of everything in the folder, also where the first command had not started a run when the
+    # second one wrote the record.
     assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
     write_record(parts[0])
-    collection = read_all([tmp_path], lambda text: None)
-    arms = make_arms(collection.runs)
-    table = stage_table(collection, arms)
+    report = Report.read([tmp_path], lambda text: None)
+    table = report.before_after
     assert table.columns == [
         *("method", "steps without reward", "zero-shot return", "zero-shot human-normalized score"),
         *("positions visited", "variables visited", "RAM states visited"),
-        *("return after 100k", "human-normalized score after 100k"),
+        *("return after 100k", "human-normalized score after 100k", "seeds"),
     ]
     rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["APT"] == ["1.5M", "400", "1.4%", "300", "5,000", "90,000", "900", "8.9%"]
-    assert rows["DIAYN"] == ["1.5M", "250", "−0.9%", "300", "5,000", "90,000", "–", "–"]
-    assert "### Before and after fine-tuning: atari/ms\\_pacman" in as_markdown(collection, arms, "x")
+    assert rows["APT"] == ["1.5M", "400", "1.4%", "300", "5,000", "90,000", "900", "8.9%", "1 (1)"]
+    assert rows["DIAYN"] == ["1.5M", "250", "−0.9%", "300", "5,000", "90,000", "–", "–", "1 (1)"]
+    assert "### Before and after fine-tuning: atari/ms\\_pacman" in as_markdown(report)
     # A zero-shot score is not held against a published one, which is after fine-tuning.
-    [published] = published_tables(collection, arms)
+    [published] = report.published
     assert [(row[0], row[3]) for row in published.rows if row[1] == "ours"] == [("APT", "8.9")]
 
 
@@ -200,18 +176,12 @@ def test_several_seeds_have_a_range_and_aggregates_are_after_fine_tuning(tmp_pat
     for cell in plan.cells:
         if (cell.task, cell.seed, cell.phase) != ("atari/pong", 2, "finetune"):
             do(plan, cell, 10.0 * cell.seed + (cell.phase != "pretrain"))
-    lines = shown(plan)
-    assert any(line.startswith("alien APT 15.0 (10.0 to 20.0)") for line in lines)
-    assert any(line.startswith("pong APT") and " 11.0 " in line and " 2 + 1 " in line for line in lines)
-    [aggregates] = [line for line in lines if "over 2 games" in line]
-    assert "47.5" in aggregates  # the published median
-    assert stage_table(*_report(tmp_path, plan)).columns[0] == "environment"
-
-
-def _report(out, plan):
-    write_record(plan, ["voidrl"])
-    collection = read_all([out], lambda text: None)
-    return collection, make_arms(collection.runs)
+    lines = printed_results(plan)
+    assert any(line.startswith("atari/alien APT 1.5M 15 (10 to 20)") for line in lines)
+    assert any(line.startswith("atari/pong APT") and line.endswith("2 (1, 2) + 1 (1)") for line in lines)
+    [over_games] = report_of(plan).atari.rows
+    assert over_games[:2] == ["APT", "3"]
+    assert report_of(plan).before_after.columns[0] == "environment"
 
 
 def test_panels_keep_zero_shot_scores_apart(tmp_path):

@@ -1,22 +1,21 @@
 """States of cells (done, partial, other settings), results, and estimates of the rest."""
 
-import dataclasses
 import io
 import json
 
 import pytest
-from done_cells import MACHINE, make_done, make_started, write_status
+from done_cells import MACHINE, make_done, make_started, printed_results, report_of, write_status
 
 from voidrl.cli import main as cli
 from voidrl.config import flat, to_json
 from voidrl.errors import RunFolderError
 from voidrl.experiments.dry_run import print_plan
+from voidrl.experiments.experiment import show_results
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
-from voidrl.experiments.table import print_results, results
 from voidrl.runs import checkpoint
 
 
@@ -78,68 +77,41 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
-def test_the_table_has_means_ranges_seeds_steps_and_published_numbers(tmp_path):
+def test_results_have_means_ranges_seeds_steps_and_published_numbers(tmp_path):
     some = {"seeds": (1, 2), "methods": ("apt", "scratch", "drq")}
     plan = plan_of(tmp_path, "table2", preset="atari-fast", tasks=("ms_pacman", "alien"), **some)
     scores = {("ms_pacman", "apt"): 6951.6, ("ms_pacman", "scratch"): 307.3, ("alien", "apt"): 227.8}
     for cell in plan.cells:
         task, arm, _ = cell.folder.split("/")
-        if (task, arm) in scores:
-            make_done(plan, cell, scores[task, arm] + (10 if cell.seed == 2 else 0))
-    rows = {(row.task, row.label, row.measure): row for row in results(plan)}
-    apt = rows["atari/ms_pacman", "APT", "return"]
-    assert (apt.values, apt.published) == ([6951.6, 6961.6], {"printed": "2,827.1"})
-    assert apt.steps == [(10_000_000, 250_000_000), (100_000, 100_000)]
-    assert apt.share == 0.04
-    lines = shown(print_results, plan)
-    assert "task method measure mean range seeds steps printed" in lines
-    expected = "ms_pacman APT return 6,956.6 6,951.6 to 6,961.6 2 10M of 250M + 100k 2,827.1"
-    assert expected in lines
-    assert "alien APT return 232.8 227.8 to 237.8 2 10M of 250M + 100k 2,614.8" in lines
-    assert any(line.startswith("ms_pacman from scratch return 312.3") for line in lines)
-    aggregate = next(line for line in lines if line.startswith("APT, human-normalized over 2 games"))
-    ours = "median 50.1 %, mean 50.1 %, IQM 50.1 %, 1 above human"
-    assert f"{ours} (printed, 26 games: median 47.5, mean 69.55, above human 7)" in aggregate
-    assert "The shortest runs have 4 % of the protocol's steps." in lines
+        if (task, arm.removesuffix("-pretrain")) in scores:
+            make_done(plan, cell, scores[task, arm.removesuffix("-pretrain")] + (10 if cell.seed == 2 else 0))
+    report = report_of(plan)
+    rows = {(row.arm.env, row.arm.label): row for row in report.results[-1].rows}
+    assert rows["atari/ms_pacman", "APT"].cell("return") == "6,957 (6,952 to 6,962)"
+    assert rows["atari/ms_pacman", "APT"].seed_text == "2 (1, 2)"
+    assert report.atari.rows[0][:3] == ["APT", "4", "50.1 [50.0, 50.1]"]
+    [table] = report.published
+    assert ["APT", "printed", "2614.8", "2827.1"] in [row[:4] for row in table.rows]
+    [apt] = [row for row in table.rows if row[1] == "ours"]
+    assert apt[3] == "6,957 (6,952 to 6,962)"
+    assert apt[-1] == "10M of 250M pre-training, 100k of 100k fine-tuning"
+    lines = printed_results(plan)
+    ours = "atari/ms_pacman APT fine-tuning 2 (1, 2) 100k 2 done 6,957"
+    assert any(line.startswith(ours) for line in lines)
+    [short] = [line for line in lines if line.startswith("Fewer steps than the protocol")]
+    assert "APT in atari/ms_pacman: 10M of 250M steps (4%)" in short
+    [absent] = [line for line in lines if line.startswith("Runs not started")]
+    assert "more" in absent
 
 
-def test_the_table_has_printed_numbers_and_those_of_larger_samples(tmp_path):
-    plan = plan_of(tmp_path, "table2", seeds=(1,), tasks=("assault", "krull"), methods=("drq",))
-    # DrQ's row, under the label of another arm that the larger sample has by game.
-    arm = dataclasses.replace(plan.experiment.arms["drq"], label="SPR")
-    plan = dataclasses.replace(plan, cells=[dataclasses.replace(c, arm=arm, label="SPR") for c in plan.cells])
-    for cell in plan.cells:
-        make_done(plan, cell, 600.0)
-    lines = shown(print_results, plan)
-    assert "task method measure mean seeds steps printed larger sample" in lines
-    assert "assault SPR return 600.0 1 100k 571.0 565.6 (100)" in lines
-    aggregate = next(line for line in lines if line.startswith("SPR, human-normalized over 2 games"))
-    assert aggregate.endswith(
-        "(printed, 26 games: median 41.5, mean 70.4, above human 7; larger sample, 26 games: median 39.6, "
-        "mean 61.6, IQM 33.7)"
-    )
-    assert "In parentheses: the number of runs behind a published number." in lines
-    sources = [line.partition(":")[0] for line in lines if "rliable" in line or "Liu and Abbeel" in line]
-    assert sources == ["Printed", "Larger sample"]
-
-
-def test_measures_of_every_kind(tmp_path):
+def test_one_seed_is_flagged_and_an_evaluation_of_success_comes_first(tmp_path):
     plan = plan_of(tmp_path)
     random, _, tuned, _ = plan.cells
     make_done(plan, random, **{"coverage/cells": 32})
     make_done(plan, tuned, 0.75, successes=[True, True, True, False])
-    found = {(row.label, row.measure): row.values for row in results(plan)}
-    assert found == {
-        ("random", "coverage/cells"): [32.0],
-        ("fine-tuned from APT", "success"): [0.75],
-        ("fine-tuned from APT", "return"): [0.75],
-    }
-    assert "One seed each: no spread is known." in shown(print_results, plan)
-    alone = plan_of(tmp_path, methods=("finetuned",))
-    make_done(alone, alone.cells[0], **{"coverage/cells": 90})
-    lines = shown(print_results, alone)
-    assert any("APT, pre-training coverage/cells 90 1 16k" in line for line in lines)
-    assert any("fine-tuned from APT success 75" in line for line in lines)
+    lines = printed_results(plan)
+    assert any(line.startswith("Only one seed: differences may be chance: random in") for line in lines)
+    assert any("fine-tuned from APT fine-tuning 1 (2) 8k 1 done 75% 0.75" in line for line in lines)
 
 
 def test_a_dry_run_counts_cells_by_state_and_writes_nothing(tmp_path, capsys):
@@ -278,7 +250,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert cli.main(words) == 0  # all is done: it can be looked at all the same
     shown = capsys.readouterr()
     assert "Read-only file system" in shown.err
-    assert "fine-tuned from APT" in shown.out
+    assert "fine-tuning" in shown.out
     assert cli.main([*words, "--seeds", "5"]) == 2
     assert "Read-only file system" in capsys.readouterr().err
 
@@ -290,8 +262,7 @@ def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
     for cell in plan.cells:
         score = {"apt": 796 * 0.5, "rnd": 796 * 0.25, "scratch": 0.0}[cell.arm.name] * cell.seed
         make_done(plan, cell, score=score if cell.task.endswith("run") else 0.0)
-    write_record(plan, ["voidrl", "experiment", "urlb"])
-    lines = shown(print_results, plan)
+    lines = printed_results(plan)
     assert "URLB from states: expert-normalized mean" in lines
     # APT: run 0.5 and 1.0, flip 0 and 0. Published: run 491 and flip 596, of 796 and 799.
     [row] = [line for line in lines if line.startswith("APT data")]
@@ -299,14 +270,15 @@ def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
     assert row.endswith("2 2M + 100k")
     [scratch] = [line for line in lines if line.startswith("from scratch –")]
     assert "0.68" not in scratch
-    assert any("without jaco_reach_top_right" in line for line in lines)
+    assert any("jaco_reach_top_right" in line for line in lines)
 
 
-def test_finished_runs_without_a_value_of_any_measure_are_not_called_unfinished(tmp_path):
+def test_finished_runs_without_numbers_are_not_called_unfinished(tmp_path, capsys):
     path = tmp_path / "own.toml"
     path.write_text("tasks = ['CartPole-v1']\nevaluation = false\n[methods.apt]\nphases = ['pretrain']")
     plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out")
-    assert shown(print_results, plan) == ["no run is done yet: no results"]
+    assert show_results(plan, with_page=False)
+    assert capsys.readouterr().out == "no run is done yet: no results\n"
     make_done(plan, plan.cells[0])
-    said = " ".join(shown(print_results, plan))
-    assert said.startswith("no results: 1 run done, with no value of return; set `measures`")
+    assert show_results(plan, with_page=False)
+    assert "no results: 1 run done, with no evaluation" in capsys.readouterr().out

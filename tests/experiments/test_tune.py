@@ -270,7 +270,7 @@ def test_the_column_that_shows_a_measure_during_training(tmp_path):
     for metric, evaluated, otherwise in (
         ("return", "eval/return", "episode/return"),
         ("human_normalized", "eval/human_normalized", None),
-        ("eval/return@30%", "eval/return", None),
+        ("eval/return", "eval/return", None),
         ("coverage/cells", "coverage/cells", "coverage/cells"),
     ):
         assert tune.pruning_column(cell, metric) == evaluated

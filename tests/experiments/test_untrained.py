@@ -1,11 +1,10 @@
 """Agents that were pre-trained for 0 steps: a control for fine-tuning, alone and in an experiment."""
 
-import io
 import json
 
 import pytest
 import torch
-from done_cells import do_here, make_started
+from done_cells import do_here, make_started, printed_results
 from tiny_runs import Walk, newest, rows, tiny
 
 import voidrl
@@ -15,7 +14,6 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
-from voidrl.experiments.table import print_results
 from voidrl.runs import checkpoint
 from voidrl.runs.status import read_status
 from voidrl.system.units import parse_count
@@ -116,8 +114,7 @@ def test_an_experiment_with_an_untrained_arm(tmp_path):
         assert state_of(cell, plan.path(cell)).kind == "done"
     evaluation = json.loads((plan.path(control) / "evaluation.json").read_text())
     assert evaluation["agent"]["steps"] == 40
-    out = io.StringIO()
-    print_results(plan, out)
-    assert "0 + 40" in out.getvalue()
+    [line] = [line for line in printed_results(plan) if line.startswith("control 0 ")]
+    assert line.endswith(" 1 (1)")
     shorter = small_plan(tmp_path, steps_scale=0.5)
     assert [cell.config.steps for cell in shorter.cells] == [0, 20]

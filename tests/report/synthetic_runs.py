@@ -70,7 +70,7 @@ def write_json(path, data):
 
 
 def write_evaluation(folder, returns, successes=None, steps=10**9):
-    """What `voidrl evaluate RUN --json` would have printed."""
+    """An evaluation as `voidrl evaluate RUN --json` prints it."""
     agent = {"env": "x", "phase": "train", "method": "apt", "seed": 1, "steps": steps, "started": DATE}
     mean = sum(returns) / len(returns)
     record = {"agent": agent, "settings": {}, "mean_return": mean, "returns": returns, "successes": successes}

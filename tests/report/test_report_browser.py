@@ -105,6 +105,12 @@ def opened(browser, page_path, request):
 @pytest.mark.parametrize("opened", [(1280, 900), (768, 1024), (360, 740)], indirect=True)
 def test_nothing_is_wider_than_the_screen(opened):
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if opened.viewport_size["width"] == 1280:  # no column of a table of results is hidden
+        tables = opened.evaluate(
+            "[...document.querySelectorAll('#summary .scroll')].map(e => [e.scrollWidth, e.clientWidth])"
+        )
+        assert tables
+        assert all(needed <= there for needed, there in tables)
     beyond = opened.evaluate(
         """[...document.querySelectorAll('main *')]
             .filter((e) => !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from voidrl.report.curves import mean_curve, rounded, thinned
+from voidrl.report.curves import mean_curve, rounded
 
 
 def series(*points):
@@ -18,7 +18,6 @@ def lists(curve):
 def test_mean_and_range_at_equal_steps():
     curve = mean_curve([series((10, 1), (20, 5)), series((10, 3), (20, 5)), series((10, 8), (20, 2))])
     assert lists(curve) == [[10, 20], [4, 4], [1, 2], [8, 5], [3, 3]]
-    assert curve.interval is None
 
 
 def test_a_run_that_logs_less_often_is_interpolated():
@@ -42,16 +41,12 @@ def test_a_gap_between_runs_stays_empty():
     assert lists(curve) == [[0, 10, 90, 100], [1, 1, 5, 5], [1, 1, 5, 5], [1, 1, 5, 5], [1, 1, 1, 1]]
 
 
-def test_many_rows_are_averaged_over_equal_intervals_and_the_page_says_so():
+def test_many_rows_are_averaged_over_equal_intervals():
     steps = np.arange(1, 1001, dtype=float)
     curve = mean_curve([(steps, steps**2)], points=10)
-    assert curve.interval == 100
     assert len(curve.steps) == 10
     expected = [float(np.mean(np.arange(start + 1, start + 101) ** 2)) for start in range(0, 1000, 100)]
     np.testing.assert_allclose(curve.mean, expected, rtol=1e-2)  # the mean step of an interval is rounded
-    assert "more than 10 rows" in thinned(10, [curve.interval])
-    assert "intervals of 100 steps" in thinned(10, [curve.interval])
-    assert thinned(10, []) == ""
 
 
 def test_a_run_with_one_row_is_a_point():

@@ -16,14 +16,15 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.table import print_results
 from voidrl.report import figures
+from voidrl.report.contents import Report
 from voidrl.report.figures import draw_grid
 from voidrl.report.grids import find_grids, grid_sections
 from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
+from voidrl.report.terminal import print_results
 from voidrl.runs.status import PRUNING
 
 
@@ -55,7 +56,7 @@ def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
     assert [bar.color for bar in table.bars[:4]] == [*["competence"] * 3, "knowledge"]
     assert (table.position(11), table.position(42)) == ("0.0%", "100.0%")
     assert (table.rows[-1][-1], table.bars[-1]) == ("pruned", None)
-    print_results(plan)
+    print_results(Report.read([plan.out], print))
     printed = capsys.readouterr().out
     ranked = [line.split()[:3] for line in printed.splitlines() if re.match(r"\d+  ", line)]
     assert ranked == [row[:3] for row in table.rows[:-1]]

@@ -1,37 +1,45 @@
-"""Which runs form an arm, how arms are named, and what the summary says about them."""
+"""Arms and their names, and the summary of a report."""
 
 import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.config import flat, merge
 from voidrl.presets.presets import protocol_for
+from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
-from voidrl.report.groups import env_names, make_arms, source_of, stages_of
-from voidrl.report.provenance import settings_table
-from voidrl.report.read import read_all
-from voidrl.report.summary import caveats, default_title, findings, overview
+from voidrl.report.groups import env_names, source_of, stages_of
 from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
 
 
+def report_of(*paths):
+    return Report.read(paths, lambda text: None)
+
+
 def arms_of(*paths):
-    collection = read_all(paths, lambda text: None)
-    return collection, make_arms(collection.runs)
+    return report_of(*paths).arms
+
+
+def runs_of(*paths):
+    """Runs by name."""
+    return {run.name: run for run in report_of(*paths).collection.runs}
 
 
 def caveats_of(*paths):
     """Details by title."""
-    return {caveat.title: caveat.details for caveat in caveats(*arms_of(*paths))}
+    return {caveat.title: caveat.details for caveat in report_of(*paths).caveats}
 
 
 def test_runs_that_differ_in_their_seed_alone_make_an_arm(tmp_path):
     for seed in (1, 2, 3):
-        write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS, device="cuda" if seed == 3 else "cpu")
+        # The third seed differs in the device, and in what pre-training does not use.
+        other = {"device": "cuda", "finetune__heads": "random", "reward_scale": 5.0} if seed == 3 else {}
+        write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS, **other)
         write_run(tmp_path / f"tuned{seed}", seed=seed, phase="finetune", env=f"{MAZE}&goal=far", rows=ROWS)
     write_run(tmp_path / "scratch", phase="train", env=f"{MAZE}&goal=far", rows=ROWS)
     write_run(tmp_path / "other", env="atari/pong", rows=ROWS)
-    _, arms = arms_of(tmp_path)
+    arms = arms_of(tmp_path)
     assert {(arm.env_name, arm.phase, arm.label, tuple(arm.seeds)) for arm in arms} == {
         ("PixelMaze-v0", "pretrain", "apt", (1, 2, 3)),
         ("PixelMaze-v0?goal=far", "finetune", "apt", (1, 2, 3)),
@@ -46,7 +54,7 @@ def test_settings_that_differ_make_another_arm_and_name_it(tmp_path):
     write_run(tmp_path / "a", rows=ROWS)
     write_run(tmp_path / "b", rows=ROWS, learner__n_step=3, log__log_every_steps=7)
     write_run(tmp_path / "c", rows=ROWS, learner__n_step=3, seed=2)
-    _, arms = arms_of(tmp_path)
+    arms = arms_of(tmp_path)
     assert {(arm.label, len(arm.runs)) for arm in arms} == {
         ("apt (learner.n_step 1)", 1),
         ("apt (learner.n_step 3)", 2),
@@ -61,7 +69,7 @@ def test_a_bonus_makes_another_arm_and_its_method_counts(tmp_path):
     write_run(tmp_path / "apt", method="apt", bonus__coefficient=0.1, **settings)
     write_run(tmp_path / "apt3", method="apt", method__k=3, bonus__coefficient=0.1, **settings)
     write_run(tmp_path / "tuned", phase="finetune", method="apt", bonus__coefficient=0.1, rows=ROWS)
-    labels = {run.path.name: arm.label for arm in arms_of(tmp_path)[1] for run in arm.runs}
+    labels = {run.path.name: arm.label for arm in arms_of(tmp_path) for run in arm.runs}
     assert labels.pop("apt").startswith("scratch + apt (method.k ")
     assert labels == {
         "plain": "scratch",
@@ -72,33 +80,24 @@ def test_a_bonus_makes_another_arm_and_its_method_counts(tmp_path):
     }
 
 
-def test_what_a_phase_does_not_use_makes_no_difference(tmp_path):
-    write_run(tmp_path / "a", rows=ROWS, finetune__heads="random")
-    write_run(tmp_path / "b", rows=ROWS, seed=2, reward_scale=5.0)
-    assert len(arms_of(tmp_path)[1]) == 1
-
-
 def test_an_arm_of_an_experiment_keeps_its_label_and_says_where_its_settings_differ(tmp_path):
     write_run(tmp_path / "s1", rows=ROWS, learner__n_step=1)
     write_run(tmp_path / "s2", rows=ROWS, learner__n_step=3, seed=2)
     cells = [{"folder": "s1", "label": "mine"}, {"folder": "s2", "label": "mine", "seed": 2}]
     write_experiment(tmp_path, cells)
-    assert [arm.label for arm in arms_of(tmp_path)[1]] == ["mine"]
+    assert [arm.label for arm in arms_of(tmp_path)] == ["mine"]
     assert caveats_of(tmp_path)["Different settings within an arm"] == [
         "mine in PixelMaze-v0: learner.n_step"
     ]
 
 
-def test_environments_are_as_short_as_they_stay_distinct():
+def test_environments_are_named_by_the_options_that_differ():
     assert env_names(["atari/pong", "voidrl/M?a=1&b=2", "voidrl/M?a=1&b=3", "voidrl/M?a=1"]) == {
         "atari/pong": "atari/pong",
         "voidrl/M?a=1&b=2": "M?b=2",
         "voidrl/M?a=1&b=3": "M?b=3",
         "voidrl/M?a=1": "M",
     }
-    mazes = {"M?a=1&b=2&c=3": "M?a=1", "M?a=1&b=2&c=3&goal=far": "M?a=1&goal=far"}
-    mazes |= {"M?a=2&b=3&c=4": "M?a=2", "M?a=2&b=3&c=4&goal=far": "M?a=2&goal=far"}
-    assert env_names(mazes) == mazes  # b and c differ too, but say nothing new
 
 
 def test_mixed_runs_are_sorted_and_never_compared_across_environments_and_phases(tmp_path):
@@ -110,8 +109,9 @@ def test_mixed_runs_are_sorted_and_never_compared_across_environments_and_phases
     write_run(tmp_path / "q", env="CartPole-v1", rows=ROWS)
     write_run(tmp_path / "demo" / "s1", rows=ROWS)
     write_experiment(tmp_path / "demo", [{"folder": "s1", "label": "mine"}], about="A maze.")
-    collection, arms = arms_of(tmp_path)
-    assert default_title(collection) == "PixelMaze-v0, CartPole-v1"  # most runs are of no experiment
+    report = report_of(tmp_path)
+    arms = report.arms
+    assert report.title == "PixelMaze-v0, CartPole-v1"  # most runs are of no experiment
     assert [(arm.env_name, arm.phase, arm.label, arm.seeds) for arm in arms] == [
         ("PixelMaze-v0", "pretrain", "mine", [1]),  # experiments first
         ("CartPole-v1", "pretrain", "apt", [1]),
@@ -128,21 +128,21 @@ def test_mixed_runs_are_sorted_and_never_compared_across_environments_and_phases
         ("task", "PixelMaze-v0?goal=far", ["apt"]),
     ]
     assert panels[-1]["arms"][0]["phase"] == "fine-tuning"
-    said = [text.partition(" after")[0] for text in findings(arms)]
+    said = [text.partition(" after")[0] for text in report.findings]
     assert said == [  # each environment by what it measures
         "Pre-training without reward, PixelMaze-v0: maze coverage",
         "Pre-training without reward, CartPole-v1: training return",
         "Training with task reward, CartPole-v1: training return",
         "Training with task reward, PixelMaze-v0?goal=far: training return",
     ]
-    assert dict(overview(collection, arms))["About own"] == "A maze."
+    assert dict(report.overview)["About own"] == "A maze."
 
 
 def test_only_settings_that_differ_are_shown(tmp_path):
     write_run(tmp_path / "a", rows=ROWS, learner__n_step=3)
     write_run(tmp_path / "b", rows=ROWS, learner__n_step=3, method="random")
     write_run(tmp_path / "c", rows=ROWS, phase="train", learner__n_step=5, steps=200)
-    table = settings_table(arms_of(tmp_path)[1])
+    table = report_of(tmp_path).settings
     assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch"]
     assert table.rows == [
         ["learner.n_step", "3", "3", "5"],
@@ -155,14 +155,14 @@ def test_the_source_of_fine_tuning_is_the_experiments_or_the_only_one_that_fits(
     write_run(tmp_path / "free" / "walker", env="dmc/walker", rows=ROWS)
     write_run(tmp_path / "free" / "hopper", env="dmc/hopper", rows=ROWS)
     write_run(tmp_path / "free" / "tuned", env="dmc/walker_run", phase="finetune", rows=ROWS)
-    runs = {run.name: run for run in arms_of(tmp_path / "free")[0].runs}
+    runs = runs_of(tmp_path / "free")
     assert source_of(runs["tuned"], [*runs.values()]) is runs["walker"]
     write_run(tmp_path / "free" / "again", env="dmc/walker", rows=ROWS)
-    runs = {run.name: run for run in arms_of(tmp_path / "free")[0].runs}
+    runs = runs_of(tmp_path / "free")
     assert source_of(runs["tuned"], [*runs.values()]) is None
     cells = [{"folder": "again"}, {"folder": "tuned", "phase": "finetune", "source": "again"}]
     write_experiment(tmp_path / "free", cells)
-    runs = {run.name: run for run in arms_of(tmp_path / "free")[0].runs}
+    runs = runs_of(tmp_path / "free")
     assert source_of(runs["tuned"], [*runs.values()]) is runs["again"]
 
 
@@ -183,7 +183,7 @@ def test_agents_from_scratch_are_named_by_their_presets(tmp_path):
     write("f", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset atari-paper")
     write("g", "atari/freeway", "drq", log={"eval_epsilon": 0.2, "eval_episodes": 3})
     write("h", "atari/freeway", "spr", log={"eval_episodes": 3})
-    runs = {run.name: run.label for arm in arms_of(tmp_path)[1] for run in arm.runs}
+    runs = {run.name: run.label for arm in arms_of(tmp_path) for run in arm.runs}
     assert (runs.pop("g"), runs.pop("h")) == ("scratch", "spr")
     assert runs == {"a": "drq", "b": "curl", "c": "bbf", "d": "spr (changed)", "e": "scratch", "f": "scratch"}
 
@@ -193,7 +193,7 @@ def test_the_summary_lists_what_was_run(tmp_path):
         write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS)
     write_run(tmp_path / "random", method="random", rows=ROWS)
     write_run(tmp_path / "scratch", phase="train", rows=ROWS)
-    assert dict(overview(*arms_of(tmp_path))) == {
+    assert dict(report_of(tmp_path).overview) == {
         "Runs": "3 pre-training, 1 from scratch",
         "Environments": "PixelMaze-v0",
         "Arms": "apt; random; scratch",
@@ -217,19 +217,19 @@ def test_the_summary_says_who_is_ahead(tmp_path, apt, random, verdict):
         for seed, cells in enumerate(counts, start=1):
             rows = [{"step": 100, "coverage/cells": cells}]
             write_run(tmp_path / f"{method}{seed}", method=method, seed=seed, rows=rows)
-    (found,) = findings(arms_of(tmp_path)[1])
+    (found,) = report_of(tmp_path).findings
     # A perfect maze of 5 × 5 has 4 rooms and 3 doors: 7 open cells.
     assert "PixelMaze-v0: maze coverage after 100 steps: apt 71.4% (42.9% to 100%); random " in found
     assert found.endswith(verdict)
 
 
-def test_many_environments_are_summarized_by_wins(tmp_path):
-    for number in range(5):
-        for method, bins in (("apt", 5), ("random", 4 if number else 6)):
+def test_many_environments_are_summarized_by_wins_and_a_tie_is_none(tmp_path):
+    for number, (apt, random) in enumerate([(6, 4), (5, 4), (4, 5), (0, 0), (3, 3)]):
+        for method, bins in (("apt", apt), ("random", random)):
             rows = [{"step": 100, "coverage/bins": bins}]
             write_run(tmp_path / f"{method}{number}", env=f"dmc/env{number}", method=method, rows=rows)
-    (found,) = findings(arms_of(tmp_path)[1])
-    assert found.endswith("5 environments: highest mean bins: apt in 4, random in 1.")
+    (found,) = report_of(tmp_path).findings
+    assert found.endswith("5 environments: highest mean bins: apt in 2, random in 1, equal in 2.")
 
 
 def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
@@ -242,11 +242,12 @@ def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
         {"folder": "again"},
         {"folder": "later", "seed": 3},
     ]
-    write_experiment(tmp_path, cells)
-    assert caveats(*arms_of(tmp_path))[0].kind == "failed"
+    write_experiment(tmp_path, cells, departure="changed: learner.n_step=3")
+    assert report_of(tmp_path).caveats[0].kind == "failed"
     found = caveats_of(tmp_path)
-    assert found["Failed runs"] == ["failed: failed after 40 of 100 steps: diverged"]
+    assert found["Failed runs"] == ["failed: 40 of 100 steps: diverged"]
     assert found["Runs not started"] == ["later"]
+    assert found["Experiments that differ from their file"] == ["own: changed: learner.n_step=3"]
     assert found["Fewer steps than the protocol: not comparable with published numbers"] == [
         "apt in PixelMaze-v0: 100 of 10k steps (1%)"
     ]
@@ -257,7 +258,6 @@ def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
         "commit 0123456789",
         "commit fedcba9876",
     ]
-    assert found["Uncommitted changes"] == ["again"]
 
 
 def test_an_experiment_knows_why_the_process_of_a_run_failed(tmp_path):
@@ -267,18 +267,11 @@ def test_an_experiment_knows_why_the_process_of_a_run_failed(tmp_path):
     write_experiment(tmp_path, cells)
     write_failure(tmp_path, "crashed", "ValueError: no such color")
     write_failure(tmp_path, "never", "atari needs ale-py")
-    crashed, killed = arms_of(tmp_path)[0].runs
-    assert (crashed.status, crashed.status_note) == (
-        "failed",
-        "failed after 100 of 1,000 steps: ValueError: no such color",
-    )
-    assert killed.status == "incomplete"
+    runs = runs_of(tmp_path)
+    assert runs["crashed"].status == "failed"
+    assert runs["crashed"].progress == "100 of 1,000 steps: ValueError: no such color"
+    assert runs["killed"].status == "stopped"
     assert caveats_of(tmp_path)["Failed before the first step"] == ["never: atari needs ale-py"]
-
-
-def test_one_seed_is_a_caveat(tmp_path):
-    write_run(tmp_path / "a", rows=ROWS)
-    assert caveats_of(tmp_path)["Only one seed: differences may be chance"] == ["apt in PixelMaze-v0"]
 
 
 def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
@@ -286,18 +279,18 @@ def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
         write_run(tmp_path / name / "run", steps=steps, rows=[{"step": steps, "coverage/cells": 2}])
         write_experiment(tmp_path / name, [{"folder": "run", "label": "APT", "steps": steps}], name=name)
     write_run(tmp_path / "loose", method="pkg:APT", rows=ROWS)
-    _, arms = arms_of(tmp_path)
+    arms = arms_of(tmp_path)
     assert [(arm.label, len(arm.runs)) for arm in arms] == [("APT, a", 1), ("APT, b", 1), ("APT", 1)]
-    assert "after 100 to 1k steps" in findings(arms)[0]
+    assert "after 100 to 1k steps" in report_of(tmp_path).findings[0]
     write_experiment(tmp_path / "b", [{"folder": "run", "label": "APT"}], name="a")
-    assert [arm.label for arm in arms_of(tmp_path)[1]][:2] == ["APT, a in a", "APT, a in b"]
+    assert [arm.label for arm in arms_of(tmp_path)][:2] == ["APT, a in a", "APT, a in b"]
 
 
 def test_lengths_of_one_experiment_are_not_averaged(tmp_path):
     for seed, steps in ((1, 100), (2, 1000)):
         write_run(tmp_path / f"s{seed}", seed=seed, steps=steps, rows=[{"step": steps}])
     write_experiment(tmp_path, [{"folder": "s1"}, {"folder": "s2", "seed": 2}])
-    assert [arm.label for arm in arms_of(tmp_path)[1]] == ["apt (steps 100)", "apt (steps 1000)"]
+    assert [arm.label for arm in arms_of(tmp_path)] == ["apt (steps 100)", "apt (steps 1000)"]
 
 
 def test_seeds_that_are_not_in_a_number_are_not_counted(tmp_path):
@@ -332,27 +325,9 @@ def test_a_run_whose_evaluation_failed_still_counts(tmp_path):
     write_experiment(tmp_path, cells)
     for name in ("failed", "not_due"):
         write_failure(tmp_path, name, "no such game")
-    collection, arms = arms_of(tmp_path)
-    assert [run.status for run in collection.runs] == ["failed", "complete", "complete"]
-    assert [run.evaluation_gap for run in collection.runs] == ["failed", "missing", ""]
-    assert len(arms[0].complete) == 1
-    assert caveats_of(tmp_path)["Failed evaluations"] == [
-        "failed: took all its steps, but its evaluation failed: no such game"
-    ]
-
-
-def test_runs_outside_the_report_are_not_missing(tmp_path):
-    for seed in (1, 2):
-        write_run(tmp_path / f"apt/seed{seed}", seed=seed, rows=ROWS)
-    write_experiment(tmp_path, [{"folder": f"apt/seed{seed}", "seed": seed} for seed in (1, 2, 3)])
-    one = caveats_of(tmp_path / "apt/seed1")
-    assert one["Runs of the experiment outside this report"] == ["apt/seed2", "apt/seed3"]
-    assert "Runs not started" not in one
-    assert caveats_of(tmp_path)["Runs not started"] == ["apt/seed3"]
-
-
-def test_an_experiment_that_differs_from_its_file_is_a_caveat(tmp_path):
-    write_run(tmp_path / "run", rows=ROWS)
-    write_experiment(tmp_path, [{"folder": "run"}], departure="changed: learner.n_step=3")
-    (found,) = caveats_of(tmp_path)["Experiments that differ from their file"]
-    assert "learner.n_step=3" in found
+    report = report_of(tmp_path)
+    runs = report.collection.runs
+    assert [run.status for run in runs] == ["failed", "done", "done"]
+    assert [run.evaluation_gap for run in runs] == ["failed", "missing", ""]
+    assert len(report.arms[0].complete) == 1
+    assert caveats_of(tmp_path)["Failed evaluations"] == ["failed: 100 of 100 steps: no such game"]

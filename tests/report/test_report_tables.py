@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 
 import pytest
@@ -11,19 +12,21 @@ from voidrl.config import flat, merge
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.presets.presets import protocol_for
 from voidrl.report import markdown
+from voidrl.report.contents import Report
 from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
-from voidrl.report.groups import make_arms
 from voidrl.report.outcomes import Spread, headline_measure, measure_of, outcome, return_source, spreads
 from voidrl.report.page import write_report
 from voidrl.report.published import atari_table, published_tables
-from voidrl.report.read import read_all
 from voidrl.report.results import make_results
-from voidrl.report.summary import caveats
+
+
+def report_of(*paths):
+    return Report.read(paths, lambda text: None)
 
 
 def arms_of(*paths):
-    collection = read_all(paths, lambda text: None)
-    return collection, make_arms(collection.runs)
+    report = report_of(*paths)
+    return report.collection, report.arms
 
 
 def test_the_return_is_of_the_evaluation_else_of_the_last_one_in_training_else_of_late_episodes(tmp_path):
@@ -52,7 +55,7 @@ def test_final_numbers_are_of_complete_runs_where_there_are_any(tmp_path):
     assert spreads(arm) == {"coverage/bins": Spread(15, 10, 20, [])}
     assert spreads(arm)["coverage/bins"].seeds == [1, 2]
     row = make_results([arm])[0].rows[0]
-    assert row.statuses == {"complete": 2, "incomplete": 1}
+    assert row.statuses == {"done": 2, "stopped": 1}
     assert row.steps == "50 to 100 of 100"
     assert row.seed_text == "2 of 3 (1, 2)"
 
@@ -159,7 +162,7 @@ def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
     ]
     assert ["DrQ(ε)", "larger sample, 100 runs", "579.6", "", "", ""] in table.rows
     assert "Ours: 90k steps; published: 100k." in table.notes
-    assert "## Published numbers" in markdown.as_markdown(collection, arms, "DrQ")
+    assert "## Published numbers" in markdown.as_markdown(report_of(tmp_path))
     cells = [
         {"folder": f"a{seed}", "seed": seed, "label": "DrQ", "phase": "train", "env": "atari/assault"}
         for seed in (1, 2)
@@ -212,6 +215,7 @@ def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
     failed = {"env": "atari/pong", "seed": 9, "steps": 500, "error": "why"}
     write_run(tmp_path / "failed", rows=[{"step": 7}], **failed)
     out = write_report([tmp_path], tmp_path / "results.csv", say=lambda text: None)
+    as_json = write_report([tmp_path], tmp_path / "results.json", say=lambda text: None)
     rows = [*csv.DictReader(io.StringIO(out.read_text()))]
     assert len(rows) == 9
     tuned = [row for row in rows if row["phase"] == "finetune" and row["environment"] == "atari/alien"]
@@ -221,9 +225,13 @@ def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
     ]
     assert float(tuned[0]["normalized"]) == pytest.approx(human_normalized("alien", 500))
     assert tuned[0]["steps_protocol"] == "10000"
+    data = json.loads(as_json.read_text())
+    assert [[*map(str, each.values())] for each in data] == [
+        [value or "None" for value in each.values()] for each in rows
+    ]
     failed = next(row for row in rows if row["status"] == "failed")
     assert (failed["steps"], failed["steps_asked"], failed["return"]) == ("7", "500", "")
-    assert markdown.as_csv(arms_of(tmp_path)[1]) == out.read_text()
+    assert markdown.as_csv(report_of(tmp_path)) == out.read_text()
 
 
 def test_a_seed_without_its_evaluation_is_not_among_those_of_the_mean(tmp_path):
@@ -259,7 +267,7 @@ def test_pixels_are_not_compared_with_the_steps_of_a_state_protocol(tmp_path):
     [table] = published_tables(collection, arms)
     [ours] = [row for row in table.rows if row[1] == "ours"]
     assert ours[-1] == "another protocol: pixels in place of states"
-    assert not any("protocol" in caveat.title for caveat in caveats(collection, arms))
+    assert not any("protocol" in caveat.title for caveat in report_of(tmp_path).caveats)
     assert make_results(arms)[0].rows[0].steps == "100"
 
 

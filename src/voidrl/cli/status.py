@@ -28,11 +28,11 @@ SHORT = {"eval/return": "eval", "eval/success": "success", "episode/return": "re
 
 
 def status(argv: list[str]) -> None:
-    """Show the state of runs, here and on other machines: `voidrl status RUNS`."""
+    """Show the state of runs, here and on other machines: `voidrl status`."""
     parser = Parser("status", status.__doc__)
     add = parser.add_argument
-    paths_help = "an experiment's folder, a run, or folders with runs in them"
-    add("paths", nargs="+", metavar="PATH", help=paths_help)
+    paths_help = "an experiment's folder, a run, or folders with runs in them (default: runs)"
+    add("paths", nargs="*", default=["runs"], metavar="PATH", help=paths_help)
     interval_help = "seconds between two looks, on a terminal (default: 2)"
     add("--interval", type=float, default=2.0, metavar="SECONDS", help=interval_help)
     add("--once", action="store_true", help="print one table and end; a pipe or a file gets no more anyway")

@@ -17,7 +17,7 @@ from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw
 from voidrl.experiments.executors.local import Options
-from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattended
+from voidrl.experiments.experiment import FAILED, do_plan, show_results, unattended
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan
 from voidrl.experiments.planner import make_plan
@@ -51,7 +51,7 @@ def run_demo(
         results = [read_demo(plan, seed) for seed in seeds]
         print_numbers(results, {cell.arm.name: cell.config.steps for cell in plan.cells})
         print(f"\npicture: {draw(results, plan.out / 'demo.png')}")
-        return 0 if not report or make_report(plan) else FAILED
+        return 0 if not report or show_results(plan, with_tables=False) else FAILED
 
 
 def read_demo(plan: Plan, seed: int) -> DemoResult:

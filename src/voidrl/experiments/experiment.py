@@ -23,8 +23,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import try_to_write_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, run_plan
-from voidrl.experiments.state import require_same_settings, state_of
-from voidrl.experiments.table import print_results
+from voidrl.experiments.state import no_results, require_same_settings, state_of
 from voidrl.experiments.tune import Tuner, open_tuner
 from voidrl.system.terminal.output import durable_output, say
 
@@ -69,8 +68,7 @@ def run_experiment(
     command = command or ["voidrl", "experiment", experiment.path]
     with unattended(plan, command):
         outcome = do_plan(plan, on, chosen, command=command)
-        print_results(plan)
-        made = make_report(plan) if report else True
+        made = show_results(plan, with_page=report)
     return 0 if outcome.ok and made else FAILED
 
 
@@ -116,18 +114,26 @@ def _is_done(plan: Plan, tuner: Tuner | None) -> bool:
     return is_complete and all(state_of(cell, plan.path(cell)).kind == "done" for cell in due)
 
 
-def make_report(plan: Plan) -> bool:
-    """Write `report.html`; False if that failed, which does not affect the runs."""
-    if not any((plan.path(cell) / "config.json").is_file() for cell in plan.cells):
-        return True
-    from voidrl.report.page import write_report
+def show_results(plan: Plan, *, with_tables: bool = True, with_page: bool = True) -> bool:
+    """Print the results of all runs in the folder and write `report.html`; False if no page could be made."""
+    from voidrl.report.contents import Report
+    from voidrl.report.page import write_page
+    from voidrl.report.terminal import print_results
 
+    if not any((plan.path(cell) / "config.json").is_file() for cell in plan.cells):
+        print(no_results(plan))
+        return True
     try:
-        written = write_report([plan.out], plan.out / "report.html", title=plan.experiment.title, say=say)
-    except VoidrlError as error:
+        report = Report.read([plan.out], say, plan.experiment.title)
+        if with_tables:
+            print_results(report)
+            if not any(results.measures for results in report.results):
+                print(no_results(plan))
+        if with_page:
+            print(f"report: {write_page(report, [plan.out], plan.out / 'report.html', say=say)}")
+    except VoidrlError as error:  # which does not affect the runs
         say(f"no report was made: {error}; try again with `voidrl report {shlex.quote(str(plan.out))}`")
-        return False
-    print(f"report: {written}")
+        return not with_page
     return True
 
 

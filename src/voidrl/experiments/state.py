@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from voidrl.config import LOCAL_FIELDS, Config, flat, to_json
-from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
 from voidrl.experiments.plan import Cell, Plan
+from voidrl.report.scores.measures import evaluated_value, is_evaluated
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
 from voidrl.system.units import plural
 from voidrl.training import build
@@ -63,6 +65,16 @@ def cell_evaluation(cell: Cell | Wanted, folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def cell_value(cell: Cell, folder: Path, measure: str) -> float | None:
+    """The value of a measure of its evaluation, or the last value of a column; None where it has none."""
+    if is_evaluated(measure):
+        return None if cell.evaluation is None else evaluated_value(measure, cell_evaluation(cell, folder))
+    with suppress(VoidrlError):  # nothing is logged
+        values = [row[measure] for row in read_metrics(folder) if row.get(measure) is not None]
+        return float(values[-1]) if values else None
+    return None
+
+
 def require_same_settings(plan: Plan, cells: Sequence[Cell]) -> None:
     """Refuse a folder with a run of other settings, before anything starts."""
     for cell in cells:
@@ -91,12 +103,11 @@ def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
 
 
 def no_results(plan: Plan) -> str:
-    """Why there is nothing to show: no run is done, or none has a measure of the experiment."""
+    """Why there is nothing to show: no run is done, or none has logged or evaluated anything to compare."""
     done = sum(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
     if not done:
         return "no run is done yet: no results"
-    measures = dict.fromkeys(measure for cell in plan.cells for measure in cell.arm.measures)
     return (
-        f"no results: {plural(done, 'run')} done, with no value of {', '.join(measures)}; set "
-        f'`measures` to columns of metrics.jsonl, such as "episode/return", or `evaluation` to episodes'
+        f"no results: {plural(done, 'run')} done, with no evaluation, episode or coverage to compare; set "
+        f"`evaluation` to episodes, or run more steps"
     )

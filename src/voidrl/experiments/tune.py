@@ -20,10 +20,9 @@ import numpy as np
 
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.experiments.grid import Axis
-from voidrl.experiments.measures import cell_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import try_to_write_record
-from voidrl.experiments.state import require_same_settings
+from voidrl.experiments.state import cell_value, require_same_settings
 from voidrl.report.scores.measures import is_evaluated
 from voidrl.runs import locks
 from voidrl.runs.status import is_pruned
@@ -274,8 +273,7 @@ def pruning_column(cell: Cell, metric: str) -> str | None:
     """The column of the metrics that shows a measure, in its unit, during training; None where none does."""
     evaluates = bool(cell.config.log.eval_every_steps)
     if not is_evaluated(metric):
-        column = metric.partition("@")[0]
-        return column if evaluates or not column.startswith("eval/") else None
+        return metric if evaluates or not metric.startswith("eval/") else None
     if evaluates:
         return COLUMNS.get(metric)
     return "episode/return" if metric == "return" else None

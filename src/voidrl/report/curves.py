@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of
 from voidrl.report.read import Run, Series
@@ -63,8 +62,6 @@ class Curve:
     high: np.ndarray
     runs: np.ndarray
     """Number of runs that reached each step."""
-    interval: float | None
-    """Steps over which rows were averaged, if there were more rows than points."""
 
 
 def group_of(metric: str) -> str:
@@ -98,8 +95,6 @@ def points_for(arms: Sequence[ArmRuns]) -> int:
 def mean_curve(runs: Sequence[Series], points: int = MAX_POINTS) -> Curve:
     """Mean, minimum and maximum of several runs at each step."""
     end = max(float(steps[-1]) for steps, _ in runs)
-    is_long = any(len(steps) > points for steps, _ in runs)
-    interval = end / points if is_long else None
     thinned = [
         _averaged(steps, values, end / points) if len(steps) > points else (steps, values)
         for steps, values in runs
@@ -109,7 +104,7 @@ def mean_curve(runs: Sequence[Series], points: int = MAX_POINTS) -> Curve:
     reached = np.sum(~np.isnan(table), axis=0)
     table, grid, reached = table[:, reached > 0], grid[reached > 0], reached[reached > 0]
     mean = np.nansum(table, axis=0) / reached
-    return Curve(grid, mean, np.nanmin(table, axis=0), np.nanmax(table, axis=0), reached, interval)
+    return Curve(grid, mean, np.nanmin(table, axis=0), np.nanmax(table, axis=0), reached)
 
 
 def _averaged(steps: np.ndarray, values: np.ndarray, interval: float) -> Series:
@@ -148,31 +143,21 @@ def arm_curve(arm: ArmRuns, metric: str, points: int = MAX_POINTS) -> Curve | No
 
 
 def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
-    """`{grids, metrics, panels, thinned}` for the page's script; a panel is an environment in a stage.
+    """`{grids, metrics, panels, points}` for the page's script; a panel is an environment in a stage.
 
     Curves refer to their grid of steps by its index, as most of them share one.
     """
     points = points_for(arms)
     grids: dict[tuple[int, ...], int] = {}
-    intervals: list[float] = []
     panels = []
     for stage, by_env in stages_of(arms).items():
         for members in by_env.values():
             curves: dict[str, list[dict[str, Any]]] = {}
             for metric in metrics_of(members):
-                for number, arm in enumerate(members):
-                    curve = arm_curve(arm, metric, points)
-                    if curve is None:
-                        continue
-                    steps = tuple(np.rint(curve.steps).astype(int).tolist())
-                    packed: dict[str, Any] = {"arm": number, "grid": grids.setdefault(steps, len(grids))}
-                    packed["mean"] = rounded(curve.mean)
-                    same = (curve.runs == curve.runs[0]).all()
-                    packed["runs"] = int(curve.runs[0]) if same else curve.runs.tolist()
-                    if len(arm.runs) > 1:
-                        packed |= {"low": rounded(curve.low), "high": rounded(curve.high)}
-                    curves.setdefault(metric, []).append(packed)
-                    intervals += [curve.interval] if curve.interval is not None else []
+                found = ((number, arm_curve(arm, metric, points)) for number, arm in enumerate(members))
+                curves[metric] = [
+                    _packed(number, curve, grids) for number, curve in found if curve is not None
+                ]
             shown = [
                 {
                     "label": arm.label,
@@ -188,15 +173,22 @@ def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
         name: {"name": NAMES.get(name, name), "group": group_of(name), "fraction": name in FRACTIONS}
         for name in metrics_of(arms)
     }
-    return {"grids": [*grids], "metrics": metrics, "panels": panels, "thinned": thinned(points, intervals)}
+    return {"grids": [*grids], "metrics": metrics, "panels": panels, "points": points}
 
 
-def thinned(points: int, intervals: Sequence[float]) -> str:
-    """A sentence about thinned curves; empty if none was."""
-    if not intervals:
-        return ""
-    length = " to ".join(dict.fromkeys([count(min(intervals)), count(max(intervals))]))
-    return f"Runs with more than {points} rows are drawn as means over intervals of {length} steps."
+def _packed(arm: int, curve: Curve, grids: dict[tuple[int, ...], int]) -> dict[str, Any]:
+    """A curve of an arm, by its number, as data; its steps are added to `grids`."""
+    steps = tuple(np.rint(curve.steps).astype(int).tolist())
+    same = (curve.runs == curve.runs[0]).all()
+    packed: dict[str, Any] = {
+        "arm": arm,
+        "grid": grids.setdefault(steps, len(grids)),
+        "mean": rounded(curve.mean),
+        "runs": int(curve.runs[0]) if same else curve.runs.tolist(),
+    }
+    if curve.runs.max() > 1:
+        packed |= {"low": rounded(curve.low), "high": rounded(curve.high)}
+    return packed
 
 
 def rounded(values: np.ndarray) -> list[float | int]:

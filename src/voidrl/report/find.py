@@ -1,16 +1,17 @@
-"""Find the run folders under the paths of a report, and the experiments that they belong to."""
+"""Find the run folders under some paths, and the experiments that they belong to."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from voidrl.errors import RunFolderError
-from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_record
-from voidrl.system.files import user_path
+from voidrl.runs.experiment_record import FILE_NAME as EXPERIMENT
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
 
 # Files of a run besides its config: with one of them, a folder with a config.json is a run.
 _SIGNS = {"metrics.jsonl", "environment.json", "checkpoints"}
@@ -27,86 +28,113 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Place:
+    """The folder of a run, or of a cell of an experiment that has not started."""
+
+    path: Path
+    name: str
+    """Folder relative to the paths that are read."""
+    experiment: ExperimentRecord | None = field(default=None, repr=False)
+    cell: CellRecord | None = None
+
+    @cached_property
+    def resolved(self) -> Path:
+        """The folder, without links."""
+        return self.path.resolve()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run has started."""
+        return (self.path / "config.json").is_file()
+
+    @property
+    def failure(self) -> str:
+        """Why the last attempt at a cell failed; empty where it did not."""
+        return "" if self.experiment is None or self.cell is None else self.experiment.failure(self.cell)
+
+
+@dataclass(frozen=True)
 class Found:
     """Everything under the paths."""
 
-    folders: list[Path]
+    places: list[Place]
+    """Cells of experiments in their order, then other runs."""
     skipped: list[Skipped]
     experiments: list[ExperimentRecord]
 
 
-def find_runs(paths: Sequence[str | Path], say: Callable[[str], None]) -> Found:
-    """Find the runs under each path, once each, in the order of the paths.
+def find_runs(paths: Sequence[Path]) -> Found:
+    """Find the runs and the cells under each path, once each.
 
     A path that does not exist is an error. So is a single path without runs; among several, as a shell
-    expands `runs/*`, a folder without runs is reported as skipped, and a file is only mentioned.
+    expands `runs/*`, a folder without runs is skipped, and a file is ignored.
     """
     folders: dict[Path, Path] = {}  # resolved → as it was found
+    cells: dict[Path, tuple[ExperimentRecord, CellRecord]] = {}
     skipped: dict[Path, Skipped] = {}
-    experiments: dict[Path, ExperimentRecord | None] = {}
-    for given in paths:
-        path = user_path(given)
+    records: dict[Path, ExperimentRecord | None] = {}
+    for path in paths:
         if not path.exists():
             raise RunFolderError(f"there is nothing at {path}: expected {_EXPECTED}")
-        candidates = [*_candidates(path)]
-        for folder in candidates:
-            if (folder / "config.json").is_file():
+        root = path.resolve()
+        for parent in (root, *root.parents):
+            _read_record(parent, records, skipped)
+        inside: set[Path] = set()  # cells, which need not be entered
+        is_empty = path.is_dir()
+        for folder, names in walk(path, inside):
+            if EXPERIMENT in names and (record := _read_record(folder.resolve(), records, skipped)):
+                inside |= {folder / cell.folder for cell in record.cells}
+            if looks_like_run(names):
                 folders.setdefault(folder.resolve(), folder)
-            else:
-                why = "it holds the files of a run, but no config.json: the run was damaged or never started"
-                skipped.setdefault(folder.resolve(), Skipped(folder, why))
-        for folder in (path, *candidates) if path.is_dir() else candidates:
-            _read_experiments(folder.resolve(), experiments, skipped)
-        if not candidates:
-            why = "is a file of no run" if path.is_file() else "holds no runs"
-            if (record := experiments.get(path.resolve())) is not None:
-                why += f" yet: none of the {len(record.cells)} of experiment {record.name!r} has started"
-            if len(paths) == 1:
-                raise RunFolderError(f"{path} {why}: expected {_EXPECTED}")
-            if path.is_file():
-                say(f"ignored {path}, which {why}")
-            else:
-                skipped.setdefault(path.resolve(), Skipped(path, f"it {why}"))
-    if not folders:
-        why = next((f": {each.path} was skipped, as {each.why}" for each in skipped.values()), "")
-        raise RunFolderError(f"no run can be reported{why}; expected {_EXPECTED}")
-    records = [record for record in experiments.values() if record is not None]
-    return Found([*folders.values()], [*skipped.values()], records)
+                is_empty = False
+        for record in filter(None, records.values()):
+            for place, cell in record.cells_by_path.items():
+                if place.is_relative_to(root) or place in folders:
+                    cells.setdefault(place, (record, cell))
+                    is_empty = False
+        if is_empty:
+            skipped.setdefault(root, Skipped(path, "it holds no runs"))
+    if not folders and not cells:
+        where = ", ".join(map(str, paths))
+        raise RunFolderError(f"{where} holds no runs: expected {_EXPECTED}")
+    roots = [path.resolve() for path in paths]
+    shared = roots[0] if len(roots) == 1 else Path(os.path.commonpath(roots))
+    places = [
+        Place(folders.pop(place, place), _name(place, shared), record, cell)
+        for place, (record, cell) in cells.items()
+    ]
+    places += [Place(folder, _name(place, shared)) for place, folder in folders.items()]
+    return Found(places, [*skipped.values()], [record for record in records.values() if record is not None])
 
 
-def _read_experiments(
+def _read_record(
     folder: Path, found: dict[Path, ExperimentRecord | None], skipped: dict[Path, Skipped]
-) -> None:
-    """Read the experiment.json of a folder and of those above it, each once."""
-    for parent in (folder, *folder.parents):
-        if parent in found:
-            return
-        found[parent] = None
+) -> ExperimentRecord | None:
+    """Read the experiment of a folder, once; one that is damaged is skipped."""
+    if folder not in found:
+        found[folder] = None
         try:
-            found[parent] = read_experiment_record(parent)
+            found[folder] = read_experiment_record(folder)
         except RunFolderError as error:
-            path = parent / "experiment.json"
+            path = folder / EXPERIMENT
             skipped[path] = Skipped(path, f"{error}; runs are named by their configs instead")
+    return found[folder]
 
 
-def _candidates(path: Path) -> Iterator[Path]:
-    """Every folder that looks like a run, sorted."""
-    yield from (folder for folder, names in walk(path) if looks_like_run(names))
+def _name(folder: Path, shared: Path) -> str:
+    if folder == shared:
+        return folder.name
+    return str(folder.relative_to(shared) if folder.is_relative_to(shared) else folder)
 
 
 def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[str]]]:
     """Every folder under a path that may be or hold a run, sorted, with the names in it.
 
-    Links are followed, each folder is entered once, those that are known to be runs not at all. Of a file it
-    is the folder of the run that the file belongs to, if there is one.
+    Links are followed, each folder is entered once, those that are known to be runs not at all. A file of a
+    run stands for its folder.
     """
-    if path.is_file():
-        above = (parent for parent in path.absolute().parents if parent.parent.name not in _INSIDE)
-        found = ((parent, _names(parent)) for parent in above)
-        yield from [(parent, names) for parent, names in found if looks_like_run(names)][:1]
-        return
     seen: set[tuple[int, int]] = set()
-    waiting = [path]
+    waiting = [path.parent if path.is_file() else path]
     while waiting:
         folder = waiting.pop()
         if folder in known:
@@ -121,6 +149,8 @@ def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[s
         seen.add((stat.st_dev, stat.st_ino))
         names = {entry.name for entry in entries}
         is_run = looks_like_run(names)
+        if path.is_file() and not is_run:
+            return
         yield folder, names
         inside = [
             Path(entry.path)
@@ -128,13 +158,6 @@ def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[s
             if entry.is_dir() and not entry.name.startswith(".") and not (is_run and entry.name in _INSIDE)
         ]
         waiting += reversed(inside)
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return {entry.name for entry in os.scandir(folder)}
-    except OSError:
-        return set()
 
 
 def looks_like_run(names: set[str]) -> bool:

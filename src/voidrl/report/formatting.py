@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+ABSENT = "–"
+
 
 def count(value: float) -> str:
     """A whole number with thousands separators: `16,000`."""
@@ -73,9 +75,11 @@ class Table:
     numeric: frozenset[int] = frozenset()
     """Columns of numbers, which are aligned right."""
     status_column: int | None = None
-    """The column in which anything but `complete` is highlighted."""
+    """The column in which anything but `done` is highlighted."""
     bars: list[Bar | None] = field(default_factory=list)
     """A picture for each row, drawn after its first cell; empty for a table without pictures."""
+    legend: str = ""
+    """What the bars show."""
     axis: tuple[float, ...] = ()
     """Values that the axis of the bars covers in any case."""
     is_folded: bool = False

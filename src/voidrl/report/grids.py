@@ -11,7 +11,7 @@ from voidrl.report.groups import env_names
 from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection
 from voidrl.report.scores.grids import GridResult, grid_results
-from voidrl.report.scores.measures import column_of, evaluated_value, is_evaluated, logged_value
+from voidrl.report.scores.measures import evaluated_value, is_evaluated
 from voidrl.system.units import value_text
 
 Draw = Callable[[GridResult], str]
@@ -22,8 +22,8 @@ SHARES = (
     "(its main effect), and what is left for interactions of fields and for differences between seeds. They "
     "add up to 100 %, up to rounding."
 )
-PICTURE = (
-    "Picture: the dot is the mean over seeds, the bar their range. Green: the best point, and those equal to "
+LEGEND = (
+    "The dot is the mean over seeds, the bar their range. Green: the best point, and those equal to "
     "it within two standard errors of the difference."
 )
 
@@ -45,8 +45,7 @@ def find_grids(collection: Collection) -> dict[str, GridResult]:
             if is_evaluated(measure):
                 value = evaluated_value(measure, run.evaluation)
             else:
-                logged = [*zip(*run.series.get(column_of(measure), ((), ())), strict=True)]
-                value = logged_value(measure, logged, run.asked_steps)
+                value = float(run.series[measure][1][-1]) if measure in run.series else None
             if run.took_all_steps and value is not None:
                 values[run.cell.folder] = value
         for result in grid_results(experiment, values, pruned):
@@ -96,7 +95,7 @@ def _ranking(result: GridResult) -> Table:
     bars += [None] * len(result.pruned)
     numeric = frozenset(range(1, len(columns) - 1))
     folded = len(rows) > MOST_OPEN
-    return Table("Points", columns, rows, [PICTURE], numeric, bars=bars, is_folded=folded)
+    return Table("Points", columns, rows, numeric=numeric, bars=bars, legend=LEGEND, is_folded=folded)
 
 
 def _field_table(result: GridResult) -> Table:

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -122,7 +121,7 @@ def _mark_missing_evaluations(runs: Sequence[Run]) -> None:
     if any(run.evaluation is not None for run in runs):
         for run in runs:
             unspecified = run.cell is None or run.cell.evaluated is None
-            if unspecified and run.status == "complete" and run.evaluation is None:
+            if unspecified and run.status == "done" and run.evaluation is None:
                 run.evaluation_gap = "missing"
 
 
@@ -256,25 +255,15 @@ def format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _distinguishing(options: Sequence[Mapping[str, str]]) -> list[str]:
-    """The fewest options that keep all environments apart; all that differ if more than three are needed."""
-    differ = differing_names(options)
-    for size in range(MAX_NAMED_DIFFERENCES + 1):
-        for names in combinations(differ, size):
-            if len({tuple(map(each.get, names)) for each in options}) == len(options):
-                return [*names]
-    return differ
-
-
 def env_names(ids: Iterable[str]) -> dict[str, str]:
-    """A short name for each environment id, with only the options that distinguish it from the others."""
+    """A short name for each environment id, with only the options that differ from another's."""
     by_name: dict[str, list[str]] = {}
     for env in dict.fromkeys(ids):
         by_name.setdefault(env.partition("?")[0], []).append(env)
     names = {}
     for name, envs in by_name.items():
         options = [dict(parse_qsl(env.partition("?")[2], keep_blank_values=True)) for env in envs]
-        differ = _distinguishing(options)
+        differ = differing_names(options)
         for env, mine in zip(envs, options, strict=True):
             shown = "&".join(f"{key}={mine[key]}" for key in differ if key in mine)
             short = name.removeprefix("voidrl/").removeprefix("__main__:")

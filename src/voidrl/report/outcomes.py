@@ -73,6 +73,12 @@ def measure_of(key: str) -> Measure:
     return MEASURES.get(key) or Measure(key, key.rpartition("/")[2], "count")
 
 
+def sort_keys(keys: Iterable[str]) -> list[str]:
+    """Keys of measures in the order of tables; unknown ones last."""
+    order = [*MEASURES]
+    return sorted(keys, key=lambda key: (order.index(key) if key in MEASURES else len(order), key))
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and range of a measure over runs."""
@@ -88,9 +94,9 @@ class Spread:
         return sorted({run.seed for run in self.runs})
 
     def format(self, key: str) -> str:
-        """`83% (77% to 92%)`, with the range if there are several runs."""
+        """`83% (77% to 92%)`, without the range where all runs show as equal."""
         mean, low, high = map(measure_of(key).format, (self.mean, self.low, self.high))
-        return mean if len(self.runs) == 1 else f"{mean} ({low} to {high})"
+        return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def outcome(run: Run) -> dict[str, float]:
@@ -176,7 +182,7 @@ def spreads(arm: ArmRuns, measure: Callable[[Run], dict[str, float]] = outcome) 
         for key, value in measure(run).items():
             found.setdefault(key, []).append((value, run))
     made = {}
-    for key in sorted(found, key=lambda key: [*MEASURES, key].index(key)):
+    for key in sort_keys(found):
         values = [value for value, _ in found[key]]
         made[key] = Spread(float(np.mean(values)), min(values), max(values), [run for _, run in found[key]])
     return made

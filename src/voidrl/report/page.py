@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page, or as Markdown or CSV."""
+"""The report as one self-contained HTML page, or in another format."""
 
 from __future__ import annotations
 
@@ -17,28 +17,25 @@ from typing import Any
 from voidrl import __version__
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.report import gallery, markdown
+from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
 from voidrl.report.figures import grid_uri, import_pyplot, write_figures
 from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
 from voidrl.report.grids import find_grids, grid_sections
-from voidrl.report.groups import STAGES, ArmRuns, make_arms
+from voidrl.report.groups import STAGES
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
-from voidrl.report.panel import find_panels, panel_sections
-from voidrl.report.probes import probe_tables
-from voidrl.report.provenance import commands, runs_table, settings_table, versions_table
-from voidrl.report.published import atari_table, published_tables
-from voidrl.report.ranking import coverage_rankings
-from voidrl.report.read import Collection, read_all
-from voidrl.report.results import make_results
-from voidrl.report.stages import stage_table
-from voidrl.report.summary import caveats, default_title, findings, overview
-from voidrl.report.urlb import urlb_sections
+from voidrl.report.panel import find_panels
 from voidrl.runs.checkpoint import write_text_atomic
 from voidrl.system.files import user_path
 from voidrl.system.terminal import output
 
-FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
+TEXTS: dict[str, Callable[[Report], str]] = {
+    ".md": markdown.as_markdown,
+    ".csv": markdown.as_csv,
+    ".json": markdown.as_json,
+}
+FORMATS = (".html", *TEXTS)
 REFRESH_SECONDS = 10.0
 SCRIPTS = ("charts.js", "pictures.js", "page.js")
 MOST_COMMANDS = 60  # on the page
@@ -59,7 +56,8 @@ def write_report(
 
     Args:
         paths: Run folders, or folders that contain some at any depth.
-        out: The file to write. An existing file is replaced once the new one is complete.
+        out: The file to write: .html, .md, or a record of each run as .csv or .json. An existing file is
+            replaced once the new one is complete.
         title: By default the experiment's title, or the environments.
         media: Whether to make videos, which takes most of the time.
         figures: A folder for curves drawn by matplotlib; none by default.
@@ -68,23 +66,39 @@ def write_report(
     """
     say = say or output.say
     path = user_path(out)
-    form = _checked_format(path)
+    require_writable(path)
     if figures is not None:
         import_pyplot()
-    collection = read_all(paths, say)
-    arms = make_arms(collection.runs)
+    report = Report.read(paths, say, title)
+    return write_page(
+        report, paths, path, media=media, figures=figures, refresh_seconds=refresh_seconds, say=say
+    )
+
+
+def write_page(
+    report: Report,
+    paths: Sequence[str | Path],
+    path: Path,
+    *,
+    say: Callable[[str], None],
+    media: bool = True,
+    figures: str | Path | None = None,
+    refresh_seconds: float | None = None,
+) -> Path:
+    """Write a report of runs that have been read already."""
+    suffix = path.suffix.lower()
     pictures = Gallery()
-    if form == "html" or figures is not None:
-        pictures = gallery.make_gallery(collection, arms, say, with_media=media and form == "html")
-    title = title or default_title(collection)
-    if form == "html":
-        text = render(collection, arms, pictures, title, paths, media=media, refresh_seconds=refresh_seconds)
+    if suffix == ".html" or figures is not None:
+        with_media = media and suffix == ".html"
+        pictures = gallery.make_gallery(report.collection, report.arms, say, with_media=with_media)
+    if suffix == ".html":
+        text = render(report, pictures, paths, media=media, refresh_seconds=refresh_seconds)
     else:
-        text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
+        text = TEXTS[suffix](report)
     write_text_atomic(path, text)
     if figures is not None:
-        panels, grids = find_panels(collection), find_grids(collection)
-        drawn = write_figures(arms, pictures.heats, panels, grids, user_path(figures))
+        panels, grids = find_panels(report.collection), find_grids(report.collection)
+        drawn = write_figures(report.arms, pictures.heats, panels, grids, user_path(figures))
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
@@ -96,26 +110,28 @@ def watch_report(
     title: str | None = None,
     media: bool = True,
     figures: str | Path | None = None,
-    seconds: float = REFRESH_SECONDS,
 ) -> Path:
     """Write the report again whenever runs have changed, until none is running; the last time with media."""
-    say, before = output.say, None
+    path, before = user_path(out), None
+    require_writable(path)
     while True:
-        collection = read_all(paths, lambda text: None)
-        is_over = not any(run.status == "running" for run in collection.runs)
-        now = [(run.path, run.status, run.steps) for run in collection.runs]
+        report = Report.read(paths, lambda text: None, title)
+        is_over = not any(run.status == "running" for run in report.collection.runs)
+        now = [(run.path, run.status, run.steps) for run in report.collection.runs]
         if is_over or now != before:
-            options = {"media": media, "figures": figures} if is_over else {"refresh_seconds": seconds}
-            path = write_report(paths, out, title=title, say=lambda text: None, **{"media": False} | options)
-            say(f"report: {path}" + (", complete" if is_over else ""))
+            options: dict[str, Any] = {"media": False, "refresh_seconds": REFRESH_SECONDS}
+            if is_over:
+                options = {"media": media, "figures": figures}
+            write_page(report, paths, path, say=lambda text: None, **options)
+            output.say(f"report: {path}" + (", complete" if is_over else ""))
         if is_over:
             return path
         before = now
-        time.sleep(seconds)
+        time.sleep(REFRESH_SECONDS)
 
 
-def _checked_format(path: Path) -> str:
-    """The format to write; fails before minutes are spent on a report that cannot be written."""
+def require_writable(path: Path) -> None:
+    """Fail before minutes are spent on a report that cannot be written."""
     folder = path.parent
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: name a file, such as {path / 'report.html'}")
@@ -127,25 +143,23 @@ def _checked_format(path: Path) -> str:
         raise RunFolderError(
             f"the report cannot be written to {path}: {folder} is read-only; choose another path with -o"
         )
-    form = FORMATS.get(path.suffix.lower())
-    if form is None:
-        raise ConfigError(f"{path} cannot be written: expected a name that ends with .html, .md or .csv")
-    return form
+    if path.suffix.lower() not in FORMATS:
+        *most, last = FORMATS
+        raise ConfigError(
+            f"{path} cannot be written: expected a name that ends with {', '.join(most)} or {last}"
+        )
 
 
 def render(
-    collection: Collection,
-    arms: Sequence[ArmRuns],
+    report: Report,
     pictures: Gallery,
-    title: str,
     paths: Sequence[str | Path],
     *,
     media: bool,
     refresh_seconds: float | None = None,
 ) -> str:
     """The page as text."""
-    charts = chart_data(arms)
-    typed = commands(collection)
+    charts = chart_data(report.arms)
     clips = [clip for _, row in pictures.scenes for clip in row]
     data = charts | {
         "heats": [vars(h) | {"name": f"{h.label}, seed {h.seed}, in {h.env_name}"} for h in pictures.heats],
@@ -153,37 +167,23 @@ def render(
     }
     return render_template(
         "page.html",
-        title=title,
-        overview=overview(collection, arms),
-        findings=findings(arms),
-        caveats=caveats(collection, arms),
+        report=report,
+        grids=grid_sections(report.collection, grid_uri),
         statuses={
-            **Counter(run.status for run in collection.runs),
-            "not started": len(collection.missing_cells()),
-            "skipped": len(collection.skipped),
+            **Counter(run.status for run in report.collection.runs),
+            "not started": len(report.collection.missing),
+            "skipped": len(report.collection.skipped),
         },
-        results=make_results(arms),
-        atari=atari_table(arms),
-        before_after=stage_table(collection, arms),
-        panels=panel_sections(collection),
-        grids=grid_sections(collection, grid_uri),
-        urlb=urlb_sections(collection, arms),
-        rankings=[ranking.table() for ranking in coverage_rankings(arms)],
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
         covered=_coverage_charts(charts),
-        thinned=charts["thinned"],
+        points=charts["points"],
         pictures=pictures,
         media=media,
         refresh_seconds=refresh_seconds,
-        missing={"videos": _reasons(clips)},
-        probes=probe_tables(collection.runs),
-        published=published_tables(collection, arms),
-        settings=settings_table(arms),
-        runs=runs_table(arms),
-        runs_open=len(collection.runs) <= MOST_OPEN_RUNS,
-        versions=versions_table(collection.runs),
-        commands=typed[:MOST_COMMANDS],
-        more_commands=max(0, len(typed) - MOST_COMMANDS),
+        missing=_reasons(clips),
+        runs_open=len(report.collection.runs) <= MOST_OPEN_RUNS,
+        commands=report.commands[:MOST_COMMANDS],
+        more_commands=max(0, len(report.commands) - MOST_COMMANDS),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         again=shlex.join(["voidrl", "report", *map(str, paths), "-o", "report.html"]),
         version=__version__,

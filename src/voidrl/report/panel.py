@@ -14,9 +14,9 @@ INTERVALS = (
     f"Human-normalized: 0 is a random policy, 100 % the human tester. Brackets are {DIFFERENCE_LEVEL:.0%} "
     "bootstrap intervals over seeds: pre-trainings are drawn first, then fine-tunings within each. "
     "Deviations are multiplied by √(n / (n − 1)), as intervals from few seeds would otherwise be too narrow. "
-    "Each game is resampled on its own; the pooled difference is the mean over games. The dot is the "
-    "difference, the bar its interval, the upright line 0."
+    "Each game is resampled on its own; the pooled difference is the mean over games."
 )
+LEGEND = "The dot is the difference, the bar its interval, the upright line 0."
 
 
 def find_panels(collection: Collection) -> dict[str, Panel]:
@@ -61,7 +61,7 @@ def _difference_table(panel: Panel) -> Table:
         color = "competence" if name == "pooled" else "knowledge"
         bars.append(None if gain is None else Bar(gain.low, gain.point, gain.high, color, mark=0.0))
     numeric = frozenset(range(1, len(columns)))
-    return Table(panel.title, columns, rows, [INTERVALS], numeric, bars=bars)
+    return Table(panel.title, columns, rows, [INTERVALS], numeric, bars=bars, legend=LEGEND)
 
 
 def _cells(interval: Interval | None) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from voidrl.report.formatting import Table, count, join_names, seed_list
+from voidrl.report.formatting import ABSENT, Table, count, join_names, seed_list
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, format_value, used_settings
 from voidrl.report.outcomes import return_source
 from voidrl.report.read import Collection, Run
 from voidrl.system.units import human_seconds
 
 MOST_VALUES = 4  # of a setting in one cell
-ABSENT = "–"
 
 
 def field(run: Run, *names: str) -> Any:
@@ -75,8 +74,7 @@ def runs_table(arms: Sequence[ArmRuns]) -> Table:
     rows: list[list[str]] = []
     for arm in arms:
         for run in arm.runs:
-            is_missing = run.evaluation_gap == "missing"
-            status = f"{run.status}, evaluation missing" if is_missing else run.status
+            status = run.status + (", evaluation missing" if run.evaluation_gap == "missing" else "")
             taken = count(run.steps) + ("" if run.took_all_steps else f" of {count(run.asked_steps)}")
             time = "" if run.training_seconds is None else human_seconds(run.training_seconds)
             row = [run.name, arm.env_name, arm.label, PHASE_NAMES[run.phase], str(run.seed), status, taken]

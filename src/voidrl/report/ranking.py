@@ -12,7 +12,7 @@ from voidrl.report.outcomes import headline_measure, measure_of, outcome
 LEAST_ARMS = 3  # fewer are compared in a sentence
 FAMILIES = {"knowledge": 0, "data": 1, "competence": 2, "baseline": 6, "": 4}
 """Families in the order of legends, and the number of their color."""
-PICTURE = "In the picture, the line is the mean over seeds, dots are seeds, the bar is their range."
+LEGEND = "The line is the mean over seeds, dots are seeds, the bar is their range."
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ranking:
             rows.append([*cells, *([seconds] if timed else [])])
         axis = (0.0, 1.0) if measure_of(self.key).unit == "fraction" else (0.0,)
         numeric = frozenset(range(2, len(columns)))
-        return Table(self.title, columns, rows, [PICTURE], numeric, bars=bars, axis=axis)
+        return Table(self.title, columns, rows, numeric=numeric, bars=bars, axis=axis, legend=LEGEND)
 
 
 def coverage_rankings(arms: Sequence[ArmRuns], least_arms: int = LEAST_ARMS) -> list[Ranking]:

@@ -1,38 +1,38 @@
-"""Run folders as a report needs them: settings, status, every curve, the final evaluation.
+"""Run folders as a report needs them: settings, state, every curve, the final evaluation.
 
 A damaged run is read as far as possible, with notes about omitted parts.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, printable
+from voidrl.errors import RunFolderError, VoidrlError, printable
 from voidrl.presets.presets import PRESETS
 from voidrl.probing.result import final_probe
-from voidrl.report.find import Skipped, find_runs, natural_key
+from voidrl.report.find import Place, Skipped, find_runs, natural_key
 from voidrl.report.formatting import count
-from voidrl.runs import locks
+from voidrl.report.live import look_at
 from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
+from voidrl.runs.metrics import FILE_NAME as METRICS
 from voidrl.runs.metrics import read_metrics
-from voidrl.runs.status import RunStatus, read_status
 from voidrl.system.files import user_path
 
-Status = Literal["complete", "running", "incomplete", "failed", "pruned"]
 Series = tuple[np.ndarray, np.ndarray]
 """Steps, ascending and distinct, and the value at each: (n,) and (n,)."""
 PHASES = ("pretrain", "finetune", "train")
+T = TypeVar("T")
 
 
 @dataclass
@@ -55,9 +55,10 @@ class Run:
     """Content of environment.json: date, command, versions, hardware, git."""
     evaluation: dict[str, Any] | None = field(repr=False)
     """Content of evaluation.json, if that is of the final agent."""
-    status: Status
-    status_note: str
-    """Why it is not complete."""
+    status: str
+    """`done`, `running`, `stopped`, `pruned` or `failed`, as `voidrl status` shows it."""
+    why: str
+    """The reason why it failed or stopped."""
     notes: list[str]
     """Notes about omitted data."""
     probe: dict[str, Any] | None = field(default=None, repr=False)
@@ -77,7 +78,13 @@ class Run:
     @property
     def took_all_steps(self) -> bool:
         """Whether training is complete; the evaluation may have failed."""
-        return self.status == "complete" or self.evaluation_gap == "failed"
+        return self.status == "done" or self.evaluation_gap == "failed"
+
+    @property
+    def progress(self) -> str:
+        """Steps, and the reason why there are no more."""
+        steps = f"{count(self.steps)} of {count(self.asked_steps)} steps"
+        return f"{steps}: {self.why}" if self.why else steps
 
     @property
     def final_steps(self) -> int:
@@ -115,77 +122,42 @@ class Collection:
     """Everything that a report shows."""
 
     runs: list[Run]
+    """In the order of the experiments; other runs after them, by environment, phase, method and seed."""
     skipped: list[Skipped]
     experiments: list[ExperimentRecord]
-    paths: list[Path]
-    """The paths given."""
-
-    def missing_cells(self) -> list[tuple[ExperimentRecord, CellRecord]]:
-        """Cells under the given paths that have not started."""
-        return self._absent(requested=True)
-
-    def other_cells(self) -> list[tuple[ExperimentRecord, CellRecord]]:
-        """Cells of an experiment outside the given paths."""
-        return self._absent(requested=False)
-
-    def _absent(self, *, requested: bool) -> list[tuple[ExperimentRecord, CellRecord]]:
-        there = {run.resolved for run in self.runs} | {each.path.resolve() for each in self.skipped}
-        roots = [path.resolve() for path in self.paths]
-        return [
-            (experiment, cell)
-            for experiment in self.experiments
-            for path, cell in experiment.cells_by_path.items()
-            if path not in there
-            and requested == (any(map(path.is_relative_to, roots)) and not (path / "config.json").exists())
-        ]
+    missing: dict[str, str]
+    """Cells that have not started, and why if they failed."""
 
 
 def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collection:
     """Read every run under the paths; an error if none can be read. Skipped runs are reported."""
-    found = find_runs(paths, say)
-    runs, skipped = [], [*found.skipped]
-    for folder in found.folders:
+    found = find_runs([user_path(path) for path in paths])
+    runs, skipped, missing = [], [*found.skipped], dict[str, str]()
+    for place in found.places:
         try:
-            runs.append(_read_run(folder))
+            if place.cell is None or place.has_run or (place.path / METRICS).exists():
+                runs.append(_read_run(place))
+            else:
+                missing[place.name] = place.failure
         except VoidrlError as error:
-            skipped.append(Skipped(folder, str(error)))
+            skipped.append(Skipped(place.path, str(error)))
     for each in skipped:
         say(f"skipped {each.path}: {each.why}")
     if not runs:
-        raise RunFolderError(f"no run can be reported: {skipped[0].path} was skipped, as {skipped[0].why}")
+        where = ", ".join(map(str, paths))
+        why = (
+            f"{skipped[0].path} was skipped, as {skipped[0].why}"
+            if skipped
+            else f"none in {where} has started"
+        )
+        raise RunFolderError(f"no run can be reported: {why}")
     for run in runs:
-        for experiment in found.experiments:
-            if (cell := experiment.cells_by_path.get(run.path.resolve())) is not None:
-                run.experiment, run.cell = experiment, cell
-                _add_experiment(run, experiment, cell)
         for note in run.notes:
             say(f"{run.path}: {note}")
-    _name(runs)
-    # In the order of the experiments; other runs after them, by environment, phase, method and seed.
-    cells = [path for experiment in found.experiments for path in experiment.cells_by_path]
-    order = {path: number for number, path in enumerate(cells)}
-
-    def place(run: Run) -> tuple[Any, ...]:
-        number = order.get(run.path.resolve(), len(order))
-        return number, natural_key(run.env), PHASES.index(run.phase), run.method, run.seed
-
-    runs.sort(key=place)
-    return Collection(runs, skipped, found.experiments, [user_path(path) for path in paths])
-
-
-def _add_experiment(run: Run, experiment: ExperimentRecord, cell: CellRecord) -> None:
-    """Add the experiment's knowledge: failures of a cell's process, and evaluations that are due."""
-    if run.status == "incomplete" and (why := experiment.failure(cell)):
-        run.status, run.status_note = "failed", f"failed after {_progress(run.steps, run.asked_steps)}: {why}"
-    if run.status != "complete" or run.evaluation is not None or cell.evaluated is False:
-        return
-    if locks.is_held(locks.cell_lock_path(experiment.root, cell.folder)):
-        run.status, run.status_note = "running", "took all its steps and is being evaluated"
-    elif why := experiment.failure(cell):
-        run.evaluation_gap = "failed"
-        run.status, run.status_note = "failed", f"took all its steps, but its evaluation failed: {why}"
-    elif cell.evaluated:
-        run.evaluation_gap = "missing"
+    planned = [run for run in runs if run.cell is not None]
+    others = [run for run in runs if run.cell is None]
+    others.sort(key=lambda run: (natural_key(run.env), PHASES.index(run.phase), run.method, run.seed))
+    return Collection(planned + others, skipped, found.experiments, missing)
 
 
 def _printable(value: Any) -> Any:
@@ -197,7 +169,10 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _read_run(folder: Path) -> Run:
+def _read_run(place: Place) -> Run:
+    folder = place.path
+    if not place.has_run:
+        raise RunFolderError("it has files of a run, but no config.json: it was damaged or never started")
     config = _printable(read_json(folder / "config.json", "the config of the run"))
     try:
         env, phase, seed = str(config["env"]["id"]), str(config["phase"]), int(config["seed"])
@@ -210,28 +185,22 @@ def _read_run(folder: Path) -> Run:
     if phase not in PHASES:
         raise RunFolderError(f"its phase is {phase!r}: expected one of {', '.join(PHASES)}; upgrade voidrl")
     notes: list[str] = []
-    machine, rows, evaluation, probe = {}, [], None, None
-    try:
-        machine = _printable(read_json(folder / "environment.json", "the machine of the run"))
-    except (CheckpointError, TypeError, ValueError) as error:
-        notes.append(f"environment.json is left out: {error}")
-    try:
-        rows = read_metrics(folder, skip=notes.append)
-    except RunFolderError:
-        notes.append("there is no metrics.jsonl: nothing was logged yet, or the file is lost")
+
+    def part(read: Callable[[], T]) -> T | None:
+        """A part of the run; None, and a note, if it cannot be read."""
+        try:
+            return read()
+        except VoidrlError as error:
+            notes.append(f"left out: {error}")
+            return None
+
+    machine = part(lambda: _printable(read_json(folder / "environment.json", "the machine of the run")))
+    rows = part(lambda: read_metrics(folder, skip=notes.append)) or []
     reached = max((row["step"] for row in rows), default=0)
-    try:
-        evaluation = _printable(final_evaluation(folder, reached))
-    except (CheckpointError, RunFolderError) as error:
-        notes.append(f"its evaluation is left out: {error}")
-    try:
-        probe = final_probe(folder, reached)
-    except (CheckpointError, RunFolderError) as error:
-        notes.append(f"its probe is left out: {error}")
-    status, note = _status(read_status(folder), reached, total_steps)
-    return Run(
+    state = look_at(place)
+    run = Run(
         path=folder,
-        name=str(folder),
+        name=place.name,
         config=config,
         env=env,
         phase=phase,
@@ -240,13 +209,21 @@ def _read_run(folder: Path) -> Run:
         asked_steps=total_steps,
         steps=reached,
         series=_series(rows),
-        machine=machine,
-        evaluation=evaluation,
-        status=status,
-        status_note=note,
+        machine=machine or {},
+        evaluation=part(lambda: _printable(final_evaluation(folder, reached))),
+        status="done" if state.group == "waiting" else state.group,
+        why=state.note,
         notes=notes,
-        probe=probe,
+        probe=part(lambda: final_probe(folder, reached)),
+        experiment=place.experiment,
+        cell=place.cell,
     )
+    if state.took_all_steps and run.evaluation is None:
+        if state.state == "waiting":
+            run.evaluation_gap = "missing"
+        elif state.state == "failed":
+            run.evaluation_gap = "failed"
+    return run
 
 
 def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
@@ -277,40 +254,13 @@ def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
 
 def _numbers(values: list[Any]) -> np.ndarray:
     """(n,) float64, NaN for null, text and booleans."""
-    kinds = {*map(type, values)}
-    if kinds <= {int, float}:
-        return np.array(values, np.float64)
-    return np.array([value if type(value) in (int, float) else np.nan for value in values], np.float64)
+    if {*map(type, values)} <= {int, float}:
+        with suppress(OverflowError):  # a whole number of hundreds of digits
+            return np.array(values, np.float64)
+    return np.array([_number(value) for value in values], np.float64)
 
 
-def _status(status: RunStatus | None, reached: int, total_steps: int) -> tuple[Status, str]:
-    """The run's status for reports; without a status.json, judged by its metrics."""
-    progress = _progress(reached, total_steps)
-    if status is None:
-        return ("complete", "") if reached >= total_steps else ("incomplete", f"ended after {progress}")
-    if status.is_alive:
-        return "running", f"is still running: {progress} so far"
-    if status.state == "done":
-        return "complete", ""
-    if status.state == "failed":
-        return "failed", f"failed after {progress}: {status.error}"
-    if status.is_pruned:
-        return "pruned", f"was pruned after {progress}: others were better at the same step"
-    if status.state == "stopped":
-        return "incomplete", f"was stopped by {status.signal or status.callback} after {progress}"
-    return "incomplete", f"was killed, or its machine went down, after {progress}"
-
-
-def _progress(reached: int, total_steps: int) -> str:
-    return f"{count(reached)} of {count(total_steps)} steps"
-
-
-def _name(runs: Sequence[Run]) -> None:
-    """Name runs by their paths relative to the folder that they share."""
-    absolute = [run.path.absolute() for run in runs]
-    shared = Path(os.path.commonpath(absolute))
-    if len(runs) == 1:
-        shared = absolute[0].parent
-    for run, path in zip(runs, absolute, strict=True):
-        relative = path.relative_to(shared)
-        run.name = shared.name if relative == Path() else str(relative)
+def _number(value: Any) -> float:
+    with suppress(OverflowError):
+        return float(value) if type(value) in (int, float) else np.nan
+    return np.nan

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voidrl.report.formatting import Table, seed_list, step_range, steps
+from voidrl.report.formatting import ABSENT, Table, seed_list, step_range, steps
 from voidrl.report.groups import PHASE_NAMES, STAGES, ArmRuns, Stage, stages_of
-from voidrl.report.outcomes import MEASURES, Spread, headline_measure, main_measure, measure_of, spreads
+from voidrl.report.outcomes import Spread, headline_measure, main_measure, measure_of, sort_keys, spreads
 
 MOST_ENVS = 4  # with more environments, a table of environments × arms comes first
 MOST_POINTS = 6  # of grids; more are folded
@@ -46,7 +46,7 @@ class ResultRow:
     def cell(self, key: str) -> str:
         """A measure as text, marked if no run is complete or if it has other seeds than the row."""
         if key not in self.spreads:
-            return "–"
+            return ABSENT
         spread = self.spreads[key]
         shown = spread.format(key) + ("" if self.arm.complete else " so far")
         return shown if spread.seeds == self.seeds else f"{shown}, seeds {seed_list(spread.seeds)}"
@@ -138,7 +138,7 @@ class Results:
                 main = main_measure(row.spreads, key) or key
                 prefix = "" if main == key else f"{measure_of(main).name} "
                 cells[row.arm.label] = prefix + row.cell(main)
-            rows.append([env, *(cells.get(label, "–") for label in labels)])
+            rows.append([env, *(cells.get(label, ABSENT) for label in labels)])
         title = f"{self.title}: {measure_of(key).name}"
         return Table(title, ["environment", *labels], rows, numeric=frozenset(range(1, len(labels) + 1)))
 
@@ -155,7 +155,6 @@ def make_results(arms: Sequence[ArmRuns]) -> list[Results]:
             main = main_measure(found, headline)
             seeds = found[main].seeds if main else sorted({run.seed for run in arm.counted})
             rows.append(ResultRow(arm, seeds, found))
-        keys = {key for row in rows for key in row.spreads}
-        ordered = [key for key in (*MEASURES, *sorted(keys - {*MEASURES})) if key in keys]
-        made.append(Results(stage, sorted(ordered, key=lambda key: key != headline), rows))
+        keys = sort_keys({key for row in rows for key in row.spreads})
+        made.append(Results(stage, sorted(keys, key=lambda key: key != headline), rows))
     return made

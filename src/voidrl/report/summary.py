@@ -1,21 +1,21 @@
-"""The summary of a report: the comparison, who is ahead, and limits of the numbers."""
+"""The summary of a report: an overview, who is ahead, and limits of the numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from voidrl import __version__
 from voidrl.report.formatting import join_names, seed_list, step_range, steps
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, defining_settings, differing_names, env_names
 from voidrl.report.outcomes import measure_of
 from voidrl.report.provenance import dates, field, versions_table
-from voidrl.report.read import Collection, Run
-from voidrl.report.results import ResultRow, make_results
+from voidrl.report.read import Collection
+from voidrl.report.results import ResultRow, Results
 
 MOST_ENVS = 3  # each with its own statement
 MOST_ARMS = 6  # in one statement
+ENOUGH = 0.995  # of the protocol's steps: parallel environments may end a few early
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,9 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     """Overview of the runs, as names and values."""
     runs = collection.runs
     phases = Counter(run.phase for run in runs)
-    mixed = len(collection.experiments) > 1 or any(run.experiment is None for run in runs)
-    rows = []
-    for experiment in collection.experiments:
-        suffix = f" {experiment.name}" if mixed else ""
-        rows.append((f"About{suffix}", experiment.about))
+    is_mixed = len(collection.experiments) > 1 or any(run.experiment is None for run in runs)
+    rows = [(f"About {each.name}" if is_mixed else "About", each.about) for each in collection.experiments]
+    versions = {str(field(run, "versions", "voidrl") or "") for run in runs} - {""}
     rows += [
         (
             "Runs",
@@ -55,7 +53,7 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
         ("Arms", join_names(_arm_names(arms), separator="; ")),
         ("Seeds", seed_list(run.seed for run in runs)),
         ("Dates", dates(runs)),
-        ("voidrl", join_names(sorted({_text(run, "versions", "voidrl") for run in runs} - {""}))),
+        ("voidrl", join_names(sorted(versions))),
     ]
     return [(name, value) for name, value in rows if value]
 
@@ -75,25 +73,33 @@ def _with_points(name: str, number: int) -> str:
     return f"{name} at {number} points of a grid" if number > 1 else name
 
 
-def findings(arms: Sequence[ArmRuns]) -> list[str]:
+def findings(stages: Sequence[Results]) -> list[str]:
     """Mean and range of every arm, and the arm ahead, for each comparison."""
     found = []
-    for results in make_results(arms):
+    for results in stages:
         for key, by_env in results.by_headline().items():
             if len(by_env) <= MOST_ENVS:
                 found += [f"{results.title}, {env}: {_finding(rows, key)}" for env, rows in by_env.items()]
-                continue
-            compared = [rows for rows in by_env.values() if len(rows) > 1]
-            best = Counter(
-                row.arm.label
-                for rows in compared
-                for row in rows
-                if row.spreads[key].mean == rows[0].spreads[key].mean
-            )
-            wins = ", ".join(f"{label} in {number}" for label, number in best.most_common())
-            title = f"{results.title}, {len(by_env)} environments"
-            found.append(f"{title}: highest mean {measure_of(key).name}: {wins or 'nothing to compare'}.")
+            else:
+                title = f"{results.title}, {len(by_env)} environments"
+                found.append(f"{title}: highest mean {measure_of(key).name}: {_wins(by_env.values(), key)}.")
     return found
+
+
+def _wins(compared: Iterable[list[ResultRow]], key: str) -> str:
+    """Number of environments in which each arm is ahead; equal means are no win for anybody."""
+    leaders = [leading(rows, key) for rows in compared if len(rows) > 1]
+    wins = Counter(found[0].arm.label for found in leaders if len(found) == 1)
+    ties = sum(len(found) > 1 for found in leaders)
+    parts = [f"{label} in {number}" for label, number in wins.most_common()]
+    parts += [f"equal in {ties}"] if ties else []
+    return ", ".join(parts) or "nothing to compare"
+
+
+def leading(rows: Sequence[ResultRow], key: str) -> list[ResultRow]:
+    """The row with the highest mean, or all rows that share it."""
+    best = max(row.spreads[key].mean for row in rows)
+    return [row for row in rows if row.spreads[key].mean == best]
 
 
 def _finding(rows: list[ResultRow], key: str) -> str:
@@ -109,7 +115,7 @@ def _finding(rows: list[ResultRow], key: str) -> str:
     if len(groups) < len(rows):
         return f"{statement} The points are ranked below."
     best, *others = rows
-    tied = [row.arm.label for row in rows if row.spreads[key].mean == best.spreads[key].mean]
+    tied = [row.arm.label for row in leading(rows, key)]
     if len(tied) > 1:
         return f"{statement} Equal means: {'; '.join(tied)}."
     close = [row.arm.label for row in others if row.spreads[key].high >= best.spreads[key].low]
@@ -128,38 +134,28 @@ def _group_value(name: str, rows: list[ResultRow], key: str) -> str:
     return f"{_with_points(name, len(rows))}, {' to '.join(ends)}"
 
 
-def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
+def caveats(collection: Collection, arms: Sequence[ArmRuns], stages: Sequence[Results]) -> list[Caveat]:
     """Everything that limits the numbers, the most serious first."""
-    runs, experiments = collection.runs, collection.experiments
-    rows = [row for results in make_results(arms) for row in results.rows]
+    runs = collection.runs
+    rows = [row for results in stages for row in results.rows]
+    by_status: dict[str, list[str]] = {}
+    for run in runs:
+        kind = f"evaluation {run.evaluation_gap}" if run.evaluation_gap else run.status
+        by_status.setdefault(kind, []).append(f"{run.name}: {run.progress}")
+    absent = collection.missing
     machines = [
         f"voidrl {voidrl}, torch {torch}, commit {git}, {machine}: {number} runs"
         for voidrl, torch, _, _, git, machine, number, *_ in versions_table(runs).rows
     ]
-    not_started = {cell.folder: experiment.failure(cell) for experiment, cell in collection.missing_cells()}
-    newer = {
-        version
-        for run in runs
-        if _numbers(version := _text(run, "versions", "voidrl")) > _numbers(__version__)
-    }
-
-    def with_status(status: str) -> list[str]:
-        found = [run for run in runs if run.status == status and not run.evaluation_gap]
-        return [f"{run.name}: {run.status_note}" for run in found]
-
     found = {
         ("failed", "Skipped"): [f"{each.path}: {each.why}" for each in collection.skipped],
-        ("failed", "Failed runs"): with_status("failed"),
-        ("failed", "Failed evaluations"): [
-            f"{run.name}: {run.status_note}" for run in runs if run.evaluation_gap == "failed"
-        ],
-        ("failed", "Failed before the first step"): [
-            f"{name}: {why}" for name, why in not_started.items() if why
-        ],
-        ("warn", "Incomplete runs"): with_status("incomplete"),
-        ("warn", "Runs not started"): [name for name, why in not_started.items() if not why],
+        ("failed", "Failed runs"): by_status.get("failed", []),
+        ("failed", "Failed evaluations"): by_status.get("evaluation failed", []),
+        ("failed", "Failed before the first step"): [f"{name}: {why}" for name, why in absent.items() if why],
+        ("warn", "Incomplete runs"): by_status.get("stopped", []),
+        ("warn", "Runs not started"): [name for name, why in absent.items() if not why],
         ("warn", "Experiments that differ from their file"): [
-            f"{each.name}: {each.departure}" for each in experiments if each.departure
+            f"{each.name}: {each.departure}" for each in collection.experiments if each.departure
         ],
         ("warn", "Only one seed: differences may be chance"): [
             row.arm.name for row in rows if len(row.seeds) == 1
@@ -179,16 +175,9 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
             for arm in arms
             if len(arm.seeds) < len(arm.runs)
         ],
-        ("warn", f"Written by a newer voidrl than this ({__version__}): upgrade to read everything"): sorted(
-            newer
-        ),
         ("warn", "Unreadable parts"): [f"{run.name}: {note}" for run in runs for note in run.notes],
-        ("running", "Running: numbers so far"): with_status("running"),
-        ("note", "Pruned by --tune before their end"): with_status("pruned"),
-        ("note", "Runs of the experiment outside this report"): [
-            cell.folder for _, cell in collection.other_cells()
-        ],
-        ("note", "Uncommitted changes"): [run.name for run in runs if field(run, "git", "dirty")],
+        ("running", "Running: numbers so far"): by_status.get("running", []),
+        ("note", "Pruned by --tune before their end"): by_status.get("pruned", []),
         ("note", "Different versions or hardware"): machines if len(machines) > 1 else [],
     }
     return [Caveat(kind, title, details) for (kind, title), details in found.items() if details]
@@ -198,15 +187,7 @@ def _short_arms(arms: Sequence[ArmRuns]) -> list[str]:
     found = []
     for arm in arms:
         protocol, taken = arm.protocol_steps, min(run.steps for run in arm.counted)
-        if protocol and taken < 0.995 * protocol:
+        if protocol and taken < ENOUGH * protocol:
             percent = f"{100 * taken / protocol:.2g}%"
             found.append(f"{arm.name}: {steps(taken)} of {steps(protocol)} steps ({percent})")
     return found
-
-
-def _text(run: Run, *names: str) -> str:
-    return str(field(run, *names) or "")
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]

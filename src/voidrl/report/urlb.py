@@ -32,9 +32,9 @@ from voidrl.report.scores.urlb import (
 MOST_NAMES = 14
 SCORES = (
     "Returns divided by an expert's: 1 is the expert. Means over the tasks of a body of each task's mean "
-    "over seeds; “3/4” where only that many of the tasks were run. IQM: mean of the middle half of all runs. "
-    "Picture: the dot is the mean over all tasks, the bar its interval, the upright line the published mean."
+    "over seeds; “3/4” where only that many of the tasks were run. IQM: mean of the middle half of all runs."
 )
+LEGEND = "The dot is the mean over all tasks, the bar its interval, the upright line the published mean."
 INTERVALS = (
     "Brackets are 95% bootstrap intervals: seeds are resampled within each task. A task with one seed adds "
     "no width, and with few seeds intervals are too narrow. They ignore that the tasks of a body start from "
@@ -191,7 +191,8 @@ def _table(
         mark, mean = method.published_mean(ALL), score.mean
         bars.append(Bar(mean.low, mean.point, mean.high, method.family or "none", mark))
     columns += ["seeds", "frames"]
-    return Table(title, columns, rows, notes, frozenset(range(2, len(columns))), bars=bars, axis=(0.0, 1.0))
+    numeric = frozenset(range(2, len(columns)))
+    return Table(title, columns, rows, notes, numeric, bars=bars, axis=(0.0, 1.0), legend=LEGEND)
 
 
 def _lengths(runs: Sequence[TaskRun]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from voidrl.errors import RunFolderError
 
 FILE_NAME = "metrics.jsonl"
-TAIL_BYTES = 1 << 16  # far more than a row
+MOST_STEPS = 2**53  # all of which a float holds
 _RETURN, _COVERAGE = "episode/return", "coverage/"
 
 
@@ -27,7 +27,7 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
     lines = path.read_bytes().rstrip(b"\n").split(b"\n")
     try:
         found = json.loads(b"[" + b",".join(lines) + b"]")  # twice as fast as line by line
-    except ValueError:
+    except (ValueError, RecursionError):
         found = []
     if len(found) != len(lines):
         found = [_parse(line) for line in lines]
@@ -41,17 +41,6 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
             )
         skip(f"{path.name} is damaged: {len(found) - len(rows)} of its {len(lines)} lines are left out")
     return rows
-
-
-def last_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows in the last 64 kB of a run's metrics, the newest first."""
-    try:
-        with (folder / FILE_NAME).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return
-    yield from (row for row in map(_parse, reversed(lines)) if _is_row(row))
 
 
 def score_name(row: Mapping[str, Any], phase: str) -> str:
@@ -68,9 +57,9 @@ def score_name(row: Mapping[str, Any], phase: str) -> str:
 def _parse(line: bytes) -> Any:
     try:
         return json.loads(line.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _is_row(row: Any) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("step"), int)
+    return isinstance(row, dict) and isinstance(row.get("step"), int) and row["step"] < MOST_STEPS

@@ -268,14 +268,10 @@ class StatusWriter:
             write_json_atomic(self._path, dataclasses.asdict(self._status))
 
 
-def read_status(folder: Path, load: Callable[[Path], RunStatus | None] | None = None) -> RunStatus | None:
-    """Read the status of the run in a folder as of now; None where none was ever written.
-
-    `load` reads the file in place of `load_status`: one that is read often is kept while it is unchanged.
-    """
-    load = load or load_status
+def read_status(folder: Path) -> RunStatus | None:
+    """Read the status of the run in a folder as of now; None where none was ever written."""
     path, here = folder / FILE_NAME, ("", socket.gethostname())
-    status, looked_at = load(path), datetime.now(UTC)
+    status, looked_at = load_status(path), datetime.now(UTC)
     if status is not None:
         elsewhere = status.host not in here and status.age(looked_at) <= STALE_SECONDS
         if status.state == "done" or (status.is_alive and elsewhere):  # the lock says no more
@@ -283,7 +279,7 @@ def read_status(folder: Path, load: Callable[[Path], RunStatus | None] | None = 
     # The lock is tried before the file is read again: a process that ends in between has written its state,
     # and one that starts in between has a newer heartbeat.
     held = locks.is_held(folder / locks.RUN_LOCK)
-    status = load(path)
+    status = load_status(path)
     if status is None:
         return RunStatus("starting") if held else None
     if held and status.state in ("stopped", "failed"):  # being resumed

@@ -83,7 +83,8 @@ class Evaluating(Hook):
         if best is None or steps < run.config.steps:
             return
         if best.last is None or best.last.step != steps:
-            self._evaluate(run, run.agent, min(MAX_EPISODES, run.config.log.eval_episodes))
+            result = self._evaluate(run, run.agent, min(MAX_EPISODES, run.config.log.eval_episodes))
+            run.keep_score(result.metrics())
         best.write_evaluation(run.agent, steps)
 
     def end(self, run: Run) -> None:

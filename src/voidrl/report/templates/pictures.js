@@ -1,4 +1,4 @@
-/* Heat maps, representation maps and videos. */
+/* Heat maps and videos. */
 const colorAt = (name, fraction) => { /* fraction 0 … 1 along five colors of the style sheet */
   const at = Math.min(Math.max(fraction, 0), 1) * 4, from = Math.min(Math.floor(at), 3), rest = Math.round(100 * (at - from));
   return `color-mix(in oklab, var(--${name}${from + 1}) ${rest}%, var(--${name}${from}))`;
