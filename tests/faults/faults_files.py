@@ -14,7 +14,7 @@ from faults_output import EXPERIMENT, PRETRAIN, SLOW, complete
 DISK = "voidrl pretrain fault_worlds:Slow --steps 60 --out disk/run $TINY"
 NO_ROOM = r"the disk of disk/run has \S+ \w+ free, and by its end the run needs \S+ \w+ for a checkpoint"
 FULL = "cannot save step {} .*too little disk space"
-NO_ROW = r"cannot write to disk/run/metrics\.jsonl .No space left"
+NO_ROW = r"cannot write to \S*disk/run/metrics\.jsonl .No space left"
 
 
 # Full disks

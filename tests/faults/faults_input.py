@@ -157,7 +157,7 @@ def setting(name, value):
     "a layer of 10⁸ units",
     f"ulimit -v 8000000; {EVALUATE}",
     "refused",
-    says=r"does not fit its config: .*of shape \(100000000, ",
+    says=r"hidden-dim 100000000 cannot be used: expected 1 to 65536",
 )
 def large_layer(bench, command):
     rewrite(agent_folder(bench), lambda data: data["config"]["learner"].update(hidden_dim=10**8))
@@ -207,7 +207,7 @@ def wandb_project(bench, command):
     return Seen(done, problem="would have logged to the project that the file names" if called else "")
 
 
-MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>\n\n# Heading'"
+MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>'"
 
 
 @fault(
@@ -225,12 +225,12 @@ def markup(bench, command):
 
 
 def has_markup(card):
-    """Whether `<img` or the heading stand in the card outside of code."""
+    """Whether `<img` stands in the card outside of code."""
     inside = False
     for line in card.splitlines():
         if line.strip().startswith("```"):
             inside = not inside
-        elif not inside and ("<img" in "".join(line.split("`")[::2]) or line.startswith("# Heading")):
+        elif not inside and "<img" in "".join(line.split("`")[::2]):
             return True
     return False
 
