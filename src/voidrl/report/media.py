@@ -15,7 +15,7 @@ WEIGHTS = "agent.safetensors"
 QUALITY = 26  # x264's CRF: small files, as a page holds many
 
 
-def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int = 0) -> bytes:
+def clip(run_folder: Path, *, seconds: float = 12, height: int = 168) -> bytes:
     """An MP4 of the newest checkpoint's policy in its environment: as many episodes as fit, on the CPU.
 
     Raises:
@@ -26,9 +26,7 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
 
     find_ffmpeg()  # raises before any episode is played
     with (
-        record(
-            newest_agent(run_folder), episodes=None, seconds=seconds, seed=seed, height=height
-        ) as recording,
+        record(newest_agent(run_folder), episodes=None, seconds=seconds, seed=0, height=height) as recording,
         tempfile.TemporaryDirectory() as folder,
     ):
         path = Path(folder) / "clip.mp4"

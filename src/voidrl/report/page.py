@@ -22,10 +22,9 @@ from voidrl.report.curves import chart_data
 from voidrl.report.figures import grid_uri, import_pyplot, write_figures
 from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
-from voidrl.report.grids import find_grids, grid_sections
+from voidrl.report.grids import grid_sections
 from voidrl.report.groups import STAGES
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
-from voidrl.report.panel import find_panels
 from voidrl.runs.checkpoint import write_text_atomic
 from voidrl.system.files import user_path
 from voidrl.system.terminal import output
@@ -97,8 +96,8 @@ def write_page(
         text = TEXTS[suffix](report)
     write_text_atomic(path, text)
     if figures is not None:
-        panels, grids = find_panels(report.collection), find_grids(report.collection)
-        drawn = write_figures(report.arms, pictures.heats, panels, grids, user_path(figures))
+        results = report.panel_results, report.grid_results
+        drawn = write_figures(report.arms, pictures.heats, *results, user_path(figures))
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
@@ -168,7 +167,7 @@ def render(
     return render_template(
         "page.html",
         report=report,
-        grids=grid_sections(report.collection, grid_uri),
+        grids=grid_sections(report.grid_results.values(), grid_uri),
         statuses={
             **Counter(run.status for run in report.collection.runs),
             "not started": len(report.collection.missing),
