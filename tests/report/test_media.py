@@ -11,6 +11,7 @@ from tiny_runs import MAZE, Walk, tiny
 import voidrl
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError
 from voidrl.report import media
+from voidrl.runs.checkpoint import seal
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,8 @@ def test_a_run_of_a_gpu_is_shown_on_a_cpu(maze, tmp_path):
     (manifest,) = folder.glob("checkpoints/*/manifest.json")
     fields = json.loads(manifest.read_text())
     fields["meta"]["config"] |= {"device": "cuda", "engine": "compile", "precision": "auto"}
-    manifest.write_text(json.dumps(fields))
+    del fields["sha256"]
+    manifest.write_text(json.dumps({**fields, "sha256": seal(fields)}))
     assert media.newest_agent(folder).device.type == "cpu"
     assert media.clip(folder, seconds=0.3, height=42)
 
