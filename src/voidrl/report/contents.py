@@ -27,6 +27,8 @@ from voidrl.report.urlb import urlb_sections
 class Report:
     """The runs under some paths, and all tables and sentences about them; each is made once, when needed."""
 
+    paths: Sequence[str | Path]
+    """Where its runs were found."""
     collection: Collection
     title: str
 
@@ -36,7 +38,7 @@ class Report:
     ) -> Report:
         """Read all runs under the paths; `say` is called with notes about skipped parts."""
         collection = read_all(paths, say)
-        return cls(collection, title or summary.default_title(collection))
+        return cls(paths, collection, title or summary.default_title(collection))
 
     @cached_property
     def arms(self) -> list[ArmRuns]:
