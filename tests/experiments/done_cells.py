@@ -1,5 +1,6 @@
 """Cells that are done in this process, or whose checkpoints were left on another machine."""
 
+import contextlib
 import dataclasses
 import io
 
@@ -65,8 +66,13 @@ def report_of(plan):
     return Report.read([plan.out], lambda text: None)
 
 
-def printed_results(plan):
-    """Lines that `voidrl experiment` ends with, with single spaces."""
-    stream = io.StringIO()
-    print_results(report_of(plan), stream)
+def printed(show, *arguments):
+    """The lines that a function prints, with single spaces."""
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        show(*arguments)
     return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+
+def printed_results(plan):
+    """The lines that `voidrl experiment` ends with."""
+    return printed(print_results, report_of(plan))

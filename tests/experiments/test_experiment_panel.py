@@ -82,12 +82,12 @@ def test_the_forest_lies_on_one_axis(plan, tmp_path):
         make_done(plan, cell, score(cell))
     write_record(plan, COMMAND)
     collection = read_all([tmp_path], lambda text: None)
-    [section] = panel_sections(collection)
+    [section] = panel_sections(find_panels(collection))
     table = section.tables[0]
     assert [row[0] for row in table.rows] == ["freeway", "boxing", "pooled"]
     assert table.position(0.0) == "0.0%"  # all are above 0, where the axis begins
     assert "100.0%" in [table.position(bar.high) for bar in table.bars]
     [panel] = find_panels(collection).values()
-    figure = draw_panel(panel, "A panel")
+    figure = draw_panel(panel)
     labels = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
     assert labels == ["freeway", "boxing", "pooled"]

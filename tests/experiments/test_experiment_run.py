@@ -235,7 +235,7 @@ def test_progress_is_that_of_voidrl_status(tmp_path):
         write_status(folder, state, total_steps=8000, **fields)
         assert shown() == line
     (folder / "status.json").write_text("{")
-    assert shown() == "0/8k, starting"
+    assert shown() == "200/8k, starting"
     locks.unlock(lock)
 
 

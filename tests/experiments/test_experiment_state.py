@@ -1,10 +1,9 @@
 """States of cells (done, partial, other settings), results, and estimates of the rest."""
 
-import io
 import json
 
 import pytest
-from done_cells import MACHINE, make_done, make_started, printed_results, report_of, write_status
+from done_cells import MACHINE, make_done, make_started, printed, printed_results, report_of, write_status
 
 from voidrl.cli import main as cli
 from voidrl.config import flat, to_json
@@ -21,12 +20,6 @@ from voidrl.runs import checkpoint
 
 def plan_of(out, name="demo", **request):
     return make_plan(read_experiment(name), ExperimentRequest(**request), out)
-
-
-def shown(print_it, *arguments):
-    stream = io.StringIO()
-    print_it(*arguments, file=stream)
-    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
 
 
 def test_how_far_a_cell_has_come(tmp_path):
@@ -133,7 +126,7 @@ def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_pat
     plan = plan_of(tmp_path, seeds=(2, 3, 4))
     make_done(plan, plan.cells[1], rate=50.0)
     make_started(plan, plan.cells[5])
-    lines = shown(print_plan, plan, 2)
+    lines = printed(print_plan, plan, 2)
     assert "method phase steps done partial to do time" in lines
     assert "apt pretrain 16k 1 1 1 10m40s" in lines  # 2 · 16 000 / 50
     assert "random pretrain 16k 3" in lines
@@ -141,7 +134,7 @@ def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_pat
     assert f"{expected}, by the rates of runs in this folder" in lines
     assert "time: unknown for 9 runs, as none like them has run in this folder" in lines
     changed = plan_of(tmp_path, seeds=(2, 3, 4), changes={"learner.n_step": 7})
-    lines = shown(print_plan, changed)
+    lines = printed(print_plan, changed)
     assert "apt pretrain 16k 1 2 5m20s" in lines  # to do, refused
     [why] = [line for line in lines if line.startswith("refused, as maze/apt/seed2 holds a run with other")]
     assert why.endswith("learner.n_step is 5 there and 7 here")

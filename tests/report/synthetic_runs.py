@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from voidrl.config import Config, flat, merge, to_json
-from voidrl.runs.checkpoint import FORMAT
+from voidrl.runs.checkpoint import FORMAT, seal
 
 DATE = "2026-11-15T12:00:00+00:00"
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36"
@@ -85,7 +85,7 @@ def write_checkpoint(folder, step, visits, version=FORMAT):
     (path / "loop.safetensors").write_bytes(data)
     entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "tag": None}
     manifest = {"format": version, "step": step, "meta": {}, "files": {"loop.safetensors": entry}}
-    write_json(path / "manifest.json", manifest)
+    write_json(path / "manifest.json", {**manifest, "sha256": seal(manifest)})
     return path
 
 

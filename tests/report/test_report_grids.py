@@ -19,7 +19,7 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.report import figures
 from voidrl.report.contents import Report
 from voidrl.report.figures import draw_grid
-from voidrl.report.grids import find_grids, grid_sections
+from voidrl.report.grids import find_grids
 from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
@@ -45,7 +45,7 @@ def plan(tmp_path_factory):
 
 
 def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
-    [section] = grid_sections(read_all([plan.out], print))
+    [section] = Report.read([plan.out], print).grids
     assert section.title == "APT in PixelMaze-v0: cells, highest first"
     table, fields = section.tables
     assert [row[:2] for row in fields.rows] == [["learning_rate", "–"], ["k", "–"]]  # a point is missing

@@ -6,16 +6,15 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Self, TextIO
 
 from rich.live import Live
 from rich.text import Text
 
-from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell
-from voidrl.runs.status import RunStatus, read_status
+from voidrl.report.find import Place
+from voidrl.report.live import look_at
 from voidrl.system.terminal.tables import is_terminal, make_console, width_of, wrap_text
 from voidrl.system.units import human_count, human_seconds, plural
 
@@ -27,18 +26,16 @@ MAX_ROWS = 12
 
 def progress_line(cell: Cell, folder: Path) -> str:
     """A line about a run, from its status: `walker_run/apt/seed1: 4k/16k, 100 steps/s, eta 2m00s`."""
-    status = RunStatus("starting")
-    with suppress(RunFolderError):  # damaged: the next heartbeat replaces it
-        status = read_status(folder) or status
-    left = "starting"  # the status may be an earlier process's
-    if status.steps >= cell.config.steps:
-        left = "evaluating" if status.state == "done" and cell.evaluation is not None else "saving"
-    elif status.state == "running" and status.rate is None:  # before the first update
+    run = look_at(Place(folder, cell.folder))
+    left = "starting"  # the state may be an earlier process's
+    if run.steps >= cell.config.steps:
+        left = "evaluating" if run.took_all_steps and cell.evaluation is not None else "saving"
+    elif run.state == "running" and run.rate is None:  # before the first update
         left = "running"
-    elif status.state == "running" and status.rate is not None:
-        seconds = math.inf if status.seconds_left is None else status.seconds_left
-        left = f"{human_count(status.rate)} steps/s, eta {human_seconds(seconds)}"
-    return f"{cell.folder}: {human_count(status.steps)}/{human_count(cell.config.steps)}, {left}"
+    elif run.state == "running" and run.rate is not None:
+        seconds = math.inf if run.seconds_left is None else run.seconds_left
+        left = f"{human_count(run.rate)} steps/s, eta {human_seconds(seconds)}"
+    return f"{cell.folder}: {human_count(run.steps)}/{human_count(cell.config.steps)}, {left}"
 
 
 class Board:

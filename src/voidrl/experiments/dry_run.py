@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
@@ -34,9 +33,8 @@ class Needed(NamedTuple):
     """The first setting in which a refused run differs."""
 
 
-def print_plan(plan: Plan, places: int | None = None, file: TextIO | None = None) -> None:
+def print_plan(plan: Plan, places: int | None = None) -> None:
     """Print a table of the cells and the time of the rest, on so many places; nothing is written to disk."""
-    stream = sys.stdout if file is None else file
     needed = {cell.folder: _needed(plan, cell) for cell in plan.cells}
     seconds = _seconds(plan, needed)
     groups: dict[tuple[str, str], list[Cell]] = {}
@@ -58,14 +56,14 @@ def print_plan(plan: Plan, places: int | None = None, file: TextIO | None = None
     used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
     shown = [[row[i] for i in used] for row in rows]
     if rows:
-        print_table([COLUMNS[i] for i in used], shown, title=plan.experiment.title, file=stream)
+        print_table([COLUMNS[i] for i in used], shown, title=plan.experiment.title)
     lines = ["", f"{plural(len(plan.cells), 'run')} in {plan.out}"]
     if plan.request.tune is not None:
         lines.append(f"and those of {plural(plan.request.tune, 'point')} of each grid, which Optuna chooses")
     lines += [*_time(plan, seconds, places), *plan.notes]
     refused = [(folder, each.why) for folder, each in needed.items() if each.why]
     lines += [f"refused, as {name} holds a run with other settings: {why}" for name, why in refused[:1]]
-    print(wrap_text("\n".join(lines), file=stream), file=stream)
+    print(wrap_text("\n".join(lines)))
 
 
 def _needed(plan: Plan, cell: Cell) -> Needed:

@@ -130,7 +130,7 @@ def show_results(plan: Plan, *, with_tables: bool = True, with_page: bool = True
             if not any(results.measures for results in report.results):
                 print(no_results(plan))
         if with_page:
-            print(f"report: {write_page(report, [plan.out], plan.out / 'report.html', say=say)}")
+            print(f"report: {write_page(report, plan.out / 'report.html', say=say)}")
     except VoidrlError as error:  # which does not affect the runs
         say(f"no report was made: {error}; try again with `voidrl report {shlex.quote(str(plan.out))}`")
         return not with_page

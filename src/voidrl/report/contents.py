@@ -9,14 +9,16 @@ from pathlib import Path
 
 from voidrl.report import provenance, summary
 from voidrl.report.formatting import Section, Table
-from voidrl.report.grids import grid_sections
+from voidrl.report.grids import find_grids, grid_sections
 from voidrl.report.groups import ArmRuns, make_arms
-from voidrl.report.panel import panel_sections
+from voidrl.report.panel import find_panels, panel_sections
 from voidrl.report.probes import probe_tables
 from voidrl.report.published import atari_table, published_tables
 from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import Results, make_results
+from voidrl.report.scores.grids import GridResult
+from voidrl.report.scores.panel import Panel
 from voidrl.report.stages import stage_table
 from voidrl.report.urlb import urlb_sections
 
@@ -25,6 +27,8 @@ from voidrl.report.urlb import urlb_sections
 class Report:
     """The runs under some paths, and all tables and sentences about them; each is made once, when needed."""
 
+    paths: Sequence[str | Path]
+    """Where its runs were found."""
     collection: Collection
     title: str
 
@@ -34,7 +38,7 @@ class Report:
     ) -> Report:
         """Read all runs under the paths; `say` is called with notes about skipped parts."""
         collection = read_all(paths, say)
-        return cls(collection, title or summary.default_title(collection))
+        return cls(paths, collection, title or summary.default_title(collection))
 
     @cached_property
     def arms(self) -> list[ArmRuns]:
@@ -72,14 +76,24 @@ class Report:
         return atari_table(self.arms)
 
     @cached_property
+    def panel_results(self) -> dict[str, Panel]:
+        """Panels by name."""
+        return find_panels(self.collection)
+
+    @cached_property
+    def grid_results(self) -> dict[str, GridResult]:
+        """Grids by name."""
+        return find_grids(self.collection)
+
+    @cached_property
     def panels(self) -> list[Section]:
         """Differences between fine-tuning and training from scratch."""
-        return panel_sections(self.collection)
+        return panel_sections(self.panel_results)
 
     @cached_property
     def grids(self) -> list[Section]:
         """Ranked points of grids."""
-        return grid_sections(self.collection)
+        return grid_sections(self.grid_results.values())
 
     @cached_property
     def rankings(self) -> list[Table]:

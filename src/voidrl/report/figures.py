@@ -209,7 +209,7 @@ def draw_grid(result: GridResult) -> Any:
     return figure
 
 
-def draw_panel(panel: Panel, title: str | None = None) -> Any:
+def draw_panel(panel: Panel) -> Any:
     """Human-normalized scores of every seed, and a forest plot of the differences, the pooled one last."""
     games, arms = panel.games, panel.arms.names
     size = (8.6, 1.6 + 0.52 * (len(games) + 1))
@@ -251,8 +251,6 @@ def draw_panel(panel: Panel, title: str | None = None) -> Any:
         axis.set_ylim(len(games) + 0.5, -0.6)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         _tidy(axis, only="x")
-    if title is not None:
-        figure.suptitle(_escape(title), fontsize=10)
     return figure
 
 

@@ -17,7 +17,8 @@ from voidrl.report import media
 from voidrl.report.groups import ArmRuns, source_of, stages_of
 from voidrl.report.outcomes import maze_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.saved import Saved, keep, newest, read_kept, read_visits
+from voidrl.report.saved import keep, key_of, newest, read_kept, read_visits
+from voidrl.runs.checkpoint import Checkpoint
 
 MAX_MAZES = 24
 MAX_CLIPS = 12
@@ -74,7 +75,7 @@ class Gallery:
 def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, with_media: bool) -> Gallery:
     """Heat maps always, videos with `with_media`."""
     gallery = Gallery()
-    checkpoints: dict[Path, Saved] = {}
+    checkpoints: dict[Path, Checkpoint] = {}
     for run in collection.runs:
         try:
             if (saved := newest(run.path)) is not None:
@@ -92,7 +93,9 @@ def _note(run: Run, error: VoidrlError, say: Say) -> None:
     say(f"{run.path}: {error}")
 
 
-def _add_heats(gallery: Gallery, arms: Sequence[ArmRuns], checkpoints: dict[Path, Saved], say: Say) -> None:
+def _add_heats(
+    gallery: Gallery, arms: Sequence[ArmRuns], checkpoints: dict[Path, Checkpoint], say: Say
+) -> None:
     """The first run of every arm, then the second ones and so on, within the budget."""
     wanted = [
         (i, number, arm, run)
@@ -136,7 +139,7 @@ def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> HeatMap:
 class _Clips:
     """Makes clips once, caches them in their run folders, and keeps to the size budget."""
 
-    def __init__(self, checkpoints: dict[Path, Saved], say: Say) -> None:
+    def __init__(self, checkpoints: dict[Path, Checkpoint], say: Say) -> None:
         self._checkpoints = checkpoints
         self._say = say
         self._made: dict[Path, tuple[bytes | None, str]] = {}
@@ -164,14 +167,15 @@ class _Clips:
         saved = self._checkpoints.get(run.path)
         if saved is None:
             raise CheckpointError("no readable checkpoint")
-        data = read_kept(run.path, CACHED, saved.key)
+        key = key_of(saved)
+        data = read_kept(run.path, CACHED, key)
         if data is None or data[4:8] != b"ftyp":  # damaged, or no MP4
             self._say(f"{run.path}: making a clip")
             from voidrl.system.device import one_thread
 
             with one_thread():  # a single agent plays
                 data = media.clip(run.path, seconds=CLIP_SECONDS, height=CLIP_HEIGHT)
-            keep(run.path, CACHED, saved.key, data)
+            keep(run.path, CACHED, key, data)
         if self._bytes + len(data) > MAX_BYTES:
             raise ConfigError(f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached")
         self._bytes += len(data)

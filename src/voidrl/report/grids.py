@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from voidrl.errors import MissingExtraError
 from voidrl.report.formatting import Bar, Section, Table
@@ -54,9 +54,9 @@ def find_grids(collection: Collection) -> dict[str, GridResult]:
     return found
 
 
-def grid_sections(collection: Collection, draw: Draw | None = None) -> list[Section]:
+def grid_sections(grids: Iterable[GridResult], draw: Draw | None = None) -> list[Section]:
     """A section for each grid, with the picture that `draw` makes as a data URI."""
-    return [_section(result, draw) for result in find_grids(collection).values()]
+    return [_section(result, draw) for result in grids]
 
 
 def _section(result: GridResult, draw: Draw | None) -> Section:

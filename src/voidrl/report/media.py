@@ -15,7 +15,7 @@ WEIGHTS = "agent.safetensors"
 QUALITY = 26  # x264's CRF: small files, as a page holds many
 
 
-def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int = 0) -> bytes:
+def clip(run_folder: Path, *, seconds: float = 12, height: int = 168) -> bytes:
     """An MP4 of the newest checkpoint's policy in its environment: as many episodes as fit, on the CPU.
 
     Raises:
@@ -26,9 +26,7 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
 
     find_ffmpeg()  # raises before any episode is played
     with (
-        record(
-            newest_agent(run_folder), episodes=None, seconds=seconds, seed=seed, height=height
-        ) as recording,
+        record(newest_agent(run_folder), episodes=None, seconds=seconds, seed=0, height=height) as recording,
         tempfile.TemporaryDirectory() as folder,
     ):
         path = Path(folder) / "clip.mp4"
@@ -43,24 +41,20 @@ def newest_agent(run_folder: Path) -> Agent:
     """
     from voidrl.agent import Agent
     from voidrl.envs.spaces import spec_from_json
-    from voidrl.report.saved import newest
-    from voidrl.runs.checkpoint import MANIFEST, check_file, read_json
-    from voidrl.runs.tensor_files import read_tensors
+    from voidrl.report.saved import newest, read_part
     from voidrl.system.device import placed
     from voidrl.training.build import config_from_json
 
     saved = newest(run_folder)
     if saved is None:
         raise CheckpointError(f"the run {run_folder} has no checkpoint yet")
-    path = saved.path / WEIGHTS
+    tensors = read_part(saved, WEIGHTS)
     try:
-        check_file(path, saved.files[WEIGHTS])
-        meta = read_json(saved.path / MANIFEST, "the manifest of the checkpoint")["meta"]
-        spec, config = spec_from_json(meta["spec"]), config_from_json(meta["config"])
+        spec, config = spec_from_json(saved.meta["spec"]), config_from_json(saved.meta["config"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"the checkpoint {saved.path} cannot be read: {error!r}") from error
     with placed("cpu", config.seed) as place:
         agent = Agent(spec, config, place)
-    agent.load_tensors(read_tensors(path))
-    agent.steps = meta["agent_steps"]
+    agent.load_tensors(tensors)
+    agent.steps = saved.count("agent_steps")
     return agent

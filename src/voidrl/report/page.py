@@ -22,10 +22,9 @@ from voidrl.report.curves import chart_data
 from voidrl.report.figures import grid_uri, import_pyplot, write_figures
 from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
-from voidrl.report.grids import find_grids, grid_sections
+from voidrl.report.grids import grid_sections
 from voidrl.report.groups import STAGES
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
-from voidrl.report.panel import find_panels
 from voidrl.runs.checkpoint import write_text_atomic
 from voidrl.system.files import user_path
 from voidrl.system.terminal import output
@@ -49,7 +48,6 @@ def write_report(
     title: str | None = None,
     media: bool = True,
     figures: str | Path | None = None,
-    refresh_seconds: float | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Read all runs under `paths` and write a report about them; returns its path.
@@ -61,7 +59,6 @@ def write_report(
         title: By default the experiment's title, or the environments.
         media: Whether to make videos, which takes most of the time.
         figures: A folder for curves drawn by matplotlib; none by default.
-        refresh_seconds: The page reloads itself after this time; never by default.
         say: Called with progress messages and notes about skipped parts; by default they go to stderr.
     """
     say = say or output.say
@@ -69,15 +66,11 @@ def write_report(
     require_writable(path)
     if figures is not None:
         import_pyplot()
-    report = Report.read(paths, say, title)
-    return write_page(
-        report, paths, path, media=media, figures=figures, refresh_seconds=refresh_seconds, say=say
-    )
+    return write_page(Report.read(paths, say, title), path, media=media, figures=figures, say=say)
 
 
 def write_page(
     report: Report,
-    paths: Sequence[str | Path],
     path: Path,
     *,
     say: Callable[[str], None],
@@ -92,13 +85,13 @@ def write_page(
         with_media = media and suffix == ".html"
         pictures = gallery.make_gallery(report.collection, report.arms, say, with_media=with_media)
     if suffix == ".html":
-        text = render(report, pictures, paths, media=media, refresh_seconds=refresh_seconds)
+        text = render(report, pictures, media=media, refresh_seconds=refresh_seconds)
     else:
         text = TEXTS[suffix](report)
     write_text_atomic(path, text)
     if figures is not None:
-        panels, grids = find_panels(report.collection), find_grids(report.collection)
-        drawn = write_figures(report.arms, pictures.heats, panels, grids, user_path(figures))
+        results = report.panel_results, report.grid_results
+        drawn = write_figures(report.arms, pictures.heats, *results, user_path(figures))
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
@@ -122,7 +115,7 @@ def watch_report(
             options: dict[str, Any] = {"media": False, "refresh_seconds": REFRESH_SECONDS}
             if is_over:
                 options = {"media": media, "figures": figures}
-            write_page(report, paths, path, say=lambda text: None, **options)
+            write_page(report, path, say=lambda text: None, **options)
             output.say(f"report: {path}" + (", complete" if is_over else ""))
         if is_over:
             return path
@@ -153,7 +146,6 @@ def require_writable(path: Path) -> None:
 def render(
     report: Report,
     pictures: Gallery,
-    paths: Sequence[str | Path],
     *,
     media: bool,
     refresh_seconds: float | None = None,
@@ -168,14 +160,14 @@ def render(
     return render_template(
         "page.html",
         report=report,
-        grids=grid_sections(report.collection, grid_uri),
+        grids=grid_sections(report.grid_results.values(), grid_uri),
         statuses={
             **Counter(run.status for run in report.collection.runs),
             "not started": len(report.collection.missing),
             "skipped": len(report.collection.skipped),
         },
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
-        covered=_coverage_charts(charts),
+        covered=_covered(charts),
         points=charts["points"],
         pictures=pictures,
         media=media,
@@ -185,7 +177,7 @@ def render(
         commands=report.commands[:MOST_COMMANDS],
         more_commands=max(0, len(report.commands) - MOST_COMMANDS),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        again=shlex.join(["voidrl", "report", *map(str, paths), "-o", "report.html"]),
+        again=shlex.join(["voidrl", "report", *map(str, report.paths), "-o", "report.html"]),
         version=__version__,
         limits=gallery,
         last_fraction=f"{LAST_FRACTION:.0%}",
@@ -223,13 +215,13 @@ def _embedded(data: Any) -> str:
     return text
 
 
-def _coverage_charts(charts: dict[str, Any]) -> tuple[str, list[list[str]]] | None:
+def _covered(charts: dict[str, Any]) -> tuple[str, list[str]] | None:
     """The first stage with coverage metrics, and those metrics, which one chart shows."""
     for stage in STAGES:
         logged = {name for panel in charts["panels"] if panel["stage"] == stage for name in panel["curves"]}
         found = [name for name in charts["metrics"] if name.startswith("coverage/") and name in logged]
         if found:
-            return stage, [found]
+            return stage, found
     return None
 
 

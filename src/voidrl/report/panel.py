@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from voidrl.report.formatting import Bar, Section, Table
@@ -32,7 +34,7 @@ def find_panels(collection: Collection) -> dict[str, Panel]:
     return found
 
 
-def panel_sections(collection: Collection) -> list[Section]:
+def panel_sections(panels: Mapping[str, Panel]) -> list[Section]:
     """Each panel: conclusions, differences, and every seed."""
     return [
         Section(
@@ -40,7 +42,7 @@ def panel_sections(collection: Collection) -> list[Section]:
             [_difference_table(panel), _score_table(panel)],
             panel.verdicts(),
         )
-        for name, panel in find_panels(collection).items()
+        for name, panel in panels.items()
     ]
 
 

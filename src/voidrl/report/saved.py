@@ -5,47 +5,26 @@ A checkpoint can hold gigabytes of replay: only the one small file that is neede
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from voidrl.errors import CheckpointError
-from voidrl.runs.checkpoint import (
-    FORMAT,
-    MANIFEST,
-    check_file,
-    list_steps,
-    read_json,
-    require_format,
-)
-from voidrl.runs.tensor_files import read_tensors
+from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest, seal
 
 CACHE = "report"
 LOOP = "loop.safetensors"
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint with a whole manifest."""
-
-    path: Path
-    step: int
-    files: dict[str, Any]
-    key: str
-    """Hash of the manifest, which holds the hashes of all files."""
-
-
-def newest(run: Path) -> Saved | None:
+def newest(run: Path) -> Checkpoint | None:
     """The newest checkpoint with a readable manifest; None where there is no checkpoint at all."""
     problem: CheckpointError | None = None
     for step in reversed(list_steps(run / "checkpoints")):
         try:
-            return _open(run / "checkpoints" / f"step_{step:012d}")
+            return read_manifest(run / "checkpoints" / f"step_{step:012d}")
         except CheckpointError as error:
             problem = problem or error
     if problem is not None:
@@ -53,24 +32,24 @@ def newest(run: Path) -> Saved | None:
     return None
 
 
-def _open(path: Path) -> Saved:
-    manifest = read_json(path / MANIFEST, "the manifest of the checkpoint")
-    require_format(path / MANIFEST, manifest if isinstance(manifest, dict) else {}, FORMAT)
-    try:
-        step, files = int(manifest["step"]), dict(manifest["files"])
-        key = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()[:16]
-    except (KeyError, TypeError, ValueError, OSError):
-        raise CheckpointError(f"the manifest of its checkpoint {path.name} is damaged") from None
-    return Saved(path, step, files, key)
+def key_of(saved: Checkpoint) -> str:
+    """A name for the content of a checkpoint."""
+    return seal({"step": saved.step, "files": saved.files})[:16]
 
 
-def read_visits(saved: Saved) -> np.ndarray:
+def read_part(saved: Checkpoint, name: str) -> dict[str, Tensor]:
+    """The tensors of one file, after checking it."""
+    if name in saved.files:
+        check_file(saved.path / name, saved.files[name])
+    return saved.tensors(name)
+
+
+def read_visits(saved: Checkpoint) -> np.ndarray:
     """Visits of each cell, (cells,); empty where the environment does not report cells."""
-    try:
-        check_file(saved.path / LOOP, saved.files[LOOP])
-        visits: np.ndarray = read_tensors(saved.path / LOOP)["visits"].long().numpy()
-    except (KeyError, TypeError):
-        raise CheckpointError(f"its checkpoint {saved.path.name} has no counts of visits") from None
+    tensors = read_part(saved, LOOP)
+    if "visits" not in tensors:
+        raise CheckpointError(f"its checkpoint {saved.path.name} has no counts of visits")
+    visits: np.ndarray = tensors["visits"].long().numpy()
     return visits.reshape(-1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TextIO
 
 from voidrl.report.contents import Report
 from voidrl.report.formatting import Table, join_names
@@ -14,23 +13,23 @@ MOST_DETAILS = 3  # of a caveat
 SHOWN = ("failed", "warn", "running")  # caveats
 
 
-def print_results(report: Report, file: TextIO | None = None) -> None:
+def print_results(report: Report) -> None:
     """Print the tables of results, then who is ahead, then how far the numbers can be compared."""
     for table in _tables(report):
-        _print_table(table, len(table.rows), file)
+        _print_table(table, len(table.rows))
     lines = [*report.findings]
     for section in (*report.grids, *report.urlb, *report.panels):
         if all(table.title != section.title for table in section.tables):
-            print(f"{section.title}\n", file=file)
+            print(f"{section.title}\n")
         for table in section.tables:
-            _print_table(table, MOST_ROWS, file)
+            _print_table(table, MOST_ROWS)
         lines += [*section.findings, *section.missing]
     for table in report.published:
-        _print_table(table, len(table.rows), file)
+        _print_table(table, len(table.rows))
     for caveat in report.caveats:
         if caveat.kind in SHOWN:
             lines.append(f"{caveat.title}: {join_names(caveat.details, MOST_DETAILS, '; ')}")
-    print(wrap_text("\n".join(lines), file=file), file=file)
+    print(wrap_text("\n".join(lines)))
 
 
 def _tables(report: Report) -> Iterator[Table]:
@@ -43,12 +42,12 @@ def _tables(report: Report) -> Iterator[Table]:
         yield report.atari
 
 
-def _print_table(table: Table, most_rows: int, file: TextIO | None) -> None:
+def _print_table(table: Table, most_rows: int) -> None:
     """The first rows of a table without its empty columns, and its notes."""
     shown = table.rows[:most_rows]
     used = [i for i in range(len(table.columns)) if any(row[i] for row in shown)]
     cells = [[row[i] for i in used] for row in shown]
-    print_table([table.columns[i] for i in used], cells, title=table.title, file=file)
+    print_table([table.columns[i] for i in used], cells, title=table.title)
     more = len(table.rows) - len(shown)
     notes = [*([f"… and {more} more, in the report"] if more else []), *table.notes]
-    print(wrap_text("\n".join([*notes, ""]), file=file), file=file)
+    print(wrap_text("\n".join([*notes, ""])))

@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files have all been verified."""
+    """A checkpoint by its manifest; `load` has verified all of its files."""
 
     path: Path
     step: int
@@ -195,19 +195,25 @@ def discard(root: Path, step: int) -> None:
 
 def load(path: Path) -> Checkpoint:
     """Open one checkpoint after checking the size and sha256 of each of its files."""
+    found = read_manifest(path)
+    for name, entry in found.files.items():
+        check_file(path / name, entry)
+    _sources[path.parent.absolute()] = found
+    return found
+
+
+def read_manifest(path: Path) -> Checkpoint:
+    """Open one checkpoint without reading its files, which may be gigabytes."""
     file = path / MANIFEST
     fields = read_json(file, "the manifest of the checkpoint")
     require_format(file, fields, FORMAT)  # before the hash, which other formats may compute differently
     if fields.pop("sha256", None) != seal(fields):
         raise CheckpointError(f"{file} is damaged: it does not match its own sha256")
     require_shape(file, fields, MANIFEST_SHAPE)
-    for name, entry in fields["files"].items():
+    for name in fields["files"]:
         if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):  # such as ../../other
             raise CheckpointError(f"{file} names the file {shown(name)}: expected one next to it")
-        check_file(path / name, entry)
-    found = Checkpoint(path, fields["step"], fields["meta"], fields["files"])
-    _sources[path.parent.absolute()] = found
-    return found
+    return Checkpoint(path, fields["step"], fields["meta"], fields["files"])
 
 
 def load_step(root: Path, step: int) -> Checkpoint:
