@@ -5,10 +5,12 @@ little, its error is large. Observations are standardized by running statistics 
 clipped, as in the paper; the error is divided by its running standard deviation.
 
 Differences from the paper: the error itself is normalized, not the discounted sum of errors; all stacked
-frames are read, not the last alone; one value function and episodic returns, since the learner has one.
-Differences from URLB's code: s' is scored, where it scores s; the observations are standardized by running
-statistics instead of a BatchNorm whose output depends on the batch; from pixels the networks have
-convolutions of their own instead of the learner's encoder.
+frames are read, not only the last; one value function and episodic returns, since the learner has one; behind
+the convolutions the target has one hidden layer and the predictor two, where its code has none and two.
+Differences from URLB's code: from states the predictor is a layer deeper (three hidden layers; there both
+networks have two); s' is scored, where it scores s; the observations are standardized by running statistics
+instead of a BatchNorm whose output depends on the batch; from pixels the networks have convolutions of their
+own instead of the learner's encoder.
 """
 
 from __future__ import annotations
