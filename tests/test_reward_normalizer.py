@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import LINE, Place, line_replay, make_agent, watched_update
 
-from voidrl.agent.normalizer import RewardNormalizer
+from voidrl.agent.rewards import RewardNormalizer
 from voidrl.config import Config
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError

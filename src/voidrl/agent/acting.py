@@ -12,7 +12,7 @@ from voidrl.agent.player import Player
 from voidrl.config import Config, SkillConfig
 from voidrl.config.effective import Effective
 from voidrl.envs.spaces import env_action, observed_frames
-from voidrl.errors import SpaceError
+from voidrl.errors import ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Method
 from voidrl.nets.observations import action_mask, random_allowed
@@ -48,7 +48,14 @@ class ActingAgent(nn.Module):
     @torch.no_grad()
     def encode(self, obs: Tensor) -> Tensor:
         """The representation of observations, (B, dim)."""
-        return self.representation.encode(obs).float()
+        z: Tensor = self.representation.encode(obs).float()
+        if z.shape != (len(obs), self.representation.dim):
+            expected = len(obs), self.representation.dim
+            raise ConfigError(
+                f"encode of representation {self.config.representation.name!r} maps {len(obs)} observations "
+                f"to {tuple(z.shape)}: expected {expected}, since its dim is {self.representation.dim}"
+            )
+        return z
 
     @torch.no_grad()
     def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:

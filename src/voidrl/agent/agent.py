@@ -12,12 +12,9 @@ from torch import Tensor
 from voidrl import dist
 from voidrl.agent import combinations, renewal, rewards
 from voidrl.agent.acting import ActingAgent
-from voidrl.agent.bonus import Bonus
 from voidrl.agent.encoder_training import Pieces, assign_gradients, decide, make_encoders
-from voidrl.agent.horizon import Horizon
-from voidrl.agent.joint_loss import Aside, JointLoss, require_loss
-from voidrl.agent.normalizer import RewardNormalizer
-from voidrl.agent.optimizers import Optimizers, make_optimizers
+from voidrl.agent.optimizers import Aside, JointLoss, Optimizers, make_optimizers, require_loss
+from voidrl.agent.schedules import Bonus, Horizon
 from voidrl.config import Config, to_json
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.nets.augment import Augment, network_spec
@@ -66,7 +63,7 @@ class Agent(ActingAgent):
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
-        self.normalizer = RewardNormalizer(config)
+        self.normalizer = rewards.RewardNormalizer(config)
         self.bonus = Bonus(config) if self.effective.has_bonus else None
         self.horizon = Horizon(config.learner)
         if self.effective.scales_reward:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.agent.agent import Agent
-from voidrl.agent.joint_loss import JointLoss
-from voidrl.agent.optimizers import Optimizers
+from voidrl.agent.optimizers import JointLoss, Optimizers
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.replay import Replay, Rollout
 from voidrl.types import Batch, Loss, Metrics
