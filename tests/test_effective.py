@@ -29,7 +29,6 @@ def test_without_a_pretrained_agent_the_fields_of_finetune_mean_nothing(phase):
     found = effective(phase)
     assert not found.adapts
     assert (found.warmup_steps, found.learning_rate) == (500, 1e-3)
-    assert found.learning_rate_field == "learner.learning_rate"
     assert found.encoder_learning_rate is None
     assert not found.encoder_is_frozen
     assert found.warmup_is_random

@@ -12,7 +12,7 @@ from torch import nn
 import voidrl
 from voidrl.agent.diagnosis import diagnose_metrics
 from voidrl.agent.optimizers import Optimizers
-from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
+from voidrl.errors import NonFiniteError, PieceFailedError
 from voidrl.methods.base import Method
 from voidrl.presets.presets import preset_values
 from voidrl.representations.base import Representation

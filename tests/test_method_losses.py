@@ -98,3 +98,9 @@ def test_mistakes_in_losses_are_sentences(mistake, monkeypatch):
     monkeypatch.setattr(TwoNetworks, "losses", lambda method, batch, latents: iter([make(method)]))
     with pytest.raises(ConfigError, match=sentence):
         make_agent(method=TwoNetworks).update(fill_replay())
+
+
+def test_a_reward_of_another_shape_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(TwoNetworks, "reward", lambda method, batch, latents: batch.reward[:, None])
+    with pytest.raises(ConfigError, match=r"rewards of shape \(\d+, 1\).*expected \(\d+,\)"):
+        make_agent(method=TwoNetworks).update(fill_replay())

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from voidrl import dist
 from voidrl.agent import Agent
+from voidrl.agent.combinations import check_ranks
 from voidrl.agent.cost import update_gflop
 from voidrl.config import Config, EnvConfig, ReplayConfig
 from voidrl.engine.engine import Engine
@@ -24,7 +25,6 @@ from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import placed
 from voidrl.system.machine import claim_cores
 from voidrl.system.threads import cpu_threads
-from voidrl.training.build import require_ranks
 from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
 from voidrl.training.metrics.loggers import import_wandb
 from voidrl.training.saved_run import spec_of
@@ -55,7 +55,7 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
-    require_ranks(config, factory, dist.current().size)
+    check_ranks(config, dist.current().size, is_env_object=is_tensor_env(factory))
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
     count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
