@@ -194,10 +194,10 @@ def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tupl
 
 def intrinsic_scale(agent: Agent) -> float:
     """The factor of intrinsic rewards in pre-training."""
-    given = agent.config.intrinsic_factor
-    if given is not None:
-        return given
-    return 1 - agent.config.learner.largest_discount if agent.learner.has_bounded_values else 1.0
+    scale = agent.config.intrinsic_scale
+    if scale == "horizon" or (scale is None and agent.learner.has_bounded_values):
+        return 1 - agent.config.learner.largest_discount
+    return scale or 1.0
 
 
 def observe_limits(agent: Agent, reward: Tensor) -> Metrics:
