@@ -86,6 +86,10 @@ class ActingAgent(nn.Module):
             return self.task_skill.expand(len(episode_steps), -1)
         return self.method.sample_skill(episode_steps)
 
+    def trial_skills(self) -> Tensor | None:
+        """The skills that the warm-up of fine-tuning deals in turn; None elsewhere, and where it samples."""
+        return self.method.trial_skills() if self.effective.adapts else None
+
     def next_skills(self, skill: Tensor, needed: Tensor, episode_steps: Tensor) -> Tensor:
         """(N, skill_dim): new skills where `needed`, (N,), the given ones elsewhere.
 
@@ -93,7 +97,7 @@ class ActingAgent(nn.Module):
         """
         if not self.method.skill_dim:
             return skill
-        trials = self.method.trial_skills() if self.effective.adapts else None
+        trials = self.trial_skills()
         if trials is None or self.task_skill_chosen:
             fresh = self.new_skills(episode_steps)
         else:

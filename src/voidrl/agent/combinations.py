@@ -227,12 +227,11 @@ class Combination:
             f"{self.f}, {'which has no encoder' if encoder is None else 'whose encoder never learns'}",
             "leave it out, or use simclr or icm",
         )
-        remedy = "encoder_trainers = ['representation']"
         yield (
             len(trainers) > 1 and "critic" not in learner.groups(),
             *(f"the losses of {' and '.join(sorted(trainers))} on one encoder", self.acts),
             f"a joint loss needs a group 'critic', and it has {', '.join(learner.groups())}; use "
-            f"{remedy if self.phase.pretrains else 'representation.auxiliary = False'}",
+            f"encoder_trainers = ['representation'], or representation.auxiliary = False for a task",
         )
         tuning, has_encoder = self.phase.tuning, any(True for _ in learner.encoder.parameters())
         for wanted, has in {"actor": hasattr(learner, "actor"), "first_layer": learner.first_layers}.items():

@@ -77,8 +77,8 @@ class OffPolicyTrainer(Trainer):
 
     def _choose_task_skill(self) -> None:
         agent, say = self.run.agent, self.run.engine.say
-        trials = agent.method.trial_skills()
-        if trials is not None and agent.effective.adapts:
+        trials = agent.trial_skills()
+        if trials is not None:
             dealt = int(agent.trials_dealt)  # host synchronization, once in a run
             if dealt < len(trials):
                 say(
