@@ -47,11 +47,13 @@ class Collector:
     def __init__(self, run: Run, adapter: Adapter) -> None:
         self.run, self.adapter = run, adapter
         self.agent, self.envs, self.replay = run.agent, run.envs, run.replay
-        agent, method = run.agent, run.agent.method
         self.first_column = run.group.part(run.config.env.num_envs).start
-        self.observes = agent.uses_method and type(method).observe is not Method.observe
-        self.begins = agent.uses_method and type(method).begin is not Method.begin
-        self.env_numbers = torch.arange(run.envs.num_envs, device=agent.device)
+        watching = type(run.agent.method) if run.agent.uses_method else Method
+        self.observes, self.begins = (
+            watching.observe is not Method.observe,
+            watching.begin is not Method.begin,
+        )
+        self.env_numbers = torch.arange(run.envs.num_envs, device=run.agent.device)
 
     def begin(self) -> None:
         """Reset all environments, with a seed made from the run's seed and the step."""
