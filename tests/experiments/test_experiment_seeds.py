@@ -6,7 +6,8 @@ import dataclasses
 import pytest
 
 from voidrl.cli.seeds import ReadSeeds, read_seeds
-from voidrl.config import FinetuneConfig, flat, to_json
+from voidrl.config import flat, to_json
+from voidrl.config.schema import FinetuneConfig
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
