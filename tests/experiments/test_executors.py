@@ -14,9 +14,9 @@ from tiny_runs import assert_same_run
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
 from voidrl.experiments.executors import make_options, slurm
-from voidrl.experiments.executors.ray import Options as RayOptions
-from voidrl.experiments.executors.ray import resources_per_cell
+from voidrl.experiments.executors import ray as ray_executor
 from voidrl.runs.status import read_status
+from voidrl.system.machine import CORES
 
 FILE = """
 title = "Walks"
@@ -176,7 +176,7 @@ def test_resources_that_ray_reserves():
     nodes = [{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}]
 
     def resources(device, nodes=nodes, **options):
-        return resources_per_cell(RayOptions(**options), device, nodes)
+        return ray_executor.resources_per_cell(ray_executor.Options(**options), device, nodes)
 
     assert resources("cpu") == {"num_cpus": 1.0, "num_gpus": 0.0}
     assert resources("auto", cpus_per_cell=4.0) == {"num_cpus": 4.0, "num_gpus": 1.0}
@@ -190,6 +190,14 @@ def test_resources_that_ray_reserves():
         resources("cpu", gpus_per_cell=0.5)
     with pytest.raises(ConfigError, match="no node of the cluster has more than 0 GPUs"):
         resources("cuda", nodes[:1])
+
+
+def test_a_cell_on_ray_has_the_cores_that_ray_reserved(monkeypatch):
+    started = []
+    monkeypatch.setattr(ray_executor, "start_cell", lambda job, variables: started.append(variables))
+    monkeypatch.setattr(ray_executor, "wait_for_cell", lambda process: 0)
+    assert ray_executor.run_cell({}, 4) == 0
+    assert started == [{CORES: "4"}]
 
 
 def test_no_ray_cluster_at_the_address(folder, capsys):

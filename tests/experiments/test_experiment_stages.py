@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from done_cells import make_done, make_started, printed_results, report_of
+from done_cells import make_done, make_started, report_of
 
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
@@ -167,19 +167,6 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
     # A zero-shot score is not held against a published one, which is after fine-tuning.
     [published] = report.published
     assert [(row[0], row[3]) for row in published.rows if row[1] == "ours"] == [("APT", "8.9")]
-
-
-def test_several_seeds_have_a_range_and_aggregates_are_after_fine_tuning(tmp_path):
-    plan = plan_of(tmp_path, methods=("apt",), seeds=(1, 2), tasks=("alien", "pong"))
-    for cell in plan.cells:
-        if (cell.task, cell.seed, cell.phase) != ("atari/pong", 2, "finetune"):
-            do(plan, cell, 10.0 * cell.seed + (cell.phase != "pretrain"))
-    lines = printed_results(plan)
-    assert any(line.startswith("atari/alien APT 1.5M 15 (10 to 20)") for line in lines)
-    assert any(line.startswith("atari/pong APT") and line.endswith("2 (1, 2) + 1 (1)") for line in lines)
-    [over_games] = report_of(plan).atari.rows
-    assert over_games[:2] == ["APT", "3"]
-    assert report_of(plan).before_after.columns[0] == "environment"
 
 
 def test_panels_keep_zero_shot_scores_apart(tmp_path):
