@@ -115,7 +115,7 @@ def test_a_picture_that_is_none_is_a_sentence():
     for factory, sentence in [
         (Floats, r"rendered float64 of shape \(2, 2\): expected a uint8 picture"),
         (Broken, r"environment 0 \('test'\) raised RuntimeError\('the bulb is out'\)"),
-        (Missing, "cannot be rendered: no pygame: pip install pygame"),
+        (Missing, "cannot be used: no pygame: pip install pygame"),
     ]:
         envs = envs_of(factory)
         envs.reset(0)

@@ -23,7 +23,7 @@ from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
 from voidrl.envs.packages import import_package
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
-from voidrl.envs.single import CheckedEnv, EnvWrapper, wrap_all
+from voidrl.envs.single import CheckedEnv, load_wrapper
 from voidrl.envs.spaces import Reading, info_mask, mask_method, read_spaces
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import NAMES
@@ -42,6 +42,7 @@ TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
 PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
 EnvFactory = Callable[..., Any]
 """Creates one environment; with the backends `native` and `tensor`, all of them."""
+Wrapper = Callable[[gym.Env], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
 
 
@@ -112,7 +113,7 @@ def _make_gym(
     true_state: bool,
 ) -> Envs:
     """N environments of Gymnasium; `native` creates all of them, if there is such a function."""
-    wrappers = [EnvWrapper(text) for text in config.wrappers]
+    wrappers = [load_wrapper(text) for text in config.wrappers]
     if config.backend == "native" and native is None and _takes(factory, "num_envs"):
         native = partial(factory, num_envs=n)
     if config.backend == "native" and (native is None or wrappers):
@@ -306,7 +307,7 @@ def registered_id(vector: VectorEnv) -> str | None:
 
 
 def _make_checked(
-    factory: EnvFactory, config: EnvConfig, wrappers: list[EnvWrapper], renders: bool, number: int
+    factory: EnvFactory, config: EnvConfig, wrappers: list[Wrapper], renders: bool, number: int
 ) -> gym.Env:
     name = config.id
     try:
@@ -317,7 +318,9 @@ def _make_checked(
                 f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
                 f"{vector if isinstance(env, VectorEnv) else ''}"
             )
-        env = wrap_all(_with_render_mode(env, factory) if renders else env, wrappers)
+        env = _with_render_mode(env, factory) if renders else env
+        for wrap in wrappers:
+            env = wrap(env)
         masks = _known_masks(config.action_masks, env)
         spaces = (env.observation_space, env.action_space)
         reading = read_spaces(*spaces, config.frame_stack, keys=config.keys, masks=masks)

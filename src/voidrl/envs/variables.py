@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from voidrl.envs.spaces import NUMBERS
+
 KEY = "variables"
 """Key of `info` under which an environment reports its state, a number by name."""
-NUMBERS = "fiub"  # kinds of NumPy types
 
 
 class Variable(NamedTuple):

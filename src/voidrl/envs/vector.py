@@ -19,6 +19,7 @@ from voidrl.envs.autoreset import autoreset_of
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
+    NUMBERS,
     MaskReader,
     MisfitError,
     NestedCheck,
@@ -32,8 +33,6 @@ from voidrl.envs.spaces import (
 )
 from voidrl.envs.variables import Variable, reported_state
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError
-
-NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
 
 class Counter(Protocol):
@@ -185,8 +184,7 @@ class Envs:
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
         if self._check_parts is None:
-            plain = np.asarray(obs)
-            self._check_obs.require_type("observations", plain, self.num_envs)
+            plain = self._check_obs.require_type("observations", obs, self.num_envs)
             self._check_obs.require_values(plain)
             return plain if self._converted else to_frames(plain, self.spec)
         self._check_parts.require(obs, self.num_envs)
@@ -308,6 +306,6 @@ class Envs:
         except (VoidrlError, KeyboardInterrupt):
             raise
         except gym.error.DependencyNotInstalled as error:  # its message names the package to install
-            raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
+            raise EnvironmentFailedError(f"environment {self.name!r} cannot be used: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
