@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voidrl.config import AtariConfig, EnvConfig, update
+from voidrl.envs.coverage import StateCounter
 from voidrl.envs.ids import atari_game
-from voidrl.envs.ram import FRAME_SKIP, Shadows, StateCounter
+from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import count_workers
@@ -145,7 +146,8 @@ class AtariWithRam(AtariEnvs):
     ) -> None:
         super().__init__(vector, config, rom, true_state=true_state, **options)
         self._start_shadows = shadows
-        self._counter = StateCounter(rom) if config.count_states else None
+        self._measures = addresses_of(rom)
+        self._counter = StateCounter(self._measures) if config.count_states else None
         if true_state:
             from voidrl.envs.ram_variables import ram_variables
 
@@ -195,7 +197,9 @@ class AtariWithRam(AtariEnvs):
     def _count(self) -> None:
         """Count the states of the last step, for which the shadows had the time of one step."""
         if self._counter is not None and self._shadows is not None and self._uncounted is not None:
-            self._counter.add(self._shadows.ram()[self._uncounted])
+            memories = self._shadows.ram()[self._uncounted]
+            for measure, addresses in self._measures.items():
+                self._counter.add(measure, digests(memories[:, addresses]))
         self._uncounted = None
 
     def close(self) -> None:

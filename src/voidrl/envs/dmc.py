@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.envs.coverage import PoseBins
+from voidrl.envs.coverage import StateCounter, pose_bins
 from voidrl.envs.dmc_env import DMControlSettings, make_checked
 from voidrl.envs.gl import NO_GL, rendering_variables
 from voidrl.envs.parallel import ParallelVector
@@ -54,21 +54,20 @@ class DMControlEnvs(Envs):
             vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
         )
         self.frames_per_step = config.dmc.action_repeat
-        found = find_dmc_task(config.id)
-        assert found is not None
-        self._bins = PoseBins(found.domain) if config.count_states else None
+        self._counter = StateCounter(["bins"]) if config.count_states else None
 
     @property
-    def counter(self) -> PoseBins | None:
-        """The counter of visited bins."""
-        return self._bins
+    def counter(self) -> StateCounter | None:
+        """The counter of visited bins of poses."""
+        return self._counter
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
         real = ~self._resets
         result = super().recv()
-        if self._bins is not None:
-            self._bins.add(result.info["pose"][real if counted is None else real & counted])
+        if self._counter is not None:
+            poses = result.info["pose"][real if counted is None else real & counted]
+            self._counter.add("bins", pose_bins(poses, self.name))
         return result
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import read_spaces
 from voidrl.envs.workers import count_workers
-from voidrl.errors import CheckpointError, EnvironmentFailedError
+from voidrl.errors import EnvironmentFailedError
 
 MEASURES = ("ram", "variables", "positions")
 """The kinds of state that are counted, from fine to coarse.
@@ -29,9 +29,6 @@ MEASURES = ("ram", "variables", "positions")
 `variables`: the annotated variables, in the 24 games with annotations.
 `positions`: the player's position, `player_x` and `player_y` as far as they are annotated, and the room.
 """
-
-RECENT = "positions_recent"
-"""The positions since the last row of metrics."""
 
 FRAME_SKIP = 4
 RAM_BYTES = 128
@@ -215,74 +212,7 @@ class Shadows:
         self._vector.close()
 
 
-class StateCounter:
-    """Counts the distinct states that Atari games visit, by their RAM.
-
-    A state counts when a counted step reaches it; the start state of a game does not, so there are never more
-    states than steps. States are known by digests of 8 bytes: among ten million, two share one with a
-    probability of 3 in a million.
-    """
-
-    def __init__(self, rom: str) -> None:
-        self.rom, self._addresses = rom, addresses_of(rom)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all states."""
-        names = [*self._addresses, *([RECENT] if "positions" in self._addresses else [])]
-        self._known = {name: np.zeros(0, np.int64) for name in names}  # sorted digests
-        self._new: dict[str, set[int]] = {name: set() for name in names}
-
-    def add(self, ram: np.ndarray) -> None:
-        """Count states (n, 128)."""
-        for measure, addresses in self._addresses.items():
-            digests = {_digest(row) for row in ram[:, addresses]}
-            self._new[measure] |= digests
-            if measure == "positions":
-                self._new[RECENT] |= digests
-
-    def counts(self) -> dict[str, int]:
-        """The number of distinct states by measure over all steps so far."""
-        return {name: len(keys) for name, keys in self.state().items() if name != RECENT}
-
-    def recent(self) -> dict[str, int]:
-        """The number of distinct positions since the last call, which starts a new window.
-
-        Every method that learns sees all positions in the end; how many of them a policy sees in a window of
-        steps shows whether it still moves around.
-        """
-        if RECENT not in self._known:
-            return {}
-        count = len(self.state()[RECENT])
-        self._known[RECENT], self._new[RECENT] = np.zeros(0, np.int64), set()
-        return {RECENT: count}
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The digests of all states counted so far by measure."""
-        for name, new in self._new.items():
-            keys, known = np.array(sorted(new), np.int64), self._known[name]
-            at = np.searchsorted(known, keys)
-            is_new = np.append(known, 0)[at] != keys if len(known) else np.ones(len(keys), bool)
-            is_new |= at == len(known)
-            self._known[name] = np.insert(known, at[is_new], keys[is_new])
-            new.clear()
-        return dict(self._known)
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned, replacing everything counted so far."""
-        self.clear()
-        self.merge(state)
-
-    def merge(self, state: dict[str, np.ndarray]) -> None:
-        """Add the states of another counter of this game, whose `state` this is."""
-        if state.keys() != self._known.keys():
-            raise CheckpointError(
-                f"the counted states cannot be loaded into a counter of {self.rom!r}: expected "
-                f"{', '.join(self._known)}, got {', '.join(state)}; they were counted in another environment"
-            )
-        for name, keys in self.state().items():
-            self._known[name] = np.union1d(keys, state[name])
-
-
-def _digest(row: np.ndarray) -> int:
-    return int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True)
+def digests(memories: np.ndarray) -> set[int]:
+    """Digests of memories (n, bytes): among ten million, two are equal with a probability of 3e-6."""
+    rows = (blake2b(row.tobytes(), digest_size=8).digest() for row in memories)
+    return {int.from_bytes(row, "little", signed=True) for row in rows}

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.autoreset import autoreset_of
+from voidrl.envs.coverage import StateCounter
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
@@ -33,28 +34,6 @@ from voidrl.envs.spaces import (
 )
 from voidrl.envs.variables import Variable, reported_state
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError
-
-
-class Counter(Protocol):
-    """Counts or measures the visited states."""
-
-    def counts(self) -> Mapping[str, float]:
-        """The value of each measure over all steps so far."""
-
-    def recent(self) -> Mapping[str, float]:
-        """The value of each measure that is taken over the steps since the last call."""
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The state for a checkpoint."""
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned."""
-
-    def clear(self) -> None:
-        """Forget all states."""
-
-    def merge(self, state: dict[str, np.ndarray]) -> None:
-        """Add the states of another counter, whose `state` this is."""
 
 
 class StepResult(NamedTuple):
@@ -292,7 +271,7 @@ class Envs:
         self._variables = variables
 
     @property
-    def counter(self) -> Counter | None:
+    def counter(self) -> StateCounter | None:
         """The counter of visited states, if the config asks for one."""
         return None
 
