@@ -14,7 +14,7 @@ import numpy as np
 from voidrl.config import AtariConfig, EnvConfig, update
 from voidrl.envs.coverage import StateCounter
 from voidrl.envs.ids import atari_game
-from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests
+from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests, ram_variables
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import count_workers
@@ -149,8 +149,6 @@ class AtariWithRam(AtariEnvs):
         self._measures = addresses_of(rom)
         self._counter = StateCounter(self._measures) if config.count_states else None
         if true_state:
-            from voidrl.envs.ram_variables import ram_variables
-
             variables = ram_variables(rom)
             self._variables, self._addresses = tuple(variables), [*variables.values()]
 

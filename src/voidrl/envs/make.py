@@ -19,8 +19,7 @@ from voidrl.config.registry import import_path
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.failures import creation_failure
-from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
-from voidrl.envs.packages import import_package
+from voidrl.envs.ids import ATARI, DMC, import_package, is_importable, parse_id
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
 from voidrl.envs.single import CheckedEnv, load_wrapper

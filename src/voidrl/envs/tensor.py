@@ -7,6 +7,7 @@ docs/environments/tensor.md shows how to write one.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, Protocol, cast, runtime_checkable
@@ -18,11 +19,10 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from voidrl.config import EnvConfig
-from voidrl.envs.autoreset import SameStep, autoreset_of
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces, to_picture
-from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.envs.vector import Envs, StepResult, autoreset_of
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
 from voidrl.kernels.copies import HostCopy
 from voidrl.system.device import pick_device
 from voidrl.types import EnvSpec, channels_last
@@ -309,6 +309,49 @@ class TensorEnvs(Envs):
         """Close the environments, unless the caller made them."""
         if self._owned and hasattr(self._env, "close"):
             self._env.close()
+
+
+class SameStep:
+    """Converts the results of N environments with SAME_STEP autoreset.
+
+    They put an episode's last observation into `info["final_obs"]`, and cannot reset while others step. So
+    the last observation is handed out first. The next step is the first one of the new episode for the
+    environment, and the reset for all other code: its observation begins the episode, and its transition is
+    lost, one per episode. Its reward counts in the score.
+    """
+
+    def __init__(self, num_envs: int, name: str) -> None:
+        self._name, self._warned = name, False
+        self._fresh = np.zeros(num_envs, bool)  # whether the next step is taken for a reset
+        self._uncounted = np.zeros(num_envs, np.float32)
+
+    def begin(self) -> None:
+        """Forget what had ended."""
+        self._fresh[:], self._uncounted[:] = False, 0
+
+    def convert(
+        self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Reward, terminated, truncated and score (N,) of a step."""
+        fresh, ended = self._fresh, terminated | truncated
+        score = np.where(fresh, 0, reward + self._uncounted)
+        self._uncounted = np.where(fresh & ~ended, reward, 0)
+        self._fresh = ended & ~fresh
+        return np.where(fresh, 0, reward), terminated & ~fresh, truncated & ~fresh, score
+
+    def final_obs(self, info: dict[str, Any]) -> Any:
+        """The last observations of the episodes that ended; None, with one warning, if there are none."""
+        final = info.get("final_obs")
+        if final is None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"environment {self._name!r} resets in the step that ends an episode and reports no "
+                f"info['final_obs']: the observation before it takes its place, also for the value after a "
+                f"truncation",
+                VoidrlWarning,
+                stacklevel=4,
+            )
+        return final
 
 
 def _flat_box(space: gym.Space, spec: EnvSpec) -> gym.spaces.Box:

@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.autoreset import autoreset_of
 from voidrl.envs.coverage import StateCounter
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
@@ -32,8 +31,17 @@ from voidrl.envs.spaces import (
     to_frames,
     to_picture,
 )
-from voidrl.envs.variables import Variable, reported_state
-from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+
+
+class Variable(NamedTuple):
+    """One number of the true state."""
+
+    name: str
+    controllable: bool
+    """Whether actions change it at once, as they do the player's position, but not a ghost's."""
+    discrete: bool
+    """Whether its values are categories, such as a room or a direction, without meaningful distances."""
 
 
 class StepResult(NamedTuple):
@@ -288,3 +296,50 @@ class Envs:
             raise EnvironmentFailedError(f"environment {self.name!r} cannot be used: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
+
+
+def autoreset_of(env: Any, name: str, *known: AutoresetMode) -> AutoresetMode:
+    """The mode of N environments, an attribute or in their metadata; refused if it is not a known one."""
+    found = getattr(env, "autoreset_mode", None)
+    if found is None:
+        found = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    if found not in (*known, *(mode.value for mode in known)):
+        modes = " or ".join(mode.name for mode in known)
+        raise ConfigError(
+            f"vector environment {name!r} has autoreset_mode {getattr(found, 'name', found)}: expected "
+            f"gymnasium.vector.AutoresetMode.{modes}, as an attribute or in its metadata; set it, or use "
+            f"env.backend = 'sync'"
+        )
+    return AutoresetMode(found)
+
+
+def reported_state(
+    info: Mapping[str, Any], frames: np.ndarray, *, pixels: bool
+) -> tuple[tuple[Variable, ...], np.ndarray]:
+    """The variables that N environments report, and their values (N, V) float64.
+
+    The first of these that there is: `info["variables"]`, `info["cell"]`, the components of a vector
+    observation. Control is unknown in a custom environment, so all count as controllable.
+    """
+    n = len(frames)
+    told = info.get("variables")
+    if isinstance(told, Mapping):
+        columns = {str(name): _column(values, n) for name, values in told.items() if name[:1] != "_"}
+        found = {name: column for name, column in columns.items() if column is not None}
+        if found:
+            variables = tuple(Variable(name, controllable=True, discrete=False) for name in found)
+            return variables, np.stack([*found.values()], 1)
+    cell = _column(info.get("cell"), n)
+    if cell is not None:
+        return (Variable("cell", controllable=True, discrete=True),), cell[:, None]
+    if pixels:
+        return (), np.zeros((n, 0))
+    flat = frames.reshape(n, -1).astype(np.float64)
+    names = (f"observation_{i}" for i in range(flat.shape[1]))
+    return tuple(Variable(name, controllable=True, discrete=False) for name in names), flat
+
+
+def _column(values: Any, n: int) -> np.ndarray | None:
+    """(n,) float64 if these are n numbers."""
+    found = np.asarray(values)
+    return found.astype(np.float64) if found.shape == (n,) and found.dtype.kind in NUMBERS else None

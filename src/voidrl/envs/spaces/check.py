@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from voidrl.envs.spaces.masks import MisfitError
+from voidrl.envs.spaces.frames import MisfitError
 from voidrl.envs.spaces.reading import label
 from voidrl.errors import shown
 from voidrl.types import ObsPart
