@@ -94,9 +94,9 @@ def zeros(n=3):
     "options",
     [
         {},
-        {"goal": "near", "show_goal": True, "loops": 0.3},
+        {"goal": "near", "loops": 0.3},
         {"continuous": True},
-        {"continuous": True, "goal": "near", "speed": 0.9, "image_size": 61},
+        {"continuous": True, "goal": "near", "image_size": 61},
     ],
 )
 def test_the_maze_in_torch_is_the_maze(options):
