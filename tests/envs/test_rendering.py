@@ -173,16 +173,6 @@ def test_a_game_in_color_is_the_game_that_is_played(name):
     assert (same < errors.min(axis=1) + 0.05).all(), "a frame before or after is further away, or looks alike"
 
 
-def test_games_that_part_are_noticed():
-    pytest.importorskip("ale_py")
-    envs = make_envs(EnvConfig(id="atari/pong"), None, 1, evaluation=True, render_height=100)
-    envs.reset(0)
-    envs._color.step(np.array([0]))  # one step ahead of the other
-    with pytest.raises(EnvironmentFailedError, match="cannot be shown: a second game with the same seed"):
-        envs.step(np.array([0]))
-    envs.close()
-
-
 # DMControl
 
 

@@ -153,8 +153,8 @@ def test_frames_are_the_environments_own_memory():
     assert frames.is_contiguous()  # nothing was moved: the maze draws the channels first
     assert info["cell"].tolist() == [6, 6, 6]
     kept = {}
-    step = envs._env.step
-    envs._env.step = lambda actions: kept.setdefault("result", step(actions))
+    step = envs.vector.step
+    envs.vector.step = lambda actions: kept.setdefault("result", step(actions))
     result = envs.step(torch.tensor([1, 3, 0]))
     assert result.frames.data_ptr() == kept["result"][0].data_ptr()
     assert result.info["cell"].dtype == np.int64

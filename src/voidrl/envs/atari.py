@@ -18,7 +18,7 @@ from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests, ram_vari
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import count_workers
-from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from voidrl.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -69,7 +69,7 @@ class AtariEnvs(Envs):
         frames, info = super().reset(seed)
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
-            self._keep_picture(*self._color.reset(seed=seed), info)
+            self._picture = self._color.reset(seed=seed)[0][0, -1]
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
@@ -84,8 +84,7 @@ class AtariEnvs(Envs):
         frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
         if self._color is not None:
-            picture, _, _, _, color_info = self._color.recv()
-            self._keep_picture(picture, color_info, info)
+            self._picture = self._color.recv()[0][0, -1]
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
@@ -102,16 +101,6 @@ class AtariEnvs(Envs):
         """The current color picture of game 0, (210, 160, 3): the maximum of the last two frames."""
         assert self._picture is not None, "created without a `render_height`, or not reset yet"
         return self._picture
-
-    def _keep_picture(self, picture: np.ndarray, color_info: dict[str, Any], info: dict[str, Any]) -> None:
-        """Keep the color picture, after checking that the color game agrees with game 0."""
-        for key in ("episode_frame_number", "lives"):
-            if color_info[key][0] != info[key][0]:
-                raise EnvironmentFailedError(
-                    f"environment {self.name!r} cannot be shown: a second game with the same seed and "
-                    f"actions has {key} {color_info[key][0]} where the first has {info[key][0]}"
-                )
-        self._picture = picture[0, -1]
 
     def close(self) -> None:
         """End the games."""

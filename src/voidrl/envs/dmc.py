@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
 from voidrl.envs.coverage import BALL, FREE, StateCounter, measure_pose, pose_bins
-from voidrl.envs.failures import creation_failure
+from voidrl.envs.failures import creating
 from voidrl.envs.gl import NO_GL, rendering_variables
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.single import CheckedEnv
@@ -221,13 +221,11 @@ class DMControlSettings(TypedDict):
 
 def make_checked(settings: DMControlSettings, name: str, number: int) -> CheckedEnv:
     """Create environment `number`; its errors name the environment and the step."""
-    try:
+    with creating(name, number):
         from absl import logging
 
         logging.set_verbosity(logging.ERROR)  # silence warnings about the suite's own models
         env = DMControl(settings)
-    except Exception as error:
-        raise creation_failure(error, name, number) from error
     reading = read_spaces(env.observation_space, env.action_space, 1)
     return CheckedEnv(env, name, number, reading)
 

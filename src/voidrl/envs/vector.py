@@ -229,7 +229,7 @@ class Envs:
     @property
     def steps_per_second(self) -> float | None:
         """Agent steps per second of simulated time; None if unknown."""
-        rate = self.vector.metadata.get("render_fps")
+        rate = (getattr(self.vector, "metadata", None) or {}).get("render_fps")
         return float(rate) if rate else None
 
     def render(self) -> np.ndarray:
@@ -237,10 +237,11 @@ class Envs:
 
         An environment that cannot render shows its observation.
         """
-        if self.vector.render_mode != "rgb_array":
-            return to_picture(self._newest[0], self.spec)
-        drawn = self._guarded(self.vector.render)
-        picture = np.asarray(drawn[0] if drawn is not None else None)
+        if getattr(self.vector, "render_mode", None) != "rgb_array":
+            return to_picture(on_host(self._newest[0]), self.spec)
+        drawn = on_host(self._guarded(self.vector.render))
+        several = isinstance(drawn, tuple | list) or np.ndim(drawn) == 4
+        picture = np.asarray(drawn[0] if several else drawn)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
             raise EnvironmentFailedError(
                 f"environment {self.name!r} rendered {picture.dtype} of shape {picture.shape}: expected a "
@@ -266,8 +267,8 @@ class Envs:
     def _read_state(self, info: dict[str, Any]) -> None:
         """Keep the true state of a step or reset."""
         hidden = self.spec.num_actions if self.spec.masked and not self.spec.pixels else 0
-        seen = self._newest[:, : self._newest.shape[1] - hidden]  # without masks
-        variables, self._state = reported_state(info, seen, pixels=self.spec.pixels)
+        seen = on_host(self._newest[:, : self._newest.shape[1] - hidden])  # without masks
+        variables, self._state = reported_state(on_host(info), seen, pixels=self.spec.pixels)
         if self._variables and variables != self._variables:
             before, now = (
                 ", ".join(v.name for v in found) or "none" for found in (self._variables, variables)
@@ -311,6 +312,13 @@ def autoreset_of(env: Any, name: str, *known: AutoresetMode) -> AutoresetMode:
             f"env.backend = 'sync'"
         )
     return AutoresetMode(found)
+
+
+def on_host(value: Any) -> Any:
+    """Nested tensors as arrays, and anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: on_host(part) for key, part in value.items()}
+    return value.cpu().numpy() if hasattr(value, "cpu") else value
 
 
 def reported_state(

@@ -104,20 +104,16 @@ class NestedCheck:
     def __init__(self, space: gym.Space, parts: Sequence[ObsPart], *, check_bounds: bool = True) -> None:
         self._checks = []
         for part in parts:
-            inner: Any = space
-            for key in part.path:
-                inner = inner[key]
+            inner = part.find(space)
             checks = check_bounds or not isinstance(inner, spaces.Box)
             check = ObservationCheck(_as_box(inner), check_bounds=checks, name=label(part.path))
-            self._checks.append((part.path, check))
+            self._checks.append((part, check))
 
     def require(self, obs: Any, *batch: int) -> None:
         """Refuse an observation, or a batch of them, that does not fit."""
-        for path, check in self._checks:
-            value = obs
+        for part, check in self._checks:
             try:
-                for key in path:
-                    value = value[key]
+                value = part.find(obs)
             except (KeyError, IndexError, TypeError):
                 expected = f"expected {check.name}, as in its observation_space"
                 raise MisfitError(shown(obs), expected) from None

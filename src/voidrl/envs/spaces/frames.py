@@ -34,7 +34,7 @@ def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.nda
         mask: (N, num_actions), 1 where an action is allowed, unless it is a part of the observation.
     """
     if spec.parts:
-        return frames_of([value_at(obs, part) for part in spec.parts], spec, mask)
+        return frames_of([np.asarray(part.find(obs)) for part in spec.parts], spec, mask)
     if not spec.pixels:
         return np.ascontiguousarray(obs, dtype=np.float32).reshape(len(obs), *spec.frame_shape)
     if channels_last(spec.raw_shape):
@@ -45,16 +45,11 @@ def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.nda
 def frame_of(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
     """The frame (*stored_shape) of one observation, with a mask (1, num_actions)."""
     if spec.parts:
-        frame: np.ndarray = frames_of([value_at(obs, part)[None] for part in spec.parts], spec, mask)[0]
+        frame: np.ndarray = frames_of([np.asarray(part.find(obs))[None] for part in spec.parts], spec, mask)[
+            0
+        ]
         return frame
     return to_frames(np.asarray(obs)[None], spec)[0]  # type: ignore[no-any-return]
-
-
-def value_at(obs: Any, part: ObsPart) -> np.ndarray:
-    """The array of a part inside nested dictionaries and tuples."""
-    for key in part.path:
-        obs = obs[key]
-    return np.asarray(obs)
 
 
 def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
@@ -170,7 +165,7 @@ def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
     for part in spec.parts or (plain,):
         name, shape = label(part.path), (*stack, *part.shape)
         try:
-            value = value_at(obs, part)
+            value = np.asarray(part.find(obs))
         except (KeyError, IndexError, TypeError):
             raise SpaceError(f"observation {shown(obs)} cannot be acted on: expected {name}") from None
         axes = value.ndim - len(shape)
