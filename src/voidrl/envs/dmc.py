@@ -108,11 +108,7 @@ def make_dmc(
     processes = 0 if here else count_workers(num_envs)
     variables = NO_GL
     if renders:
-        otherwise = "take another task"
-        if config.dmc.observation == "pixels":
-            otherwise = "take env.dmc.observation = 'states'"
-        elif render_height:
-            otherwise = "record no video"
+        otherwise = "take env.dmc.observation = 'states'" if settings["image_size"] else "record no video"
         variables = rendering_variables(config.id, otherwise, whole_cores() // processes)
     vector = _simulate(settings, config, num_envs, processes, variables)
     return DMControlEnvs(vector, config, true_state=true_state)

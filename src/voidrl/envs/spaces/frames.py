@@ -43,13 +43,10 @@ def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.nda
 
 
 def frame_of(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """The frame (*stored_shape) of one observation, with a mask (1, num_actions)."""
-    if spec.parts:
-        frame: np.ndarray = frames_of([np.asarray(part.find(obs))[None] for part in spec.parts], spec, mask)[
-            0
-        ]
-        return frame
-    return to_frames(np.asarray(obs)[None], spec)[0]  # type: ignore[no-any-return]
+    """The frame (*stored_shape) of one observation with parts, and of a mask (1, num_actions)."""
+    values = [np.asarray(part.find(obs))[None] for part in spec.parts]
+    frame: np.ndarray = frames_of(values, spec, mask)[0]
+    return frame
 
 
 def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
