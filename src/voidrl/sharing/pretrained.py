@@ -85,14 +85,12 @@ def save_pretrained(
     """
     if repo_id is not None:
         hub.require_repo_id(repo_id)
-    env = agent.config.env.id
-    if not agent.trusted and (risk := _risk(env)):
+    env, path = agent.config.env.id, user_path(folder)
+    if risk := _risk(agent):
         raise ConfigError(
-            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk} named "
-            f"by a downloaded file, which a saved folder is trusted to do; if you trust its author, load it "
-            f"with {_trusting()}"
+            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk}, "
+            f"which a saved folder is trusted to do; if you trust its author, load it with {_trusting()}"
         )
-    path = user_path(folder)
     temporary = path / f".tmp-{WEIGHTS}"
     try:
         _require_replaceable(path)
@@ -213,11 +211,10 @@ def from_pretrained(
 def own_env(agent: Agent) -> str:
     """Return the id of the environment the agent was trained in, unless a download could do harm by it."""
     env = agent.config.env.id
-    if not agent.trusted and (risk := _risk(env)):
+    if risk := _risk(agent):
         raise ConfigError(
-            f"the agent's own environment {shown(env)} would {risk} named by a downloaded file: pass an "
-            f"environment ({by_caller('env=…', '--env')}), or, if you trust its author, load the agent with "
-            f"{_trusting()}"
+            f"the agent's own environment {shown(env)} would {risk}: pass an environment "
+            f"({by_caller('env=…', '--env')}), or, if you trust its author, load the agent with {_trusting()}"
         )
     return env
 
@@ -227,11 +224,12 @@ def _trusting() -> str:
     return by_caller("trust_code=True", "--trust-code")
 
 
-def _risk(env: str) -> str | None:
-    """Return the risk of making a stranger's environment here; None if it is harmless."""
-    if names_code(env):
-        return "run code"
-    return "open a path" if names_path(env) else None
+def _risk(agent: Agent) -> str | None:
+    """The risk of making a stranger's environment here; None if it is harmless."""
+    env, by = agent.config.env.id, "named by a downloaded file"
+    if agent.trusted or not (names_code(env) or names_path(env)):
+        return None
+    return f"run code {by}" if names_code(env) else f"open a path {by}"
 
 
 def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
