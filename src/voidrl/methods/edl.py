@@ -37,7 +37,7 @@ from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
 from voidrl.methods.apt import APT, APTConfig, ParticleConfig
-from voidrl.methods.base import About, Latents, require_neighbors
+from voidrl.methods.base import About, Latents
 from voidrl.nets import TF32Linear, mlp, polyak_update, target_copy
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -168,7 +168,7 @@ class EDL(DiscreteSkillMethod):
         """Refuse an exploration that the replay cannot hold, or that ends before the first update."""
         method, capacity = config.method, config.replay.capacity_steps
         assert isinstance(method, EDLConfig)
-        require_neighbors(config)
+        super().check(spec, config)
         explored = method.explored_steps(config.steps)
         if explored > capacity:
             raise ConfigError(
