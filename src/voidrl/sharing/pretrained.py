@@ -14,8 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from voidrl import __version__
 from voidrl.agent import Agent
+from voidrl.agent.dry_build import dry_build
 from voidrl.config import (
     LOCAL_FIELDS,
     Config,
@@ -39,13 +43,14 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.runs import checkpoint
-from voidrl.runs.tensor_files import FileEntry, read_tensors, write_tensors
+from voidrl.runs.tensor_files import FileEntry, TensorHeader, read_headers, read_tensors, write_tensors
 from voidrl.sharing import card as model_card
-from voidrl.sharing import hub, weights
+from voidrl.sharing import hub
 from voidrl.system.device import placed
 from voidrl.system.files import user_path
 from voidrl.system.terminal.output import say
 from voidrl.training.evaluation import Evaluation
+from voidrl.types import EnvSpec
 
 FORMAT = 3
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -195,13 +200,13 @@ def from_pretrained(
         spec = spec_from_json(data.get("spec"))
         config = update(Config(), data["config"])
         config = without_local_fields(config) if is_local else without_user_fields(config)
-        weights.require_fitting(file, spec, config)
+        _require_fitting(file, spec, config)
     except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{folder / CONFIG}: {error}") from error
     tensors = read_tensors(file)
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
-    weights.require_finite(file, tensors, agent)
+    _require_finite(file, tensors, agent)
     agent.load_tensors(tensors)
     agent.steps, agent.origin = data["agent_steps"], folder.absolute()
     agent.trusted = trust_code or is_local
@@ -293,6 +298,38 @@ def _check_weights(path: Path, entry: FileEntry) -> None:
                     f"{path} is a Git LFS pointer, not the weights: fetch them with `git lfs pull`"
                 ) from None
         raise
+
+
+def _require_fitting(path: Path, spec: EnvSpec, config: Config) -> None:
+    """Compare names, shapes and types in the header of a file with those that the config implies.
+
+    Custom code that cannot be built without memory is not compared: it is built as usual, since its user
+    trusts it, and its weights are compared when they are copied.
+    """
+    found, agent = read_headers(path), dry_build(spec, config)
+    if agent is None:
+        return
+    expected = {name: TensorHeader.of(tensor) for name, tensor in agent.tensors().items()}
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{path} does not fit its config: {shown(name)} is {found.get(name, 'missing')} there, and "
+                f"{expected.get(name, 'nothing')} by the config; save the agent again"
+            )
+
+
+def _require_finite(path: Path, tensors: Mapping[str, Tensor], agent: Agent) -> None:
+    """Refuse NaN in any tensor and infinity in a weight; a buffer may hold it, as a running maximum does."""
+    weights = dict(agent.named_parameters())
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or torch.isfinite(tensor).all():
+            continue
+        if name in weights or torch.isnan(tensor).any():
+            count = int((~torch.isfinite(tensor)).sum())
+            raise CheckpointError(
+                f"{path} cannot be used: {shown(name)} has {count} values that are NaN or infinite; the "
+                f"agent had diverged, or the file was tampered with"
+            )
 
 
 # The Hub
