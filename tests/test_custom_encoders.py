@@ -1,7 +1,6 @@
 """Encoders of one's own, for the learner and for the representation, by name and by class."""
 
 import pytest
-import torch
 from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, parameters_of, snapshot
 from torch import nn
 
