@@ -112,7 +112,7 @@ def _moments():
 
 def _priorities():
     """Slots and weights of a draw, where ranks have different priorities, and the priority of what is new."""
-    priorities = Priorities(4, 1.0, 1.0, 1.0, CPU)
+    priorities = Priorities(4, 1.0, (1.0, 1.0), CPU)
     rank = dist.current().rank
     priorities.update(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]) * (1 + rank * torch.arange(4)))
     slots, weight = priorities.draw(4)

@@ -94,9 +94,10 @@ def test_an_update_can_be_undone_without_a_trace(learner):
         for update in range(3):
             if agent is undone:
                 before = snapshot(agent.tensors())
-                with engine._undone():
-                    engine._run(agent.learner.variant(update))
-                    assert moved(before, agent.tensors())
+                restore = engine._remember()
+                engine._run(agent.learner.variant(update))
+                assert moved(before, agent.tensors())
+                restore()
                 assert not moved(before, agent.tensors())
             engine.update(update, 1)
         rows.append(engine.metrics.flush())

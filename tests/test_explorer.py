@@ -120,9 +120,10 @@ def test_an_undone_check_of_the_engine_undoes_stretches_too():
     engine.explorer = Explorer.copy_of(make_agent(seed=1), torch.device("cpu"))
     engine.explorer.begin(2)
     engine.explorer.start_probability.fill_(1.0)
-    with engine._undone():
-        engine.choose(torch.zeros(2, 0), explore=True)
-        assert engine.explorer.remaining.any()
+    restore = engine._remember()
+    engine.choose(torch.zeros(2, 0), explore=True)
+    assert engine.explorer.remaining.any()
+    restore()
     assert not engine.explorer.remaining.any()
 
 

@@ -72,14 +72,6 @@ def test_it_does_what_plain_pytorch_does(stack, channels, height, width, padded,
     check(frames(11, channels, height, width), index, shift, noise, dtype, padded)
 
 
-@pytest.mark.parametrize(("channels", "fold", "padded"), [(2, 2, 16), (3, 2, 32), (4, 4, 128)])
-def test_pixels_are_folded_into_channels(channels, fold, padded):
-    index = torch.randint(7, (3, 2), device=DEVICE)
-    shift = torch.tensor([[0, 1, -2], [2, 0, -1]], device=DEVICE)
-    for dtype in (torch.float32, torch.bfloat16):
-        check(frames(7, channels, 8, 12), index, shift, torch.randn(3, device=DEVICE), dtype, padded, fold)
-
-
 CROPPED = {  # image, window and result; the range of shifts; channels of a frame, folded, padded
     "rad": ((20, 23), 0, (16, 16), ((0, 4), (0, 7)), 3, 1, 16),
     "shifted crops": ((13, 12), 0, (9, 10), ((-4, 8), (-4, 6)), 1, 1, 8),

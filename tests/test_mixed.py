@@ -183,7 +183,7 @@ def test_self_prediction_through_the_heads_has_the_numbers():
 def test_a_probe_looks_at_the_images_alone_for_its_baseline():
     agent = make_agent(MIXED)
     replay = fill_replay(MIXED, steps=20)
-    found = encode_states(agent, replay.observations, 8, ("z", "convolutions", "pixels", "random"))
+    found = encode_states(agent, replay, torch.arange(8), None)
     assert found["pixels"].shape == (8, 2 * 49)
     assert found["z"].shape == found["random"].shape == (8, agent.representation.dim)
 

@@ -35,10 +35,6 @@ def test_features_of_a_stack_alone(stack, flat):
 def test_the_smallest_image(stack, side):
     encoder = Encoder(seen_as((1, side, side + 3)), EncoderConfig(stack, feature_dim=5))
     assert encoder(torch.rand(3, 1, side, side + 3)).shape == (3, 5)
-    if side > 1:
-        with pytest.raises(ConfigError) as caught:
-            Encoder(seen_as((1, side - 1, side)), EncoderConfig(stack))
-        assert f"{stack!r} cannot read images of {side - 1}×{side}: they are too small" in str(caught.value)
 
 
 @pytest.mark.parametrize("last", [False, True])

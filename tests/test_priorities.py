@@ -29,14 +29,14 @@ ROOTS = ReplayConfig(priority_exponent=0.5)
 def long_tailed(slots, spread=2.0, seed=0, empty=0.0):
     """Priorities that span orders of magnitude, some slots of which are empty."""
     random = torch.Generator().manual_seed(seed)
-    made = Priorities(slots, 1.0, 1.0, 1.0, CPU)
+    made = Priorities(slots, 1.0, (1.0, 1.0), CPU)
     filled = torch.nonzero(torch.rand(slots, generator=random) >= empty).squeeze(1)
     made.update(filled, torch.randn(len(filled), generator=random).mul(spread).exp())
     return made
 
 
 def of_errors(errors, exponent=1.0, beta=1.0):
-    made = Priorities(len(errors), exponent, beta, beta, CPU)
+    made = Priorities(len(errors), exponent, (beta, beta), CPU)
     made.update(torch.arange(len(errors)), torch.tensor(errors))
     return made
 
@@ -118,7 +118,7 @@ def test_equal_priorities_have_weights_of_exactly_one(beta):
 
 
 def test_weights_are_relative_to_the_rarest_of_the_batch():
-    priorities = Priorities(2, 0.5, 0.5, 1.0, CPU)
+    priorities = Priorities(2, 0.5, (0.5, 1.0), CPU)
     priorities.update(torch.arange(2), torch.tensor([16.0, 1.0]))  # P = 0.8, 0.2
     for progress, beta in ((0.0, 0.5), (0.5, 0.75), (1.0, 1.0), (1.01, 1.0)):
         priorities.set_progress(progress)
@@ -207,7 +207,7 @@ def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
     here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))
     uniform, error = torch.zeros(64, dtype=torch.float64, device=cuda), torch.zeros(64, device=cuda)
     # The first call of a kernel imports the compiler, which must know the real `torch.rand`.
-    Priorities(1, 1.0, 1.0, 1.0, cuda).update(torch.zeros(1, dtype=torch.int64, device=cuda), error[:1])
+    Priorities(1, 1.0, (1.0, 1.0), cuda).update(torch.zeros(1, dtype=torch.int64, device=cuda), error[:1])
     monkeypatch.setattr(torch, "rand", lambda *size, device, **options: uniform.to(device))
     drawn = []
 

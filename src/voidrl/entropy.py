@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.errors import ConfigError, NeighborError, UnknownNameError
+from voidrl.errors import ConfigError, NeighborError
 from voidrl.kernels import usable
 
 # Queries and distances held at once: 16 MiB on a CPU, 64 MiB to fill a GPU.
@@ -166,12 +166,7 @@ def particle_reward(
     pool = z if particles is None else particles
     exclude_self = particles is None or own_first  # with include_self, the point's zero is added below
     _check(z, pool, k, exclude_self, include_self)
-    if not c >= 0:
-        raise ConfigError(f"c = {c} cannot be used: expected at least 0, usually 1")
-    search = {"nearest": knn_distances, "random": random_distances}.get(neighbors)
-    if search is None:
-        raise UnknownNameError("choice of neighbors", neighbors, ("nearest", "random"))
-
+    search = random_distances if neighbors == "random" else knn_distances
     distances = search(z, pool, k - int(include_self), exclude_self=exclude_self)  # (n, k) or (n, k − 1)
     if not average:
         distances = distances[:, -1:]  # (n, 1)

@@ -15,7 +15,7 @@ from voidrl.cli.main import main
 from voidrl.config import EnvConfig
 from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.export import export_data
-from voidrl.data.files import Content, Dataset, write_dataset
+from voidrl.data.files import METADATA, Dataset, write_dataset
 from voidrl.data.fill import fill_replay as fill_from
 from voidrl.data.units import action_space, observation_space
 from voidrl.envs.spaces import env_action
@@ -45,8 +45,7 @@ def written(replay, name="set-v0"):
 
 
 def write(name, spec, episodes):
-    content = Content(observation_space(spec), action_space(spec), None, {"seed": 3}, {})
-    write_dataset(name, content, episodes, overwrite=False)
+    write_dataset(name, spec, None, {METADATA: "{}"}, episodes, overwrite=False)
     return Dataset(name)
 
 
@@ -252,13 +251,12 @@ def test_a_run_is_exported_and_another_begins_with_it(run, datasets, tmp_path, m
     import minari
 
     assert main(["export", str(run), "--to", "minari", "--out", "voidrl/maze-v0"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("voidrl/maze-v0: 40 steps of ")
-    assert "2 cut where they were still being played" in out
+    assert capsys.readouterr().out.startswith("voidrl/maze-v0: 40 steps of ")
     found = minari.load_dataset("voidrl/maze-v0")
     assert "voidrl/maze-v0" in minari.list_local_datasets()
     assert found.total_steps == 40
     own = json.loads(found.storage.metadata["voidrl"])
+    assert own["episodes_without_end"] == [found.total_episodes - 2, found.total_episodes - 1]
     assert (own["seed"], own["step"], own["config"]["env"]["id"]) == (5, 40, MAZE)
     env = found.recover_environment()
     assert env.observation_space == found.observation_space

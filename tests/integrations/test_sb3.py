@@ -25,7 +25,6 @@ from voidrl.errors import (
     NeighborError,
     NonFiniteError,
     SpaceError,
-    UnknownNameError,
 )
 from voidrl.playing.sb3 import APTReplayBuffer, APTReward
 from voidrl.types import EnvSpec
@@ -320,10 +319,6 @@ def test_values_that_cannot_be_used():
         ConfigError, match=r"gamma = None .* the algorithm's discount factor, with n_steps = 5"
     ):
         filled(gamma=None)
-    with pytest.raises(UnknownNameError, match="unknown encoder 'fixd'; did you mean 'fixed'"):
-        APTReward(line(0), encoder="fixd")
-    with pytest.raises(ConfigError, match="representation 'identity' cannot be used on pixels"):
-        APTReward(pictures(), encoder="identity")
     with pytest.raises(SpaceError, match=r"expects observations of shape \(4,\), got \(1,\)"):
         APTReward(line(0), encoder=make_agent(CONTINUOUS))
     with pytest.raises(SpaceError, match=r"returned \(1,\) for 1 observations: expected \(1, d\)"):

@@ -108,29 +108,6 @@ def test_the_divergence_is_zero_where_the_prediction_is_right():
     torch.testing.assert_close(next(learner.losses(batch, reward, 0)).priority, kl + math.log(2))
 
 
-def test_a_known_distribution_of_returns_is_learned():
-    """State 0 leads to 1 without reward, or ends with ¼; state 1 ends with −1 three times in four or 1."""
-    torch.manual_seed(0)
-    options = {"atoms": 5, "v_min": -1.0, "v_max": 1.0, "hidden_dim": 16, "noisy_sigma": 0.1}
-    learner = Rainbow(SPEC, RainbowConfig(**options, target_tau=0.2), plain_encoder(), None, 0)
-    ends = [(1, action, reward, 0.0) for action in (0, 1) for reward in (-1.0, -1.0, -1.0, 1.0)]
-    state, action, reward, discount = zip(*[(0, 0, 0.0, 0.5), (0, 1, 0.25, 0.0), *ends], strict=True)
-    obs, next_obs = SEEN[list(state)], SEEN[[1] * 10]
-    batch = make_batch(action, torch.tensor(discount), next_obs, obs)
-    adam = torch.optim.Adam(learner.critic.parameters(), 0.02, fused=True)
-    for i in range(150):
-        loss = next(learner.losses(batch, torch.tensor(reward), i))
-        adam.zero_grad()
-        loss.value.backward()
-        adam.step()
-        learner.after_update(i)
-    assert learner.act(SEEN, NO_SKILL, deterministic=True)[0] == 1  # ¼ is more than the mean of ±½, −¼
-    p = learner.critic(SEEN, NO_SKILL).softmax(-1)  # without noise after that
-    torch.testing.assert_close(p[1, 0], torch.tensor([0.75, 0, 0, 0, 0.25]), atol=0.06, rtol=0)
-    torch.testing.assert_close(p[0, 0], torch.tensor([0, 0.75, 0, 0.25, 0]), atol=0.06, rtol=0)
-    torch.testing.assert_close(p[0, 1], torch.tensor([0, 0, 0.5, 0.5, 0]), atol=0.06, rtol=0)
-
-
 # Noise and acting
 
 

@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import latents_of
-from helpers import CONTINUOUS, CPU, brute_force, fill_replay, make_agent, points, watch_losses
+from helpers import brute_force, fill_replay, make_agent, points, watch_losses
 
-from voidrl.agent import Agent
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.entropy import particle_reward
 from voidrl.presets.presets import preset_values
-from voidrl.training.build import build_config
-from voidrl.training.layers import layers_for
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):
@@ -53,24 +50,10 @@ def urlb_reward(batches, k=12, clip=1e-4):
 @pytest.mark.parametrize("preset", ["urlb-states", "urlb-pixels"])
 def test_the_reward_of_the_urlb_presets_is_that_of_urlbs_code(preset):
     method = make_agent(method=preset_values(preset)["method"]).method
-    assert_urlbs_rewards(method, latents_of)  # of s, and not of s'
-
-
-def test_apt_ind_of_urlb_scores_the_next_raw_state():
-    layers = layers_for("dmc/walker", "pretrain", None, {"method": "apt", "representation": "identity"})
-    config = build_config(CONTINUOUS, [layer.values for layer in layers])
-    agent = Agent(CONTINUOUS, config, CPU)
-    assert agent.representation.encoder is None
-    assert set(agent.optimizers) == {"actor", "critic"}  # f(s) = s: nothing else is trained
-    assert config.learner.intrinsic_n_step == "single"
-    assert_urlbs_rewards(agent.method, lambda z: latents_of(None, z))
-
-
-def assert_urlbs_rewards(method, latents):
     torch.manual_seed(0)
     batches = [scale * torch.randn(40, 6) for scale in (1.0, 3.0, 0.5)]
     for i, z in enumerate(batches):
-        reward = method.reward(None, latents(z)).double().numpy()
+        reward = method.reward(None, latents_of(z)).double().numpy()  # of s, and not of s'
         exact = urlb_reward(batches[: i + 1], clip=0.0)
         np.testing.assert_allclose(reward, exact, rtol=1e-5)
         # The 1e-4 that is subtracted from each distance there is left out here.

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of, latents_of
-from helpers import CONTINUOUS, CPU, Point, brute_force, make_agent, points, run_loop, spec_of
+from helpers import CONTINUOUS, Point, brute_force, make_agent, points, run_loop, spec_of
 
 from voidrl.methods import cic
-from voidrl.replay import Replay
 
 SMALL = {"method": "cic", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
 
@@ -32,36 +31,6 @@ def test_the_reward_by_hand():
     scale = distances.std(correction=0)
     torch.testing.assert_close(reward.double(), (1 + distances.mean(1) / scale).log(), rtol=1e-4, atol=0)
     assert method.metrics()["cic_distance"].item() == pytest.approx(distances.mean().item(), rel=1e-4)
-
-
-def move_by_skill(agent, follow, steps=200):
-    """A replay of transitions that move by their skill, or by something else."""
-    rng = np.random.default_rng(0)
-    replay = Replay(agent.spec, 8, 8 * steps + 50, 3, CPU, CPU)
-    at = np.zeros((8, 4), np.float32)
-    replay.reset(at)
-    no = np.zeros(8, bool)
-    for _ in range(steps):
-        skill, other = rng.random((2, 8, 3)).astype(np.float32)
-        at = 0.5 * at + np.pad(skill if follow else other, ((0, 0), (0, 1)))
-        replay.add(np.zeros(8, np.int64), np.zeros(8), no, no, at, torch.from_numpy(skill))
-    return replay
-
-
-@pytest.mark.parametrize("follow", [True, False])
-def test_skills_are_told_apart_if_transitions_follow_them(follow, monkeypatch):
-    monkeypatch.setattr(cic, "TEMPERATURE", 0.1)
-    agent = make_agent(**SMALL, method__learning_rate=3e-3, learner__batch_size=32)
-    replay = move_by_skill(agent, follow)
-    metrics = [agent.update(replay) for _ in range(80)]
-
-    def mean(name, some):
-        return np.mean([m[name].item() for m in some])
-
-    assert mean("cic_accuracy", metrics[:3]) < 0.15  # 1/32 is chance
-    accuracy, loss = (mean(name, metrics[-10:]) for name in ("cic_accuracy", "cic_loss"))
-    assert accuracy > 0.5 if follow else accuracy < 0.15
-    assert loss < 1.8 if follow else loss > 3.2  # log 32 = 3.47 is chance
 
 
 def test_fine_tuning_keeps_the_constant_skill_that_earns_most(tmp_path, monkeypatch):

@@ -179,7 +179,7 @@ def test_nested_observations_masks_and_several_choices():
     agent.learner.act = lambda obs, *rest, **how: seen.append(obs.clone()) or act(obs, *rest, **how)
     score = evaluate_agent(agent, envs, 1, 3)
     expected, seen[:] = [*seen], []
-    env, player = voidrl.make_env(Rooms, settings), agent.player()
+    env, player = voidrl.make_env(Rooms, voidrl.Config(env=settings)), agent.player()
     (obs, info), ended, total = env.reset(seed=3), False, 0.0
     while not ended:
         obs, reward, _, ended, info = env.step(player(obs, info["action_mask"]))

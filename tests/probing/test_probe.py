@@ -17,6 +17,8 @@ from voidrl.probing.probe import RunProbe, probe_play
 from voidrl.probing.result import heading, notes
 from voidrl.report.page import write_report
 from voidrl.runs.metrics import read_metrics
+from voidrl.training.build import probe
+from voidrl.training.layers import layers_for
 
 PROBED = {"log__probe_every_steps": 10}
 
@@ -30,7 +32,8 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def walk():
-    return collect(Walk, 240, "mixed", 0)
+    probed = probe(Walk, layers_for(Walk, "pretrain"))
+    return collect(probed.env, 240, ["random", "sticky"], num_envs=8, factory=probed.factory)
 
 
 def walker(walk):
@@ -100,7 +103,7 @@ def test_probes_in_training_change_nothing_and_survive_a_resume(tmp_path):
 def test_the_play_of_a_run_follows_from_its_seed(walk):
     one, other = RunProbe(walker(walk), Walk).play, RunProbe(walker(walk), Walk).play
     assert np.array_equal(one.state, other.state)
-    assert np.array_equal(one.action, other.action)
+    assert torch.equal(one.replay.action, other.replay.action)
 
 
 def test_probed_steps_of_long_play_come_from_all_environments(walk, monkeypatch):

@@ -86,16 +86,11 @@ def refusal(folder):
         {"learner__hidden_dim": 10**7},
         {"learner__hidden_dim": 17},
         {"learner__hidden_layers": 10**9},
-        {"learner__batch_size": 10**9},
-        {"learner__n_step": 10**9},
-        {"learner__encoder__feature_dim": 10**9},
         {"learner__encoder__stack": "nature"},
-        {"learner": "sac"},
         {"representation": {"name": "simclr", "encoder": {"stack": "mlp", "feature_dim": 10**8}}},
         {"method": {"name": "diayn", "num_skills": 60_000}},
         {"env__frame_stack": 10**9},
         {"updates_per_step": 1e9},
-        {"log__snapshot_steps": [*range(1, 1002)]},
         {"replay__capacity_steps": 10**30},
         {"steps": 10**400},
     ],
@@ -108,14 +103,6 @@ def test_a_config_that_implies_other_weights_is_refused_without_memory(saved, ch
     text = refusal(saved)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
     assert "model.safetensors does not fit its config" in text or "config.json" in text
-
-
-def test_the_first_tensor_that_differs_is_named_with_both_shapes(saved):
-    configure(saved, learner__hidden_dim=10**4)
-    text = refusal(saved)
-    assert "model.safetensors does not fit its config: 'learner." in text
-    assert "F32 of shape (16," in text
-    assert "F32 of shape (10000," in text
 
 
 def test_images_and_continuous_actions_are_compared_too(tmp_path):
@@ -207,14 +194,12 @@ def header_bytes(header, data=b""):
         b"\0" * 7,
         struct.pack("<Q", 2**63) + b"{}",
         header_bytes(b"[" * 100_000),
-        header_bytes([]),
         header_bytes({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 9),
         header_bytes({"a": {"dtype": "F32", "shape": [10**18, 10**18], "data_offsets": [0, 8]}}, b"\0" * 8),
         header_bytes({"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8),
         header_bytes(
             {name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for name in "ab"}, b"\0" * 8
         ),
-        header_bytes({}),
     ],
     ids=lambda changes: str(changes)[:60],
 )
@@ -327,18 +312,14 @@ def test_no_wrapper_of_a_downloaded_config_is_imported(saved, tmp_path, monkeypa
 
 CODE = [
     "evil:make?x=1",
-    "evil:Name-v0",
     "GymV26Environment-v0?env_id=evil%3AName-v0",
     'GymV26Environment-v0?env_id="evil\\u003aName-v0"',
-    'CartPole-v1?a=["x",{"b":"evil:make"}]',
     'CartPole-v1?a={"evil:make":1}',
-    "CartPole-v1?evil:make",
 ]
 PATHS = [
     "CartPole-v1?xml_file=/etc/passwd",
     "CartPole-v1?xml_file=..%5Csecret.xml",
     'CartPole-v1?xml_file="\\u002fetc"',
-    'CartPole-v1?a=[{"b":"~root"}]',
     'CartPole-v1?a={"x/y":1}',
 ]
 
@@ -421,16 +402,6 @@ def test_every_key_must_be_there_and_have_its_type(saved, key):
             assert "config.json" in refusal(saved), value
 
 
-@pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.0, 2.0, [], {}, 10**30])
-def test_formats_that_never_were_are_refused(saved, version):
-    write(saved, {**contents(saved), "format": version})
-    assert "format" in refusal(saved)
-
-
-RESULT = {"env": "x", "mean_return": -1.5, "std_return": 0, "episodes": 3, "human_normalized": -0.5}
-RESULT |= {"success_rate": 1, "how": "by hand"}
-
-
 @pytest.mark.parametrize(
     "about",
     [
@@ -497,7 +468,8 @@ def load_mutated(folder, rng):
         voidrl.save_pretrained(agent, folder.parent / "copy")
 
 
-def fuzz(original, tmp_path, seeds):
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 1500), marks=pytest.mark.slow)], ids=len)
+def test_mutated_agents_raise_only_our_errors(original, tmp_path, seeds):
     files = {path.name: path.read_bytes() for path in original.iterdir()}
     folder = tmp_path / "agent"
     folder.mkdir()
@@ -508,12 +480,3 @@ def fuzz(original, tmp_path, seeds):
             load_mutated(folder, random.Random(seed))
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
-
-
-def test_mutated_agents_raise_only_our_errors(original, tmp_path):
-    fuzz(original, tmp_path, range(40))
-
-
-@pytest.mark.slow
-def test_many_more_mutated_agents_raise_only_our_errors(original, tmp_path):
-    fuzz(original, tmp_path, range(40, 1500))

@@ -47,7 +47,7 @@ def export(argv: list[str]) -> None:
         from voidrl.data.export import export_data
 
         written = export_data(options.run, out, overwrite=options.force)
-        print(f"{written.name}: {written}")
+        print(f"{written.name}: {written.steps} steps of {written.episodes} episodes")
         return
     from voidrl.playing.export import export_policy, require_free
 

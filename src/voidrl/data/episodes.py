@@ -28,19 +28,6 @@ class Episode:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def last(self, steps: int) -> Episode:
-        """The last steps of the episode."""
-        first = len(self) - steps
-        return Episode(**{name: _tail(values, first) for name, values in vars(self).items()})
-
-
-def _tail(values: Any, first: int) -> Any:
-    if isinstance(values, dict):
-        return {key: _tail(value, first) for key, value in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_tail(value, first) for value in values)
-    return None if values is None else values[first:]
-
 
 class Span(NamedTuple):
     """The location of an episode in a replay."""

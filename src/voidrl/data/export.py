@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,7 @@ import torch
 from voidrl import __version__
 from voidrl.config import Config, to_json
 from voidrl.data.episodes import find_spans, read_episodes
-from voidrl.data.files import Content, write_dataset
-from voidrl.data.units import action_space, observation_space
+from voidrl.data.files import METADATA, write_dataset
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import CheckpointError, ConfigError
@@ -35,16 +35,6 @@ class Exported(NamedTuple):
     """The id of the dataset."""
     episodes: int
     steps: int
-    cut: int
-    """Episodes whose beginning the replay had overwritten."""
-    open: int
-    """Episodes that were still being played, written as truncated."""
-
-    def __str__(self) -> str:
-        cut = f"; {self.cut} of them without their first steps, which the replay had overwritten"
-        ongoing = f"; {self.open} cut where they were still being played, as truncations"
-        text = f"{self.steps} steps of {self.episodes} episodes"
-        return text + (cut if self.cut else "") + (ongoing if self.open else "")
 
 
 def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) -> Exported:
@@ -70,8 +60,6 @@ def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) ->
     found = [find_spans(replay) for replay in replays]
     if not (spans := [*chain(*found)]):
         raise ConfigError(f"{saved.path} cannot be exported: its replay has no steps")
-    cut = [i for i, span in enumerate(spans) if span.cut]
-    ongoing = [i for i, span in enumerate(spans) if span.open]
     metadata = {
         "voidrl": __version__,
         "environment": config.env.id,
@@ -79,20 +67,19 @@ def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) ->
         "step": saved.step,
         "spec": spec.to_json(),
         "config": to_json(config),
-        "episodes_without_beginning": cut,
-        "episodes_without_end": ongoing,
+        "episodes_without_beginning": [i for i, span in enumerate(spans) if span.cut],
+        "episodes_without_end": [i for i, span in enumerate(spans) if span.open],
     }
     algorithm = config.method.name if config.effective.pretrains else config.learner.name
     about = {
+        METADATA: json.dumps(metadata),
         "algorithm_name": algorithm,
         "description": f"The replay of {algorithm} ({config.phase}) in {config.env.id} after {saved.step} "
         f"steps, by voidrl {__version__}.",
     }
-    content = Content(observation_space(spec), action_space(spec), _env_spec(config), metadata, about)
     episodes = chain.from_iterable(map(read_episodes, replays, found))
-    write_dataset(dataset_id, content, episodes, overwrite=overwrite)
-    steps = sum(len(span.rows) for span in spans)
-    return Exported(dataset_id, len(spans), steps, len(cut), len(ongoing))
+    write_dataset(dataset_id, spec, _env_spec(config), about, episodes, overwrite=overwrite)
+    return Exported(dataset_id, len(spans), sum(len(span.rows) for span in spans))
 
 
 def _newest(run: str | Path) -> checkpoint.Checkpoint:

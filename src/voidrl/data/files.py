@@ -5,34 +5,22 @@ Images are stored unchanged: Minari's JPEG would change them.
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from voidrl.data.episodes import Episode
+from voidrl.data.units import action_space, observation_space
 from voidrl.errors import ConfigError, DataError, MissingExtraError, VoidrlError, by_caller
+from voidrl.types import EnvSpec
 
 METADATA = "voidrl"
-
-
-class Content(NamedTuple):
-    """The content of a dataset besides the episodes."""
-
-    observation_space: gym.Space
-    action_space: gym.Space
-    env_spec: Any
-    """Gymnasium's spec of the environment, if it has one."""
-    metadata: dict[str, Any]
-    """Voidrl's metadata, under the key `voidrl`."""
-    about: dict[str, str]
-    """Minari's fields, such as `algorithm_name` and `description`."""
 
 
 class Dataset:
@@ -72,8 +60,19 @@ class Dataset:
                 )
 
 
-def write_dataset(dataset_id: str, content: Content, episodes: Iterable[Episode], *, overwrite: bool) -> None:
-    """Write a dataset under a hidden name, then rename it: there is never half a dataset."""
+def write_dataset(
+    dataset_id: str,
+    spec: EnvSpec,
+    env_spec: Any,
+    about: Mapping[str, str],
+    episodes: Iterable[Episode],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write a dataset under a hidden name, then rename it: there is never half a dataset.
+
+    `env_spec` is Gymnasium's spec of the environment, if it has one, and `about` further metadata.
+    """
     folder = _folder_of(dataset_id)
     if folder.exists() and not overwrite:
         force = by_caller("overwrite=True", "--force")
@@ -85,7 +84,7 @@ def write_dataset(dataset_id: str, content: Content, episodes: Iterable[Episode]
         shutil.rmtree(temporary, ignore_errors=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a spec that is no JSON is left out
-            _write(temporary, dataset_id, content, episodes)
+            _write(temporary, dataset_id, spec, env_spec, about, episodes)
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)
@@ -97,7 +96,14 @@ def write_dataset(dataset_id: str, content: Content, episodes: Iterable[Episode]
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(folder: Path, dataset_id: str, content: Content, episodes: Iterable[Episode]) -> None:
+def _write(
+    folder: Path,
+    dataset_id: str,
+    spec: EnvSpec,
+    env_spec: Any,
+    about: Mapping[str, str],
+    episodes: Iterable[Episode],
+) -> None:
     from minari import __version__ as minari_version
     from minari.data_collector import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
@@ -115,12 +121,15 @@ def _write(folder: Path, dataset_id: str, content: Content, episodes: Iterable[E
             yield EpisodeBuffer(**fields, infos=infos)
 
     (folder / "data").mkdir(parents=True)
-    spaces = {"observation_space": content.observation_space, "action_space": content.action_space}
     storage = MinariStorage.new(
-        folder / "data", **spaces, env_spec=content.env_spec, data_format="hdf5", jpeg_encoding=False
+        folder / "data",
+        observation_space=observation_space(spec),
+        action_space=action_space(spec),
+        env_spec=env_spec,
+        data_format="hdf5",
+        jpeg_encoding=False,
     )
-    own = {METADATA: json.dumps(content.metadata), **content.about}
-    storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari_version, **own})
+    storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari_version, **about})
     storage.update_episodes(buffers())
 
 

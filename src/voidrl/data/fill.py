@@ -141,10 +141,10 @@ class Stream:
         episode = int(np.searchsorted(self._ends, number, side="right"))
         skipped = max(0, number - int(self._begins[episode]))
         for found in self._dataset.episodes(self._order[episode:].tolist()):
-            yield from self._episode(found.last(len(found) - skipped))
+            yield from self._episode(found, skipped)
             skipped = 0
 
-    def _episode(self, episode: Episode) -> Iterator[Move]:
+    def _episode(self, episode: Episode, skipped: int) -> Iterator[Move]:
         frames, actions = to_frames(episode.observations, self._spec), episode.actions
         steps, dim = len(episode), self.skill_dim
         skills = np.zeros((steps, 0), np.float32) if episode.skills is None else episode.skills
@@ -164,8 +164,8 @@ class Stream:
         actions = agent_action(actions, self._spec)
         changes = np.append((skills[1:] != skills[:-1]).any(1), False)
         nothing = np.zeros_like(actions[0])
-        yield Move(True, nothing, 0.0, False, False, False, False, frames[0], skills[0])
-        for t in range(steps):
+        yield Move(True, nothing, 0.0, False, False, False, False, frames[skipped], skills[skipped])
+        for t in range(skipped, steps):
             last, terminated = t == steps - 1, bool(episode.terminations[t])
             truncated = bool(episode.truncations[t]) or (last and not terminated)
             outcome = float(episode.rewards[t]), terminated, truncated, last, bool(changes[t])

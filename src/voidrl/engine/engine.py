@@ -15,7 +15,7 @@ import gc
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -169,8 +169,11 @@ class Engine:
         with torch.cuda.stream(self._stream):
             checked, compiles = self._runs[kind] > 0, bool(self._compiler)
             if not checked:
-                with self._undone() if compiles else nullcontext(), HostReads() as reads:
+                restore = self._remember() if compiles else None
+                with HostReads() as reads:
                     run()
+                if restore is not None:
+                    restore()
                 if reads.first is not None:
                     self._give_up(diagnose_host_read(self.agent, reads.first, reads.what))
             if checked or compiles:
@@ -203,13 +206,6 @@ class Engine:
             self.mode = "graph"
             restore()
             run()
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Afterwards weights, optimizers, metrics and random numbers are what they were before."""
-        restore = self._remember()
-        yield
-        restore()
 
     def _remember(self) -> Callable[[], None]:
         """A function that makes weights, optimizers, metrics and random numbers what they are now."""

@@ -25,9 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import Config as RunConfig
 from voidrl.methods.apt import APT, APTConfig, ParticleConfig
-from voidrl.methods.base import About, Latents, require_neighbors, whole_minibatch
+from voidrl.methods.base import About, Latents, whole_minibatch
 from voidrl.methods.visr import VISR, VISRConfig
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -68,11 +67,6 @@ class APS(VISR):
             mean_momentum=config.mean_momentum,
         )
         self.entropy = APT(spec, particles, representation)
-
-    @classmethod
-    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
-        """Refuse more neighbors than the minibatch has."""
-        require_neighbors(config)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The negative log-likelihood of w under a von Mises–Fisher density around φ̂(s'), −φ̂(s')·w."""

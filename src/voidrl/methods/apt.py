@@ -7,12 +7,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from voidrl.config import Config as RunConfig
 from voidrl.config import MethodConfig, OptionalSize, Size, require
 from voidrl.config.checks import Momentum
 from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
+from voidrl.methods.base import About, Latents, Method, whole_minibatch
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -75,11 +74,6 @@ class APT(Method):
         by_variance = config.normalize == "distance_variance"
         # The floor keeps distances finite where all particles are equally far apart.
         self.moments = RunningMoments(floor=1e-4) if by_variance else None
-
-    @classmethod
-    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
-        """Refuse to search more neighbors than there are."""
-        require_neighbors(config)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Return eq. 5, on a consistent scale."""

@@ -152,7 +152,20 @@ class Method(nn.Module):
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
-        """Refuse an environment or a config that the method cannot serve, before pre-training begins."""
+        """Refuse an environment or a config that the method cannot serve, before pre-training begins.
+
+        By default, more neighbors than there are to search, where the config has a field `k`.
+        """
+        k, pool = getattr(config.method, "k", 0), getattr(config.method, "pool", 0)
+        include_self = getattr(config.method, "include_self", False)
+        field, size = ("method.pool", pool) if pool else ("learner.batch_size", config.learner.batch_size)
+        found = pool or size - 1
+        if k - include_self > found:
+            remedy = f"method.k = {found + include_self} or less" if found else f"a larger {field}"
+            raise NeighborError(
+                f"method.k = {k} cannot be used with {field} = {size}: a state has {found} others to search; "
+                f"use {remedy}, or a method without neighbors such as rnd"
+            )
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The intrinsic reward of each transition, (B,), or (B, reward_dim). Called without gradients.
@@ -268,17 +281,3 @@ def whole_minibatch(z: Tensor) -> Tensor | None:
     """(size · n, dim): the (n, dim) particles of all processes, this one's first; None if it has them all."""
     group = dist.current()
     return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
-
-
-def require_neighbors(config: RunConfig, *, include_self: bool = False) -> None:
-    """Refuse to search more neighbors, `method.k`, than the minibatch, or the pool, has."""
-    k, pool = getattr(config.method, "k", 1), getattr(config.method, "pool", 0)
-    include_self = include_self or getattr(config.method, "include_self", False)
-    field, size = ("method.pool", pool) if pool else ("learner.batch_size", config.learner.batch_size)
-    found = pool or size - 1
-    if k - include_self > found:
-        remedy = f"method.k = {found + include_self} or less" if found else f"a larger {field}"
-        raise NeighborError(
-            f"method.k = {k} cannot be used with {field} = {size}: a state has {found} others to search; use "
-            f"{remedy}, or a method without neighbors such as rnd"
-        )

@@ -26,12 +26,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import Config as RunConfig
 from voidrl.config import Size, SkillConfig, require
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import MAX_SKILLS
-from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
+from voidrl.methods.base import About, Latents, Method, whole_minibatch
 from voidrl.nets import info_nce, join, mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -55,6 +54,7 @@ class CICConfig(SkillConfig):
     """Width of the two hidden layers of each network."""
     k: Size = 16
     """Neighbors, the first of which is the state itself, as in the authors' code."""
+    include_self: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,11 +88,6 @@ class CIC(Method):
         self.skill_query = mlp([config.skill_dim, *hidden, config.rep_dim])
         self.transition_key = mlp([2 * config.rep_dim, *hidden, config.rep_dim])
         self.distances = RunningMoments()
-
-    @classmethod
-    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
-        """Refuse more neighbors than the minibatch has."""
-        require_neighbors(config, include_self=True)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The contrastive loss between skills and transitions."""

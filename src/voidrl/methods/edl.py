@@ -37,7 +37,7 @@ from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
 from voidrl.methods.apt import APT, APTConfig, ParticleConfig
-from voidrl.methods.base import About, Latents, require_neighbors
+from voidrl.methods.base import About, Latents
 from voidrl.nets import TF32Linear, mlp, polyak_update, target_copy
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -153,7 +153,7 @@ class EDL(DiscreteSkillMethod):
         self.vae = VQVAE(dim, config.num_skills)
         # The copy of f in whose space codes have a meaning; without an encoder f never changes.
         encoder = representation.encoder
-        self.space = None if encoder is None else target_copy(encoder).eval()
+        self.space = None if encoder is None else target_copy(encoder)
         self.moments = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
         self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
         self.register_buffer("rate", torch.tensor(config.learning_rate))  # 0 in the last stage
@@ -168,7 +168,7 @@ class EDL(DiscreteSkillMethod):
         """Refuse an exploration that the replay cannot hold, or that ends before the first update."""
         method, capacity = config.method, config.replay.capacity_steps
         assert isinstance(method, EDLConfig)
-        require_neighbors(config)
+        super().check(spec, config)
         explored = method.explored_steps(config.steps)
         if explored > capacity:
             raise ConfigError(
@@ -216,13 +216,9 @@ class EDL(DiscreteSkillMethod):
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Rarity while exploring, then closeness to the code's state."""
         rarity = self.exploration.reward(batch, latents)
-        squared = self.squared_distance(self._latent(batch, latents), batch.skill)
+        goal = self.vae.goals().index_select(0, batch.skill.argmax(1))  # dec(c_w), (B, dim)
+        squared = (self._standardize(self._latent(batch, latents)) - goal).square().sum(1)
         return torch.where(self.stage < SKILLS, rarity, 1 - squared / self.spread)
-
-    def squared_distance(self, z: Tensor, skill: Tensor) -> Tensor:
-        """‖x − dec(c_w)‖², (B,)."""
-        goal = self.vae.goals().index_select(0, skill.argmax(1))  # (B, dim)
-        return (self._standardize(z) - goal).square().sum(1)
 
     def _latent(self, batch: Batch, latents: Latents) -> Tensor:
         """The state reached, in the space of the codes, (B, dim), without gradients."""
@@ -235,13 +231,6 @@ class EDL(DiscreteSkillMethod):
 
     def _standardize(self, z: Tensor) -> Tensor:
         return ((z - self.mean) / self.std).clamp(-CLIP, CLIP)
-
-    def train(self, mode: bool = True) -> EDL:
-        """The copy of f stays in eval mode."""
-        super().train(mode)
-        if self.space is not None:
-            self.space.eval()
-        return self
 
     def after_update(self, representation: Representation) -> None:
         """Let the copy follow f in the first stage."""

@@ -95,15 +95,12 @@ class Proto(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Cross-entropy between the prototypes of s and those of s'."""
         self._scored = None
-        if self.config.center:
-            self._move_average(dist.average(latents.z.detach().mean(0)))
+        if self.config.center:  # the mean of all minibatches at first, then a moving average
+            self.averaged.add_(1)
+            share = self.averaged.reciprocal().clamp(min=TARGET_TAU)
+            self.average.lerp_(dist.average(latents.z.detach().mean(0)), share)
         loss, perplexity = self.assign(latents.z, self._target_latents(batch.next_obs, latents))
         yield Loss("method", loss, {"proto_loss": loss.detach(), "proto_perplexity": perplexity})
-
-    def _move_average(self, mean: Tensor) -> None:
-        """Towards the mean of a minibatch: the mean of all at first, then by `TARGET_TAU`."""
-        self.averaged.add_(1)
-        self.average.lerp_(mean, self.averaged.reciprocal().clamp(min=TARGET_TAU))
 
     @torch.no_grad()
     def _target_latents(self, next_obs: Tensor, latents: Latents) -> Tensor:

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from voidrl.config import Config as RunConfig
 from voidrl.config import MethodConfig, OptionalSize, Size
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, require_neighbors, whole_minibatch
+from voidrl.methods.base import About, Latents, Method, whole_minibatch
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -55,11 +54,6 @@ class RE3(Method):
     def default_representation(cls, spec: EnvSpec) -> str:
         """A random network: convolutions for images, a hidden layer for vectors."""
         return "fixed"
-
-    @classmethod
-    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
-        """Refuse to search more neighbors than there are."""
-        require_neighbors(config)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """log(1 + d_k), on a consistent scale."""

@@ -11,7 +11,6 @@ On CUDA one kernel does everything. The plain PyTorch version runs on the CPU an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -70,26 +69,24 @@ class Augment:
 
         Mixed observations become one vector each (`observations.split_input`), whatever the layout.
         """
-        return self._converted(frames, layout, self._augmented)
+        return self._converted(frames, layout, augments=True)
 
     def plain(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
         """Observations without augmentation: the center of each image, if images are cropped."""
-        return self._converted(frames, layout, self._centered)
+        return self._converted(frames, layout, augments=False)
 
-    def _converted(self, frames: Frames, layout: Layout, convert: Callable[..., Tensor]) -> Tensor:
-        """Observations of which `convert` makes the images."""
+    def _converted(self, frames: Frames, layout: Layout, *, augments: bool) -> Tensor:
         if frames.source.dtype != torch.uint8:
             return frames.stacked()
         if self.spec is None or not self.spec.num_values:
-            return convert(*frames, layout)
+            return self._images(*frames, layout, augments)
         stacked, numbers = unpack(frames.stacked(), self.spec)
-        return pack_input(convert(stacked, None, PLAIN), numbers)
+        return pack_input(self._images(stacked, None, PLAIN, augments), numbers)
 
-    def _centered(self, source: Tensor, index: Tensor | None, layout: Layout) -> Tensor:
-        return network_input(source, index, NO_AUGMENTATION, None, None, layout, size=self.size)
-
-    def _augmented(self, source: Tensor, index: Tensor | None, layout: Layout) -> Tensor:
-        """Augmented images, of stored frames or, without an index, of stacked ones."""
+    def _images(self, source: Tensor, index: Tensor | None, layout: Layout, augments: bool) -> Tensor:
+        """Images of stored frames or, without an index, of stacked ones."""
+        if not augments:
+            return network_input(source, index, NO_AUGMENTATION, None, None, layout, size=self.size)
         config, image = with_shift(self.config, tuple(source.shape[2:])), tuple(source.shape[2:])
         batch, device = len(source if index is None else index), source.device
         pixels, inner = config.shift_pixels or 0, config.inner_size
@@ -168,7 +165,7 @@ def network_input(
     )
     x = obs.float().div_(255)
     if noise is not None:
-        x.mul_(jitter_gain(noise, config.intensity_scale)[:, None, None, None])
+        x.mul_((1 + config.intensity_scale * noise.clamp(-2, 2))[:, None, None, None])
     x = x.sub_(0.5).to(dtype)
     return to_layout(x, layout) if x.is_cuda else x
 
@@ -210,11 +207,6 @@ def center_crop(obs: Tensor, size: Size) -> Tensor:
         return obs
     top, left = ((i - s) // 2 for i, s in zip(image, size, strict=True))
     return obs[:, :, top : top + size[0], left : left + size[1]]
-
-
-def jitter_gain(noise: Tensor, scale: float) -> Tensor:
-    """The factor of intensity jitter: 1 + scale · clip(noise, −2, 2)."""
-    return 1 + scale * noise.clamp(-2, 2)
 
 
 def _offsets(least: int, most: list[int], batch: int, still: Tensor | None, device: torch.device) -> Tensor:

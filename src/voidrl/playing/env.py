@@ -26,7 +26,7 @@ PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
 
 def make_env(
     env: str | EnvFactory,
-    config: Mapping[str, Any] | EnvConfig | Config | None = None,
+    config: Mapping[str, Any] | Config | None = None,
     render_mode: str | None = None,
 ) -> gym.Env:
     """One environment with the observations and actions of voidrl's agents, for a loop of your own.
@@ -69,14 +69,10 @@ def make_env(
     return single
 
 
-def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | Config | None) -> EnvConfig:
+def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | Config | None) -> EnvConfig:
     """The settings that `voidrl.pretrain` would take for this environment."""
-    if isinstance(config, EnvConfig | Config):
-        found = config if isinstance(config, EnvConfig) else config.env
-        others = {"atari": ATARI, "dmc": DMC}  # options that other families do not have
-        kept = {group: isinstance(env, str) and env.startswith(begin) for group, begin in others.items()}
-        fresh = {group: getattr(EnvConfig(), group) for group, fits in kept.items() if not fits}
-        return dataclasses.replace(found, **fresh)  # type: ignore[arg-type]
+    if isinstance(config, Config):
+        return config.env
     require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
     given = merge(config or {})
     known = [field.name for field in dataclasses.fields(Config)]

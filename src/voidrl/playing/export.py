@@ -142,18 +142,6 @@ class Policy(nn.Module):
             obs = pack_input(images(obs, size=self.learner.encoder.image_size), values)
         return self.learner.act(obs, skill, deterministic=True)
 
-    def program(self) -> torch.export.ExportedProgram:
-        """The policy for batches of any size."""
-        batch = torch.export.Dim("batch", min=1)
-        shapes = {name: {0: batch} for name in self.inputs}
-        try:
-            return torch.export.export(self, (), self.inputs, dynamic_shapes=shapes)
-        except Exception as error:  # any untraceable operation of a custom piece
-            raise ConfigError(
-                f"the policy cannot be exported ({type(error).__name__}: {str(error).splitlines()[0]}): "
-                f"expected a learner and an encoder that torch.export can trace"
-            ) from error
-
 
 def _without_noise(layer: NoisyLinear) -> nn.Linear:
     """The layer with only μ as its weights."""
@@ -164,9 +152,18 @@ def _without_noise(layer: NoisyLinear) -> nn.Linear:
 
 
 def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
-    names = [*policy.inputs]
+    """Write the policy for batches of any size."""
+    names, batch = [*policy.inputs], torch.export.Dim("batch", min=1)
+    shapes = {name: {0: batch} for name in names}
+    try:
+        program = torch.export.export(policy, (), policy.inputs, dynamic_shapes=shapes)
+    except Exception as error:  # any untraceable operation of a custom piece
+        raise ConfigError(
+            f"the policy cannot be exported ({type(error).__name__}: {str(error).splitlines()[0]}): "
+            f"expected a learner and an encoder that torch.export can trace"
+        ) from error
     made = torch.onnx.export(
-        policy.program(), (), dynamo=True, verbose=False, input_names=names, output_names=["action"]
+        program, (), dynamo=True, verbose=False, input_names=names, output_names=["action"]
     )
     assert made is not None
     made.model.metadata_props[METADATA] = metadata

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from voidrl.agent import Agent
 from voidrl.config import registry, require
 from voidrl.entropy import RunningMoments, particle_reward
 from voidrl.envs.spaces import spec_of
-from voidrl.errors import MissingExtraError, NonFiniteError, SpaceError, UnknownNameError
+from voidrl.errors import MissingExtraError, NonFiniteError, SpaceError
 from voidrl.representations.base import Representation
 from voidrl.system.device import pick_device, seeded
 from voidrl.training.build import build_config
@@ -40,8 +40,7 @@ try:
 except ImportError:
     raise MissingExtraError("stable-baselines3", "sb3", "voidrl.playing.sb3") from None
 
-Encoder = Literal["auto", "identity", "fixed"] | Agent | Callable[[Tensor], Tensor]
-ENCODERS = ("auto", "identity", "fixed")
+Encoder = Agent | Callable[[Tensor], Tensor] | None
 MOMENTUM = 0.99  # of moments that have to follow: distances shrink as states become familiar
 
 
@@ -56,9 +55,9 @@ class APTReward(VecEnvWrapper):
 
     Args:
         venv: Environments with images or vectors as observations.
-        encoder: The space of the distances: `identity`, the observation itself; `fixed`, features of a random
-            network; a voidrl agent, for its representation; or a function from a batch of observations
-            to (n, d). `auto` is `identity` for vectors and `fixed` for images.
+        encoder: The space of the distances: a voidrl agent, for its representation, or a function from a
+            batch of observations to (n, d). None takes vectors as they are, and features of images by a
+            random network.
         intrinsic_scale: Weight of APT's reward. It may be changed at any time; with 0, as in evaluations,
             nothing is computed or remembered.
         extrinsic_scale: Weight of the environment's reward; 0 to pre-train without it.
@@ -75,7 +74,7 @@ class APTReward(VecEnvWrapper):
         self,
         venv: VecEnv,
         *,
-        encoder: Encoder = "auto",
+        encoder: Encoder = None,
         intrinsic_scale: float = 1.0,
         extrinsic_scale: float = 1.0,
         k: int = 50,
@@ -179,7 +178,7 @@ class APTReplayBuffer(ReplayBuffer):
         action_space: spaces.Space,
         device: torch.device | str = "auto",
         *,
-        encoder: Encoder = "auto",
+        encoder: Encoder = None,
         intrinsic_scale: float = 1.0,
         extrinsic_scale: float = 1.0,
         k: int = 5,
@@ -269,9 +268,9 @@ class LatentSpace:
             )
         self.spec, self.device = spec, pick_device(device)
         self._encode: Callable[[Tensor], Tensor]
-        if isinstance(encoder, Agent | str):
+        if isinstance(encoder, Agent | None):
             with seeded(seed, self.device):
-                f = _copy_from_agent(encoder, spec) if isinstance(encoder, Agent) else _make(encoder, spec)
+                f = _untrained(spec) if encoder is None else _copy_from_agent(encoder, spec)
             self._encode = f.to(self.device).eval().encode
         else:
             self._encode = encoder
@@ -305,11 +304,8 @@ def standardized(reward: Tensor, moments: RunningMoments | None, what: str) -> T
     return moments.standardize(reward)
 
 
-def _make(name: str, spec: EnvSpec) -> Representation:
-    if name not in ENCODERS:
-        remedy = "It may also be a voidrl agent, or a function from observations to (n, d)."
-        raise UnknownNameError("encoder", name, ENCODERS, remedy)
-    name = ("fixed" if spec.pixels else "identity") if name == "auto" else name
+def _untrained(spec: EnvSpec) -> Representation:
+    name = "fixed" if spec.pixels else "identity"
     config = build_config(spec, [{"representation": name}]).representation
     cls: type[Representation] = registry.find("representation", name)
     return cls(spec, config, cls.make_encoder(spec, config))

@@ -12,16 +12,14 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import Agent
-from voidrl.config import EnvConfig, require
+from voidrl.config import EnvConfig
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.vector import Envs, Variable
-from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
+from voidrl.errors import ConfigError, NonFiniteError
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
 from voidrl.system.device import seeded
 from voidrl.training.assembly import require_same_spaces
-from voidrl.training.build import probe
-from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
 
 HOLD_STEPS = 8  # mean of the geometric number of steps for which sticky play holds an action
@@ -29,15 +27,12 @@ CPU = torch.device("cpu")
 
 Policy = str | Agent
 """`random` (uniform actions), `sticky` (each held for 8 steps on average) or an agent."""
-POLICIES = ("random", "sticky", "mixed")
 
 
 @dataclass(frozen=True)
 class Play:
     """n steps of play in N environments, in order of time. Each frame is stored once, in `replay`."""
 
-    env: str
-    """The environment's id."""
     variables: tuple[Variable, ...]
     """The true state's V variables; none if the environment does not report its state."""
     replay: Replay
@@ -50,16 +45,9 @@ class Play:
     """(n,) float32 rewards as in training: clipped on Atari."""
     episode: np.ndarray
     """(n,) int64: a number for each episode, on Atari for each game; a lost life ends none."""
-    policy: np.ndarray
-    """(n,) int64: which of the policies acted."""
 
     def __len__(self) -> int:
         return len(self.slots)
-
-    @property
-    def action(self) -> np.ndarray:
-        """(n,) int64 or (n, action_dim) float32 in [−1, 1]."""
-        return np.asarray(self.replay.action.numpy()[self.slots])
 
     @property
     def state(self) -> np.ndarray:
@@ -67,52 +55,36 @@ class Play:
         return np.asarray(self.slot_states[self.next_slots])
 
     @property
-    def state_before(self) -> np.ndarray:
-        """(n, V) float64: the true state in which each step was taken."""
-        return np.asarray(self.slot_states[self.slots])
-
-    @property
     def next_slots(self) -> np.ndarray:
         """(n,) int64: the slot in `replay` of the state after each step."""
         return self.slots + self.replay.num_envs
 
-    def observations(self, index: np.ndarray | Tensor, *, before: bool = False) -> Tensor:
-        """(B, *obs_shape) stacked frames after the steps at `index`, (B,), or `before` them, as stored."""
-        slots = self.slots if before else self.next_slots
-        return self.replay.observations(torch.from_numpy(slots[np.asarray(index)]))
-
 
 @torch.no_grad()
 def collect(
-    env: EnvConfig | str | EnvFactory,
+    env: EnvConfig,
     steps: int,
-    policy: Policy | Sequence[Policy] = "random",
+    players: Sequence[Policy],
     seed: int = 0,
     *,
-    num_envs: int = 8,
+    num_envs: int,
     factory: EnvFactory | None = None,
 ) -> Play:
     """Play, and label every frame with the true state.
 
     Args:
-        env: The config of an environment; an id or a factory is set up as in its default preset.
+        env: The environment.
         steps: Number of steps, rounded up to whole steps of all environments.
-        policy: `random`, `sticky`, `mixed` (half of both), an agent, which explores as in training, or
-            several of them, among which the environments are divided.
+        players: Policies among which the environments are divided; agents explore as in training.
         seed: Seed of the environments and of all random numbers.
         num_envs: Environments played side by side.
         factory: Makes one environment, for a config whose id cannot be imported.
     """
-    require(isinstance(steps, int) and steps > 0, "steps", steps, "a whole number above 0")
-    players = _players(policy)
     if len(players) > num_envs:
         raise ConfigError(
             f"{len(players)} policies cannot play in {num_envs} environments: expected num_envs of "
             f"{len(players)} or more, since each environment has one"
         )
-    if not isinstance(env, EnvConfig):
-        probed = probe(env, layers_for(env, "pretrain"))
-        env, factory = probed.env, probed.factory
     config = dataclasses.replace(env, count_states=False)
     agents = [player for player in players if isinstance(player, Agent)]
     with (
@@ -124,7 +96,7 @@ def collect(
         return _play(envs, steps, players, seed)
 
 
-def _play(envs: Envs, steps: int, players: list[Policy], seed: int) -> Play:
+def _play(envs: Envs, steps: int, players: Sequence[Policy], seed: int) -> Play:
     n = envs.num_envs
     # An episode may end with every step, and every reset takes a step of all environments.
     replay = Replay(envs.spec, n, 2 * (steps + n), 0, CPU, CPU)
@@ -137,8 +109,7 @@ def _play(envs: Envs, steps: int, players: list[Policy], seed: int) -> Play:
         for i, player in enumerate(players)
     ]
     episode, ended = np.arange(n), np.zeros(n, bool)
-    slots: list[np.ndarray] = []
-    labels: dict[str, list[np.ndarray]] = {}
+    slots, rewards, episodes = [], [], []
     row = taken = 0
     while taken < steps:
         observed = replay.latest()
@@ -154,19 +125,12 @@ def _play(envs: Envs, steps: int, players: list[Policy], seed: int) -> Play:
         ends = result.terminated, result.truncated
         taken += replay.add(action, result.reward, *ends, result.frames, nothing, result.ended)
         slots.append(row * n + np.flatnonzero(real))
-        for name, value in {"reward": result.reward, "episode": episode, "policy": acts}.items():
-            labels.setdefault(name, []).append(value[real])
+        rewards.append(result.reward[real])
+        episodes.append(episode[real])
         episode = np.where(ended, episode.max() + np.cumsum(ended), episode)
         ended = result.ended & real
         row += 1
-    return Play(
-        env=envs.name,
-        variables=variables,
-        replay=replay,
-        slot_states=np.concatenate(states),
-        slots=np.concatenate(slots),
-        **{name: np.concatenate(parts) for name, parts in labels.items()},
-    )
+    return Play(variables, replay, *map(np.concatenate, (states, slots, rewards, episodes)))
 
 
 class _Driver:
@@ -216,12 +180,3 @@ class _Driver:
         if self._spec.discrete:
             return self._rng.integers(self._spec.num_actions, size=n)
         return self._rng.uniform(-1, 1, (n, self._spec.action_dim)).astype(np.float32)
-
-
-def _players(policy: Policy | Sequence[Policy]) -> list[Policy]:
-    players: list[Policy] = []
-    for player in [policy] if isinstance(policy, str | Agent) else policy:
-        if isinstance(player, str) and player not in POLICIES:
-            raise UnknownNameError("policy", player, POLICIES, "An agent can play too.")
-        players += ["random", "sticky"] if player == "mixed" else [player]
-    return players

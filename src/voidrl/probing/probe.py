@@ -42,10 +42,10 @@ def probe_agent(
     num_envs: int | None = None,
 ) -> ProbeResult:
     """Let `policy` play in separate environments, and probe the agent on that."""
-    players: dict[str, Policy | list[Policy]] = {
-        "agent": agent,
-        "random": "random",
-        "sticky": "sticky",
+    players: dict[str, list[Policy]] = {
+        "agent": [agent],
+        "random": ["random"],
+        "sticky": ["sticky"],
         "mixed": [agent, "random", "sticky"],
     }
     if policy not in players:
@@ -72,8 +72,8 @@ class RunProbe:
     def __init__(self, agent: Agent, factory: EnvFactory | None) -> None:
         self.agent, self.seed = agent, run_seed(agent.config.seed, PROBE_STREAM)
         with seeded(self.seed, agent.device):
-            env = agent.config.env
-            self.play = collect(env, PROBE_STEPS, "mixed", self.seed, num_envs=NUM_ENVS, factory=factory)
+            env, players = agent.config.env, ("random", "sticky")
+            self.play = collect(env, PROBE_STEPS, players, self.seed, num_envs=NUM_ENVS, factory=factory)
 
     def __call__(self) -> dict[str, float]:
         """One row for the log."""
@@ -85,7 +85,7 @@ def probe_play(
     agent: Agent,
     play: Play,
     *,
-    spaces: Sequence[str] = features.SPACES,
+    spaces: Sequence[str] | None = None,
     seed: int = 0,
     settings: dict[str, Any] | None = None,
 ) -> ProbeResult:
@@ -94,18 +94,14 @@ def probe_play(
     Args:
         agent: The agent.
         play: Play in an environment with the agent's spaces.
-        spaces: Feature spaces to probe, of those that the agent has.
+        spaces: Feature spaces to probe; by default all that the agent has.
         seed: Seed of held-out episodes and of the random encoder.
         settings: Settings to record in the result.
     """
     with seeded(seed, agent.device):
         states = np.unique(np.concatenate([play.slots, play.next_slots]))
         before, after = (np.searchsorted(states, slots) for slots in (play.slots, play.next_slots))
-
-        def observations(index: Tensor) -> Tensor:
-            return play.replay.observations(torch.from_numpy(states[index.numpy()]))
-
-        encoded = features.encode_states(agent, observations, len(states), spaces, seed=seed)
+        encoded = features.encode_states(agent, play.replay, torch.from_numpy(states), spaces, seed=seed)
         if not encoded[features.Z].isfinite().all():
             raise NonFiniteError(
                 f"f(s) is not finite at step {agent.steps} of training: there is nothing to probe; training "

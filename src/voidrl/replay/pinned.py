@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import sys
 import weakref
 from contextlib import suppress
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl.errors import ConfigError, ReplayMemoryError
+from voidrl.errors import ReplayMemoryError
 from voidrl.system.units import GIB
 
 PORTABLE, MAPPED = 1, 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
@@ -29,11 +28,6 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
     The host's accesses are not ordered with the device's: synchronize before them. torch's own pinned memory
     would be rounded up to a power of two.
     """
-    if sys.platform != "linux":
-        raise ConfigError(
-            f"a replay in main memory cannot be used with networks on {device} on {sys.platform}, where "
-            f"kernels may not read it: set replay.device to 'cuda' and lower replay.capacity_steps"
-        )
     size = math.prod(shape) * dtype.itemsize
     # Zeros, on pages of their own.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

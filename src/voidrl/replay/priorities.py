@@ -39,13 +39,11 @@ class Priorities:
         self,
         slots: int,
         exponent: float,
-        importance_start: float,
-        importance_end: float,
+        importance: tuple[float, float],
         storage: torch.device,
     ) -> None:
         """Priorities of empty slots. α is `exponent`; β is the importance, which changes linearly."""
-        self.exponent = exponent
-        self.importance_start, self.importance_end = importance_start, importance_end
+        self.exponent, self.importance_range = exponent, importance
 
         def full(size: int, value: float) -> Tensor:
             return torch.full((size,), value, dtype=torch.float64, device=storage)
@@ -55,7 +53,7 @@ class Priorities:
         self.limit = 2.0 ** math.floor(math.log2(EXACT / len(self.values)))
         # One element each: compiled code may lose writes to tensors without dimensions.
         self.highest = full(1, 1 / UNIT)
-        self.importance = full(1, importance_start)
+        self.importance = full(1, importance[0])
         self._strata: dict[int, Tensor] = {}
 
     def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -99,19 +97,16 @@ class Priorities:
         For a slot that was drawn several times the largest error counts. Errors that are not finite do not
         spoil the draws, so that the loss which they come from can be reported.
         """
-        self._set(slots, error)
-        if dist.current().is_distributed:  # what is new has the highest priority of all ranks
-            self.highest.copy_(-dist.min_(-self.highest))
-
-    def _set(self, slots: Tensor, error: Tensor) -> None:
         error = error.detach().to(self.values.device)
         units = (error.double() ** self.exponent / UNIT).nan_to_num(nan=0.0).clamp(1, self.limit).round()
         self.values.scatter_reduce_(0, slots, units, "amax", include_self=False)
         self.highest.copy_(torch.maximum(self.highest, units.amax()))
+        if dist.current().is_distributed:  # what is new has the highest priority of all ranks
+            self.highest.copy_(-dist.min_(-self.highest))
 
     def set_progress(self, fraction: float) -> None:
         """Set β to its value after this fraction of the run."""
-        start, end = self.importance_start, self.importance_end
+        start, end = self.importance_range
         self.importance.fill_(start + (end - start) * min(fraction, 1.0))
 
     def state(self) -> dict[str, Tensor]:

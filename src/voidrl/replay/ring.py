@@ -74,8 +74,8 @@ class Ring:
         self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
         self.priorities: Priorities | None = None
         if config is not None and config.priority_exponent:
-            beta = config.importance_range
-            self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
+            alpha, beta = config.priority_exponent, config.importance_range
+            self.priorities = Priorities(slots, alpha, beta, device)
         # Small constants, made once: in a captured graph each would be another kernel.
         self._one = torch.ones((), device=device)
         self._columns = torch.arange(num_envs, device=device)

@@ -52,7 +52,7 @@ class Views:
     @property
     def action(self) -> Tensor:
         """The action taken in s, (B,) or (B, action_dim), without gathering the images of `batch`."""
-        return self._replay.action.index_select(0, self._segment.slots[:, 0]).to(self._replay.device)
+        return self._replay.action.index_select(0, self._segment.slots[:, 0])
 
     def obs(self, times: int = 1) -> Tensor:
         """New views of s, (times · B, *obs_shape): all first ones, then all second ones."""
@@ -72,15 +72,14 @@ class Views:
         obs = self._views(segment.states.T.flatten(), 1).unflatten(0, (steps + 1, -1))
         slots = segment.slots.T  # (K, B)
         action = self._replay.action.index_select(0, slots.flatten()).unflatten(0, slots.shape)
-        device = self._replay.device
-        return Sequence(obs, action.to(device), self._replay.continues(segment).T.to(device))
+        return Sequence(obs, action, self._replay.continues(segment).T)
 
     def later(self, steps: int) -> Pairs:
         """New views of s and of the state `steps` later, without gathering the images between them."""
         segment = self._replay.segment(self._segment.slots[:, 0], steps, 1.0)
         slots = torch.cat([segment.states[:, 0], segment.states[:, -1]])
         obs, later = self._views(slots, 1).chunk(2)
-        return Pairs(obs, later, self._replay.continues(segment)[:, -1].to(self._replay.device))
+        return Pairs(obs, later, self._replay.continues(segment)[:, -1])
 
     def future(self, window: int) -> Tensor:
         """New views of states after s, (B, *obs_shape), each 1 to `window` steps later.

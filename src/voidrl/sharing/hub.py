@@ -98,9 +98,7 @@ def _calls(repo_id: str, token: str | None, absent: str = "") -> Iterator[tuple[
         if problem is not None:
             raise HubError(f"{absent}the model {repo_id!r} on the Hugging Face Hub {problem}") from e
         if status is not None:
-            remedy = (
-                ": log in with `hf auth login` and a token that may write" if status in (401, 403) else ""
-            )
+            remedy = _NO_ACCESS if status in (401, 403) else ""
             problem = f"answered {status} for {repo_id!r} ({_first_line(e)}){remedy}"
         else:
             problem = f"cannot be reached for {repo_id!r} ({_first_line(e)}): check the network and "

@@ -14,8 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from voidrl import __version__
 from voidrl.agent import Agent
+from voidrl.agent.dry_build import dry_build
 from voidrl.config import (
     LOCAL_FIELDS,
     Config,
@@ -39,13 +43,14 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.runs import checkpoint
-from voidrl.runs.tensor_files import FileEntry, read_tensors, write_tensors
+from voidrl.runs.tensor_files import FileEntry, TensorHeader, read_headers, read_tensors, write_tensors
 from voidrl.sharing import card as model_card
-from voidrl.sharing import hub, weights
+from voidrl.sharing import hub
 from voidrl.system.device import placed
 from voidrl.system.files import user_path
 from voidrl.system.terminal.output import say
 from voidrl.training.evaluation import Evaluation
+from voidrl.types import EnvSpec
 
 FORMAT = 3
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -85,14 +90,12 @@ def save_pretrained(
     """
     if repo_id is not None:
         hub.require_repo_id(repo_id)
-    env = agent.config.env.id
-    if not agent.trusted and (risk := _risk(env)):
+    env, path = agent.config.env.id, user_path(folder)
+    if risk := _risk(agent):
         raise ConfigError(
-            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk} named "
-            f"by a downloaded file, which a saved folder is trusted to do; if you trust its author, load it "
-            f"with {_trusting()}"
+            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk}, "
+            f"which a saved folder is trusted to do; if you trust its author, load it with {_trusting()}"
         )
-    path = user_path(folder)
     temporary = path / f".tmp-{WEIGHTS}"
     try:
         _require_replaceable(path)
@@ -197,13 +200,13 @@ def from_pretrained(
         spec = spec_from_json(data.get("spec"))
         config = update(Config(), data["config"])
         config = without_local_fields(config) if is_local else without_user_fields(config)
-        weights.require_fitting(file, spec, config)
+        _require_fitting(file, spec, config)
     except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{folder / CONFIG}: {error}") from error
     tensors = read_tensors(file)
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
-    weights.require_finite(file, tensors, agent)
+    _require_finite(file, tensors, agent)
     agent.load_tensors(tensors)
     agent.steps, agent.origin = data["agent_steps"], folder.absolute()
     agent.trusted = trust_code or is_local
@@ -213,11 +216,10 @@ def from_pretrained(
 def own_env(agent: Agent) -> str:
     """Return the id of the environment the agent was trained in, unless a download could do harm by it."""
     env = agent.config.env.id
-    if not agent.trusted and (risk := _risk(env)):
+    if risk := _risk(agent):
         raise ConfigError(
-            f"the agent's own environment {shown(env)} would {risk} named by a downloaded file: pass an "
-            f"environment ({by_caller('env=…', '--env')}), or, if you trust its author, load the agent with "
-            f"{_trusting()}"
+            f"the agent's own environment {shown(env)} would {risk}: pass an environment "
+            f"({by_caller('env=…', '--env')}), or, if you trust its author, load the agent with {_trusting()}"
         )
     return env
 
@@ -227,11 +229,12 @@ def _trusting() -> str:
     return by_caller("trust_code=True", "--trust-code")
 
 
-def _risk(env: str) -> str | None:
-    """Return the risk of making a stranger's environment here; None if it is harmless."""
-    if names_code(env):
-        return "run code"
-    return "open a path" if names_path(env) else None
+def _risk(agent: Agent) -> str | None:
+    """The risk of making a stranger's environment here; None if it is harmless."""
+    env, by = agent.config.env.id, "named by a downloaded file"
+    if agent.trusted or not (names_code(env) or names_path(env)):
+        return None
+    return f"run code {by}" if names_code(env) else f"open a path {by}"
 
 
 def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
@@ -295,6 +298,38 @@ def _check_weights(path: Path, entry: FileEntry) -> None:
                     f"{path} is a Git LFS pointer, not the weights: fetch them with `git lfs pull`"
                 ) from None
         raise
+
+
+def _require_fitting(path: Path, spec: EnvSpec, config: Config) -> None:
+    """Compare names, shapes and types in the header of a file with those that the config implies.
+
+    Custom code that cannot be built without memory is not compared: it is built as usual, since its user
+    trusts it, and its weights are compared when they are copied.
+    """
+    found, agent = read_headers(path), dry_build(spec, config)
+    if agent is None:
+        return
+    expected = {name: TensorHeader.of(tensor) for name, tensor in agent.tensors().items()}
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{path} does not fit its config: {shown(name)} is {found.get(name, 'missing')} there, and "
+                f"{expected.get(name, 'nothing')} by the config; save the agent again"
+            )
+
+
+def _require_finite(path: Path, tensors: Mapping[str, Tensor], agent: Agent) -> None:
+    """Refuse NaN in any tensor and infinity in a weight; a buffer may hold it, as a running maximum does."""
+    weights = dict(agent.named_parameters())
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or torch.isfinite(tensor).all():
+            continue
+        if name in weights or torch.isnan(tensor).any():
+            count = int((~torch.isfinite(tensor)).sum())
+            raise CheckpointError(
+                f"{path} cannot be used: {shown(name)} has {count} values that are NaN or infinite; the "
+                f"agent had diverged, or the file was tampered with"
+            )
 
 
 # The Hub
