@@ -8,13 +8,11 @@ from done_cells import make_done, make_started, printed_results, report_of
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import make_record, write_record
+from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates
 from voidrl.experiments.state import state_of
 from voidrl.report.contents import Report
-from voidrl.report.markdown import as_markdown
-from voidrl.report.scores.panel import make_panels
 
 SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
 SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}
@@ -115,7 +113,7 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
             score = {"mean_return": 0.25 * cell.seed, "successes": [cell.seed == 2, False]}
             saved["zero_shot"] = {**saved, **score, "settings": cell.zero_shot}
             (folder / "evaluation.json").write_text(json.dumps(saved))
-    table = report_of(plan).before_after
+    table = report_of(plan).tables[0]
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == [
         *("method", "steps without reward", "zero-shot return", "zero-shot success rate"),
@@ -156,7 +154,7 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
     assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
     write_record(parts[0])
     report = Report.read([tmp_path], lambda text: None)
-    table = report.before_after
+    table = report.tables[0]
     assert table.columns == [
         *("method", "steps without reward", "zero-shot return", "zero-shot human-normalized score"),
         *("positions visited", "variables visited", "RAM states visited"),
@@ -165,9 +163,9 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["APT"] == ["1.5M", "400", "1.4%", "300", "5,000", "90,000", "900", "8.9%", "1 (1)"]
     assert rows["DIAYN"] == ["1.5M", "250", "−0.9%", "300", "5,000", "90,000", "–", "–", "1 (1)"]
-    assert "### Before and after fine-tuning: atari/ms\\_pacman" in as_markdown(report)
+    assert table.title == "Before and after fine-tuning: atari/ms_pacman"
     # A zero-shot score is not held against a published one, which is after fine-tuning.
-    [published] = report.published
+    [published] = [each.tables[0] for each in report.sections if each.name == "published"]
     assert [(row[0], row[3]) for row in published.rows if row[1] == "ours"] == [("APT", "8.9")]
 
 
@@ -179,27 +177,10 @@ def test_several_seeds_have_a_range_and_aggregates_are_after_fine_tuning(tmp_pat
     lines = printed_results(plan)
     assert any(line.startswith("atari/alien APT 1.5M 15 (10 to 20)") for line in lines)
     assert any(line.startswith("atari/pong APT") and line.endswith("2 (1, 2) + 1 (1)") for line in lines)
-    [over_games] = report_of(plan).atari.rows
-    assert over_games[:2] == ["APT", "3"]
-    assert report_of(plan).before_after.columns[0] == "environment"
-
-
-def test_panels_keep_zero_shot_scores_apart(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        "tasks = ['atari/alien']\npreset = 'atari-fast'\nevaluation = { steps = 5, zero_shot = true }\n"
-        "[methods.apt]\nlabel = 'APT'\n[methods.scratch]\nphases = ['train']"
-    )
-    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path)
-    scores = {cell.folder: {"mean_return": 1000.0 * place} for place, cell in enumerate(plan.cells)}
-    [panel] = make_panels(make_record(plan, ()).cells, scores)
-    assert (panel.arms.finetuned, panel.arms.zero_shot, panel.arms.scratch) == (
-        *("apt", "apt-pretrain", "scratch"),
-    )
-    assert [panel.groups(arm, "alien") for arm in panel.arms.names] == [
-        *({1: [0.0]}, {None: [2000.0]}, {1: [1000.0]}),
-    ]
-    assert panel.label("apt-pretrain") == "APT, zero-shot"
+    [over_games] = [each.tables[0] for each in report_of(plan).sections if each.name == "scores"]
+    assert over_games.rows[0][0] == "APT"
+    assert over_games.rows[0][over_games.columns.index("seeds")] == "1 to 2"
+    assert report_of(plan).tables[0].columns[0] == "environment"
 
 
 def test_on_policy_runs_are_counted_in_rollouts(tmp_path):

@@ -154,7 +154,7 @@ def test_trials_that_fall_behind_end_early_and_are_shown_as_pruned(tuned, capsys
     assert pruned_trials
     assert all(trial.params["learner.learning_rate"] <= 1e-3 for trial in pruned_trials)
     assert len(states(tuner)) == 8
-    [result] = find_grids(read_all([tuner.plan.out], print)).values()
+    [result] = find_grids(read_all([tuner.plan.out], print))
     assert len(result.pruned) == len(pruned_trials)
     assert len(result.ranked) == 8 - len(pruned_trials)
     assert result.ranked[0].mean == 100.0

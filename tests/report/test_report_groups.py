@@ -8,6 +8,8 @@ from voidrl.presets.presets import protocol_for
 from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
 from voidrl.report.groups import env_names, source_of, stages_of
+from voidrl.report.provenance import settings_table
+from voidrl.report.summary import overview
 from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
@@ -24,6 +26,11 @@ def arms_of(*paths):
 def runs_of(*paths):
     """Runs by name."""
     return {run.name: run for run in report_of(*paths).collection.runs}
+
+
+def summary_of(*paths):
+    report = report_of(*paths)
+    return overview(report.collection, report.arms)
 
 
 def caveats_of(*paths):
@@ -135,14 +142,14 @@ def test_mixed_runs_are_sorted_and_never_compared_across_environments_and_phases
         "Training with task reward, CartPole-v1: training return",
         "Training with task reward, PixelMaze-v0?goal=far: training return",
     ]
-    assert dict(report.overview)["About own"] == "A maze."
+    assert dict(overview(report.collection, report.arms))["About own"] == "A maze."
 
 
 def test_only_settings_that_differ_are_shown(tmp_path):
     write_run(tmp_path / "a", rows=ROWS, learner__n_step=3)
     write_run(tmp_path / "b", rows=ROWS, learner__n_step=3, method="random")
     write_run(tmp_path / "c", rows=ROWS, phase="train", learner__n_step=5, steps=200)
-    table = report_of(tmp_path).settings
+    table = settings_table(arms_of(tmp_path))
     assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch"]
     assert table.rows == [
         ["learner.n_step", "3", "3", "5"],
@@ -193,7 +200,7 @@ def test_the_summary_lists_what_was_run(tmp_path):
         write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS)
     write_run(tmp_path / "random", method="random", rows=ROWS)
     write_run(tmp_path / "scratch", phase="train", rows=ROWS)
-    assert dict(report_of(tmp_path).overview) == {
+    assert dict(summary_of(tmp_path)) == {
         "Runs": "3 pre-training, 1 from scratch",
         "Environments": "PixelMaze-v0",
         "Arms": "apt; random; scratch",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from voidrl.config import bonus_method, bonus_suffix, flat, registry
+from voidrl.config import bonus_method, bonus_suffix, flat
 from voidrl.report.agents import agent_label
 from voidrl.report.read import Run
 
@@ -18,6 +18,7 @@ Stage = Literal["pretrain", "task"]
 STAGES: dict[Stage, str] = {"pretrain": "Pre-training without reward", "task": "Training with task reward"}
 PHASE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "train": "from scratch"}
 MAX_NAMED_DIFFERENCES = 3
+LENGTH = "pre-training steps"
 
 # Settings of a run's device and logging: they do not change the experiment.
 _INCIDENTAL = (
@@ -107,11 +108,6 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     ]
 
 
-def family_of(run: Run) -> str:
-    """The family of a run's method; empty from scratch, and for methods that do not say."""
-    return "" if run.phase == "train" else str(registry.read_about(run.method).get("family", ""))
-
-
 def _root(run: Run) -> Path | None:
     return None if run.experiment is None else run.experiment.root
 
@@ -155,6 +151,16 @@ def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
     return same[0] if len(same) == 1 else None
 
 
+def pretraining_steps(run: Run, runs: Sequence[Run]) -> int | None:
+    """Steps that a run was pre-trained for: by its evaluation, or by the run that it was fine-tuned from."""
+    agent: Mapping[str, Any] = (run.evaluation or {}).get("agent", {}) if run.phase == "finetune" else {}
+    total, own = agent.get("steps_with_pretraining"), agent.get("steps")
+    if isinstance(total, int) and isinstance(own, int) and total > own:
+        return total - own
+    source = source_of(run, runs)
+    return None if source is None else source.final_steps
+
+
 def _label(runs: Sequence[Run]) -> None:
     """The experiment's label; otherwise the method or agent, and the settings that differ among its runs."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
@@ -168,6 +174,9 @@ def _label(runs: Sequence[Run]) -> None:
         groups.setdefault((run.env, run.phase, run.label), []).append(run)
     for members in groups.values():
         settings = [defining_settings(run) for run in members]
+        lengths = [pretraining_steps(run, runs) for run in members]
+        if len({*lengths} - {None}) > 1:
+            settings = [each | {LENGTH: steps} for each, steps in zip(settings, lengths, strict=True)]
         names = differing_names(settings)
         for run, setting in zip(members, settings, strict=True):
             shown = [f"{name} {format_value(setting.get(name))}" for name in names[:MAX_NAMED_DIFFERENCES]]

@@ -12,13 +12,11 @@ import numpy as np
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.envs.registration import MAZE_ID as MAZE
-from voidrl.envs.suites.atari import human_normalized
 from voidrl.errors import VoidrlError
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run
-from voidrl.report.scores.statistics import known_game
-from voidrl.report.scores.urlb import expert_normalized
+from voidrl.report.scores.scales import normalize
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
 
@@ -87,6 +85,8 @@ class Spread:
     low: float
     high: float
     runs: list[Run] = field(compare=False, repr=False)
+    values: list[float] = field(default_factory=list, compare=False, repr=False)
+    """One for each run."""
 
     @property
     def seeds(self) -> list[int]:
@@ -115,7 +115,7 @@ def _returns(run: Run) -> dict[str, float]:
         found |= _evaluated(run.evaluation)
     else:
         found |= _logged(run, -1)
-    found |= _normalized(run.env, found)
+    found |= _scaled(run.env, found)
     if "return" not in found and "episode/return" in run.series:
         steps, values = run.series["episode/return"]
         late = values[steps > (1 - LAST_FRACTION) * run.steps]
@@ -142,14 +142,9 @@ def _evaluated(evaluation: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _normalized(env: str, found: Mapping[str, float]) -> dict[str, float]:
+def _scaled(env: str, found: Mapping[str, float]) -> dict[str, float]:
     """The return in units of a human or an expert, where these are known."""
-    normalized = {}
-    if "return" in found and (game := known_game(env)):
-        normalized["normalized"] = human_normalized(game, found["return"])
-    if "return" in found and (share := expert_normalized(env, found["return"])) is not None:
-        normalized["expert_normalized"] = share
-    return normalized
+    return normalize(env, found["return"]) if "return" in found else {}
 
 
 def zero_shot(run: Run) -> dict[str, float]:
@@ -158,7 +153,7 @@ def zero_shot(run: Run) -> dict[str, float]:
     found = _logged(run, 0)
     if isinstance(saved, Mapping) and "mean_return" in saved:
         found = _evaluated(saved)
-    return found | _normalized(run.env, found)
+    return found | _scaled(run.env, found)
 
 
 def return_source(run: Run) -> str:
@@ -184,7 +179,8 @@ def spreads(arm: ArmRuns, measure: Callable[[Run], dict[str, float]] = outcome) 
     made = {}
     for key in sort_keys(found):
         values = [value for value, _ in found[key]]
-        made[key] = Spread(float(np.mean(values)), min(values), max(values), [run for _, run in found[key]])
+        runs = [run for _, run in found[key]]
+        made[key] = Spread(float(np.mean(values)), min(values), max(values), runs, values)
     return made
 
 
