@@ -16,7 +16,9 @@ from voidrl.cli.main import main
 from voidrl.config import EnvConfig, update
 from voidrl.envs import gl
 from voidrl.envs.make import probe_env
-from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
+from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, VoidrlError
+from voidrl.report import gallery
+from voidrl.report.saved import newest
 from voidrl.report.videos import mp4
 from voidrl.report.videos.video import (
     BACKGROUND,
@@ -244,27 +246,6 @@ def test_a_file_is_what_browsers_play(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["film.mp4"]
 
 
-def test_only_videos_written_by_voidrl_are_replaced(tmp_path):
-    path = tmp_path / "film.mp4"
-    write_video([by_hand([0] * 3)], path, labels=False)
-    write_video([by_hand([0] * 7)], path, labels=False)
-    assert len(decode(path).frames) == 7
-    other = tmp_path / "holiday.mp4"
-    other.write_bytes(path.read_bytes().replace(mp4.MARK.encode(), b"?" * len(mp4.MARK)))
-    folder = tmp_path / "folder.mp4"
-    folder.mkdir()
-    for there in (other, folder):
-        with pytest.raises(
-            ConfigError, match="exists and was not written by voidrl, so it is kept: choose another"
-        ):
-            write_video([by_hand([0])], there, labels=False)
-    assert decode(other).frames.shape[0] == 7
-    with pytest.raises(
-        ConfigError, match=r"cannot be called 'film\.gif': expected a name that ends in \.mp4"
-    ):
-        write_video([by_hand([0])], tmp_path / "film.gif")
-
-
 def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
@@ -324,13 +305,6 @@ def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, c
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
 
 
-def test_a_picture_too_large_for_browsers_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"a video of 6000 × 30 pixels cannot be made: expected at most 4096"
-    ):
-        write_video([by_hand([0], size=(10, 2000))], tmp_path / "film.mp4", height=30, labels=False)
-
-
 # The command
 
 
@@ -351,10 +325,10 @@ def test_the_command_records_what_an_evaluation_plays(maze, tmp_path, capsys):
 
 
 def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
-    (tmp_path / "mine.mp4").write_bytes(b"mine")
-    assert main(["evaluate", str(maze), "--video", str(tmp_path / "mine.mp4")]) == 2
-    assert "was not written by voidrl" in capsys.readouterr().err
-    assert (tmp_path / "mine.mp4").read_bytes() == b"mine"
+    for name, reason in (("film.gif", "expected a name that ends in .mp4"), ("folder.mp4", "is a folder")):
+        (tmp_path / "folder.mp4").mkdir(exist_ok=True)
+        assert main(["evaluate", str(maze), "--video", str(tmp_path / name)]) == 2
+        assert reason in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "nowhere"), "--video", "x.mp4"]) == 2
     assert main(["evaluate", str(maze), "--video", "x.mp4", "--json"]) == 2
     assert "--json cannot be used with --video" in capsys.readouterr().err
@@ -371,3 +345,40 @@ def test_labels_name_the_phase(maze):
         "finetune": "apt, fine-tuned, seed 3, 20 steps",
         "train": "from scratch, seed 3, 20 steps",
     }
+
+
+# Clips of a report
+
+
+def contents(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_clip_is_a_short_film_of_the_newest_policy(maze, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "CLIP_SECONDS", 1.5)
+    monkeypatch.setattr(gallery, "CLIP_HEIGHT", 42)
+    before = contents(maze)
+    data = gallery.make_clip(newest(maze))
+    assert contents(maze) == before, "a run is looked at, not changed"
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(data)
+    found = decode(path)
+    assert (found.frames.shape, found.fps) == ((15, 42, 42, 3), 10)
+    assert len(data) < 20_000
+    assert data == gallery.make_clip(newest(maze))
+    # A run of a GPU is shown on a CPU, without the rest of its checkpoint.
+    saved = newest(maze)
+    saved.meta["config"] |= {"device": "cuda", "engine": "compile", "precision": "auto"}
+    monkeypatch.setitem(saved.files, "replay.safetensors", {"sha256": "", "bytes": 1, "tag": None})
+    assert gallery.make_clip(saved) == data
+
+
+def test_a_clip_that_cannot_be_made_is_a_sentence(tmp_path):
+    folder = tmp_path / "walk"
+    voidrl.train(Walk, steps=10, config=tiny(), out=folder)
+    (weights,) = folder.glob("checkpoints/*/agent.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"agent\.safetensors is damaged: its sha256 is not the one"):
+        gallery.make_clip(newest(folder))

@@ -1,8 +1,7 @@
 """Grids: points from best to worst, and how much each field mattered.
 
-For a full product with equally many seeds at every point, the variance of all runs is split exactly: into the
-main effect of each field, the interactions of fields, and the differences between seeds (analysis of
-variance). Other sets of points, such as those that Optuna chose, have no shares.
+For a full product with equally many seeds at every point, the main effect of a field has an exact share of
+the variance of all runs (analysis of variance). Other sets, such as those that Optuna chose, have none.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ MOST_OPEN = 24  # points of a ranking that are shown without a click
 BEST, OTHER = 2, 0  # styles of bars
 RANKING = "The dot is the mean over seeds, the bar their range. Green: the best point, and those equal to it."
 SHARES = (
-    "Shares are those of the sum of squares of all runs around their mean: between the values of a field "
-    "(its main effect), and what is left for interactions of fields and for differences between seeds. "
-    "Numbers are the mean over all runs with a value, and their range."
+    "Shares are those of the sum of squares of all runs around their mean that lies between the values of a "
+    "field (its main effect). The rest are interactions of fields, and differences between seeds."
 )
 
 
@@ -128,20 +126,6 @@ class GridResult:
         found = [self._effect(name) for name in self.fields] if len(self.ranked) > 1 else []
         return sorted(found, key=lambda each: -(each.share or 0.0))
 
-    @cached_property
-    def rest(self) -> dict[str, float]:
-        """Shares of the variance besides the fields' own: interactions, and seeds."""
-        if all(effect.share is None for effect in self.effects):
-            return {}
-        left = max(0.0, 1.0 - sum(effect.share or 0.0 for effect in self.effects))
-        if self.seed_deviation is None:
-            return {"interactions and seeds": left}
-        total = _squares([value for point in self.ranked for value in point.values])
-        within = sum(_squares(point.values) for point in self.ranked) / total
-        if len(self.fields) == 1:
-            return {"seeds": within}
-        return {"interactions": max(0.0, left - within), "seeds": within}
-
     def _effect(self, name: str) -> FieldEffect:
         there = [point for point in self.points if point.values and name in point.point]
         numbers = all(is_number(point.point[name]) for point in there)
@@ -201,7 +185,7 @@ class GridResult:
             yield f"Not done yet: {plural(self.missing, 'point')}."
         shares = {self.short(each.name): each.share for each in self.effects if each.share is not None}
         if shares:
-            parts = ", ".join(f"{name} {share:.0%}" for name, share in (shares | self.rest).items())
+            parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
             yield f"Share of the variance of all runs: {parts}."
 
     def ranking(self) -> Table:
@@ -240,7 +224,10 @@ class GridResult:
                 rows.append([heading, "values do not repeat", "", ""])
                 bars.append(None)
         columns = ["field", "value", "mean", "range"]
-        title, notes = "Which fields mattered", [SHARES] if self.rest else []
+        title, notes = (
+            "Which fields mattered",
+            [SHARES] if any(each.share is not None for each in self.effects) else [],
+        )
         numeric, placed = frozenset({2, 3}), draw_bars(bars)
         return Table(title, columns, rows, notes, numeric, bars=placed, is_grouped=True)
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from voidrl.config import bonus_method, bonus_suffix, flat
 from voidrl.report.agents import agent_label
 from voidrl.report.read import Run
+from voidrl.system.units import value_text
 
 Stage = Literal["pretrain", "task"]
 STAGES: dict[Stage, str] = {"pretrain": "Pre-training without reward", "task": "Training with task reward"}
@@ -257,11 +258,7 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def format_value(value: Any) -> str:
     """A setting's value as text."""
-    if value is None:
-        return "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(format_value, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value in (None, [], ()) else value_text(value)
 
 
 def env_names(ids: Iterable[str]) -> dict[str, str]:

@@ -203,23 +203,14 @@ def look_at(place: Place) -> LiveRun:
 
 
 def _by_status(run: LiveRun, status: RunStatus) -> LiveRun:
+    same = ("steps", "rate", "seconds_left", "score_name", "score", "score_step", "host", "device", "ranks")
+    found = {name: getattr(status, name) for name in (*same, "pid", "started", "checkpoint")}
     return _changed(
         run,
+        **found,
         state="pruned" if status.is_pruned else status.state,
-        steps=status.steps,
         total_steps=status.total_steps or run.total_steps,
-        rate=status.rate,
-        seconds_left=status.seconds_left,
-        score_name=status.score_name,
-        score=status.score,
-        score_step=status.score_step,
-        host=status.host,
-        device=status.device,
-        ranks=status.ranks,
-        pid=status.pid,
-        started=status.started,
         heartbeat_age=status.age(datetime.now(UTC)) if status.heartbeat else None,
-        checkpoint=status.checkpoint,
         note=_note(status),
     )
 
