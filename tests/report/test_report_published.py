@@ -272,7 +272,6 @@ def test_scores_have_intervals_of_seeds_within_tasks(tmp_path):
     rows = scores_of(tmp_path)
     assert [*rows] == ["RND", "ICM"]
     assert rows["RND"]["mean"].startswith("60.0 [5")
-    assert rows["RND"]["above expert"] == "0 of 12"
     assert rows["ICM"]["walker"] == "23.3 [20.0, 26.7] (3/4)"  # 0.4, 0.5 or 0.6 in one of three tasks
     assert rows["ICM"]["seeds"] == "1 to 2"
     [table] = tables_of("scores", tmp_path)

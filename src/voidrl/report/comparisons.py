@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voidrl.report.formatting import Bar, Section, Table, draw_bars
-from voidrl.report.groups import ArmRuns, source_of
+from voidrl.report.groups import ArmRuns
 from voidrl.report.outcomes import outcome
-from voidrl.report.read import Collection, Run
+from voidrl.report.read import Run
 from voidrl.report.scores.scales import Scale, find_scale, scales
 from voidrl.report.scores.statistics import DIFFERENCE_LEVEL, Differences, Interval, differences, percent
 from voidrl.system.units import plural
@@ -22,7 +22,7 @@ NOTE = (
 )
 
 
-def comparison_sections(collection: Collection, arms: Sequence[ArmRuns]) -> list[Section]:
+def comparison_sections(arms: Sequence[ArmRuns]) -> list[Section]:
     """A section for each fine-tuned method and the one from scratch that it is compared with."""
     groups: dict[tuple[Path | None, str], list[ArmRuns]] = {}
     for arm in arms:
@@ -35,7 +35,7 @@ def comparison_sections(collection: Collection, arms: Sequence[ArmRuns]) -> list
         section
         for (_, key), members in groups.items()
         for tuned, scratch in _pairs(members)
-        if (section := _section(tuned, scratch, members, by_key[key], collection)) is not None
+        if (section := _section(tuned, scratch, members, by_key[key])) is not None
     ]
 
 
@@ -55,9 +55,7 @@ def _pairs(arms: Sequence[ArmRuns]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _section(
-    tuned: str, scratch: str, arms: Sequence[ArmRuns], scale: Scale, collection: Collection
-) -> Section | None:
+def _section(tuned: str, scratch: str, arms: Sequence[ArmRuns], scale: Scale) -> Section | None:
     nested: dict[str, list[list[float]]] = {}
     plain: dict[str, list[float]] = {}
     for arm in arms:
@@ -65,7 +63,7 @@ def _section(
             score = outcome(run).get(scale.key)
             if score is not None and (arm.label, arm.phase) == (scratch, "train"):
                 plain.setdefault(arm.env_name, []).append(score)
-        if (arm.label, arm.phase) == (tuned, "finetune") and (groups := _by_source(arm, scale, collection)):
+        if (arm.label, arm.phase) == (tuned, "finetune") and (groups := _by_source(arm, scale)):
             nested[arm.env_name] = groups
     tasks = [name for name in nested if name in plain]
     if not tasks:
@@ -86,21 +84,20 @@ def _section(
     return Section("panel", title, [table], [*_verdict(tuned, scratch, scale, found), *_limits(few=few)])
 
 
-def _by_source(arm: ArmRuns, scale: Scale, collection: Collection) -> list[list[float]]:
+def _by_source(arm: ArmRuns, scale: Scale) -> list[list[float]]:
     """Scores of the fine-tunings of each pre-trained agent."""
     groups: dict[object, list[float]] = {}
     for run in arm.complete:
         if (score := outcome(run).get(scale.key)) is not None:
-            groups.setdefault(_source_key(run, collection), []).append(score)
+            groups.setdefault(_source_key(run), []).append(score)
     return [*groups.values()]
 
 
-def _source_key(run: Run, collection: Collection) -> object:
+def _source_key(run: Run) -> object:
     """What distinguishes the pre-training of a run from others; without one that is known, its seed."""
     if run.cell is not None and run.cell.pretrain_seed is not None:
         return run.cell.pretrain_seed
-    source = source_of(run, collection.runs)
-    return run.seed if source is None else source.resolved
+    return run.seed if run.source is None else run.source.resolved
 
 
 def _verdict(tuned: str, scratch: str, scale: Scale, found: Differences) -> Iterator[str]:

@@ -18,7 +18,6 @@ from voidrl.report.outcomes import outcome, return_source, sort_keys
 from voidrl.report.published import find_benchmarks, published_table, scale_tables
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import Results, make_results
-from voidrl.report.stages import stage_table
 
 HEADINGS = {
     "panel": "With and without pre-training",
@@ -70,19 +69,17 @@ class Report:
     @cached_property
     def tables(self) -> list[Table]:
         """The tables of the summary."""
-        found = [stage_table(self.collection, self.results)]
-        for results in self.results:
-            found += [results.pivot(), results.table()]
+        found = [table for results in self.results for table in (results.pivot(), results.table())]
         return [table for table in found if table is not None]
 
     @cached_property
     def sections(self) -> list[Section]:
         """The sections under `HEADINGS`."""
         benchmarks = find_benchmarks(self.collection, self.arms)
-        scores = scale_tables(benchmarks, self.arms, self.collection)
-        quoted = (published_table(each, self.collection) for each in benchmarks)
+        scores = scale_tables(benchmarks, self.arms)
+        quoted = (published_table(each) for each in benchmarks)
         return [
-            *comparison_sections(self.collection, self.arms),
+            *comparison_sections(self.arms),
             *grid_sections(find_grids(self.collection)),
             *(Section("scores", table.title, [table]) for table in scores),
             *(Section("published", table.title, [table]) for table in quoted),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.errors import CheckpointError, ConfigError, VoidrlError
-from voidrl.report.groups import ArmRuns, source_of, stages_of
+from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
 from voidrl.report.saved import cache_path, check_part, keep, newest, read_visits
@@ -66,7 +66,7 @@ def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, w
             _note(run, error, say)
     _add_heats(gallery, arms, checkpoints, say)
     if with_media:
-        _add_scenes(gallery, collection.runs, arms, _Clips(checkpoints, say))
+        _add_scenes(gallery, arms, _Clips(checkpoints, say))
     return gallery
 
 
@@ -181,7 +181,7 @@ class _Clips:
         return data
 
 
-def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], clips_of: _Clips) -> None:
+def _add_scenes(gallery: Gallery, arms: Sequence[ArmRuns], clips_of: _Clips) -> None:
     """Agents before and after fine-tuning and from scratch, by task; then other pre-trained agents."""
     shown: set[Path] = set()
     planned: list[tuple[str, list[tuple[str, str, Run]]]] = []
@@ -190,12 +190,11 @@ def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], 
         row = []
         for arm in members:
             run = arm.counted[0]
-            source = source_of(run, runs)
-            if source is not None:
-                shown.add(source.path)
-                row.append((f"{arm.label}, before", "pre-trained, no reward seen", source))
+            if run.source is not None:
+                shown.add(run.source.path)
+                row.append((f"{arm.label}, before", "pre-trained, no reward seen", run.source))
             after = "fine-tuned" if run.phase == "finetune" else "trained from scratch"
-            row.append((f"{arm.label}, after" if source is not None else arm.label, after, run))
+            row.append((f"{arm.label}, after" if run.source is not None else arm.label, after, run))
         planned.append((f"{members[0].env_name}, with task reward", row))
     for members in stages.get("pretrain", {}).values():
         firsts = [(arm.label, arm.counted[0]) for arm in members if arm.counted[0].path not in shown]

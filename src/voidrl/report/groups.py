@@ -132,36 +132,6 @@ def stages_of(arms: Sequence[ArmRuns]) -> dict[Stage, dict[str, list[ArmRuns]]]:
     return found
 
 
-def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The pre-training run that a run was fine-tuned from.
-
-    An experiment says which one. Otherwise it is the only pre-training run with equal method, seed and
-    environment.
-    """
-    if run.phase != "finetune":
-        return None
-    if run.cell is not None and run.experiment is not None:
-        folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.resolved == folder), None)
-    same = [
-        each
-        for each in runs
-        if (each.phase, each.method, each.seed) == ("pretrain", run.method, run.seed)
-        and run.env.partition("?")[0].startswith(each.env.partition("?")[0])
-    ]
-    return same[0] if len(same) == 1 else None
-
-
-def pretraining_steps(run: Run, runs: Sequence[Run]) -> int | None:
-    """Steps that a run was pre-trained for: by its evaluation, or by the run that it was fine-tuned from."""
-    agent: Mapping[str, Any] = (run.evaluation or {}).get("agent", {}) if run.phase == "finetune" else {}
-    total, own = agent.get("steps_with_pretraining"), agent.get("steps")
-    if isinstance(total, int) and isinstance(own, int) and total > own:
-        return total - own
-    source = source_of(run, runs)
-    return None if source is None else source.final_steps
-
-
 def _label(runs: Sequence[Run]) -> None:
     """The experiment's label; otherwise the method or agent, and the settings that differ among its runs."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
@@ -175,7 +145,7 @@ def _label(runs: Sequence[Run]) -> None:
         groups.setdefault((run.env, run.phase, run.label), []).append(run)
     for members in groups.values():
         settings = [defining_settings(run) for run in members]
-        lengths = [pretraining_steps(run, runs) for run in members]
+        lengths = [run.pretraining_steps for run in members]
         if len({*lengths} - {None}) > 1:
             settings = [each | {LENGTH: steps} for each, steps in zip(settings, lengths, strict=True)]
         names = differing_names(settings)

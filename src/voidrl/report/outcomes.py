@@ -58,6 +58,8 @@ MEASURES = {
         Measure("coverage/bins", "bins", "count"),
         Measure("zero_shot_success", "zero-shot success rate", "fraction"),
         Measure("zero_shot_return", "zero-shot return", "score"),
+        Measure("zero_shot_normalized", "zero-shot human-normalized score", "fraction"),
+        Measure("zero_shot_expert_normalized", "zero-shot expert-normalized score", "fraction"),
     )
 }
 _ZERO_SHOT = "zero_shot_"  # name prefix of measures of the pre-trained agent
@@ -121,8 +123,8 @@ def _returns(run: Run) -> dict[str, float]:
         late = values[steps > (1 - LAST_FRACTION) * run.steps]
         found["training_return"] = float(np.mean(late if len(late) else values[-1:]))
     before = zero_shot(run)
-    shown = "success" if "success" in before else "return"
-    return found | {f"{_ZERO_SHOT}{key}": value for key, value in before.items() if key == shown}
+    shown = ["success"] if "success" in before else [*before]
+    return found | {f"{_ZERO_SHOT}{key}": before[key] for key in shown}
 
 
 def _logged(run: Run, place: Literal[0, -1]) -> dict[str, float]:
@@ -153,6 +155,8 @@ def zero_shot(run: Run) -> dict[str, float]:
     found = _logged(run, 0)
     if isinstance(saved, Mapping) and "mean_return" in saved:
         found = _evaluated(saved)
+    elif run.source is not None and run.source.env == run.env and run.source.evaluation is not None:
+        found = _evaluated(run.source.evaluation)
     return found | _scaled(run.env, found)
 
 

@@ -18,7 +18,7 @@ from voidrl.envs.suites.published import Published, PublishedRow
 from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
 from voidrl.report.formatting import ABSENT, ONE_SEED, Bar, Table, draw_bars, join_names, step_range
-from voidrl.report.groups import PHASE_NAMES, ArmRuns, pretraining_steps
+from voidrl.report.groups import PHASE_NAMES, ArmRuns
 from voidrl.report.outcomes import outcome, spreads
 from voidrl.report.read import Collection, Run
 from voidrl.report.scores.scales import Scale, find_scale, scales
@@ -130,7 +130,7 @@ def _is_first_stage(arm: ArmRuns) -> bool:
     return any((each.source, each.arm) == (cell.folder, cell.arm) for each in experiment.cells)
 
 
-def published_table(benchmark: Benchmark, collection: Collection) -> Table:
+def published_table(benchmark: Benchmark) -> Table:
     """A line for each published row of a method and one for ours, with tasks and aggregates as columns."""
     tables, ours = benchmark.tables, benchmark.ours
     if not tables[0].rows:
@@ -156,7 +156,7 @@ def published_table(benchmark: Benchmark, collection: Collection) -> Table:
             label = next((row.ours for _, row in found if row.ours), found[0][1].label)
             numbers = [_score(mine[task], len(tasks)) if task in mine else ABSENT for task in tasks]
             numbers += [_aggregate(name, mine) for name in aggregates]
-            rows.append([label, "ours", *numbers, *_provenance(mine, collection)])
+            rows.append([label, "ours", *numbers, *_provenance(mine)])
     citations = [f"{table.heading.capitalize()}: {table.source}; {table.measure}." for table in tables]
     notes = [*citations, *benchmark.notes, *(note for table in tables for note in table.notes)]
     notes += [AGGREGATES, INTERVALS] if aggregates else []
@@ -181,7 +181,7 @@ def _score(arm: ArmRuns, tasks: int) -> str:
     return shown + " in training" * (key == "training_return") + " so far" * (not arm.complete)
 
 
-def _provenance(mine: Mapping[str, ArmRuns], collection: Collection) -> list[str]:
+def _provenance(mine: Mapping[str, ArmRuns]) -> list[str]:
     """Number of tasks, their seeds, and how many of the protocol's steps our runs took."""
     seeds, taken = [], []
     for arm in mine.values():
@@ -192,18 +192,18 @@ def _provenance(mine: Mapping[str, ArmRuns], collection: Collection) -> list[str
         text = f"{used} of {len(arm.seeds)}" if used < len(arm.seeds) else str(used)
         is_missing = any(run.evaluation_gap == "missing" for run in arm.counted)
         seeds.append(f"{text}, evaluation missing" if is_missing else text)
-        taken.append(_steps_taken(runs, collection))
+        taken.append(_steps_taken(runs))
     return [str(len(mine)), *(join_names(dict.fromkeys(texts), 3, "; ") for texts in (seeds, taken))]
 
 
-def _steps_taken(runs: Sequence[Run], collection: Collection) -> str:
+def _steps_taken(runs: Sequence[Run]) -> str:
     """Steps taken, of the protocol's, in pre-training and with task reward."""
     views = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
     if views:
         return f"another protocol: {join_names(views)}"
     parts = []
     if runs[0].phase == "finetune":
-        lengths = [pretraining_steps(run, collection.runs) for run in runs]
+        lengths = [run.pretraining_steps for run in runs]
         known = [length for length in lengths if length is not None]
         sources = {run.cell.source for run in runs if run.cell}
         cells = runs[0].experiment.cells if runs[0].experiment else []
@@ -254,9 +254,7 @@ def interval_text(value: Interval) -> str:
     return f"{100 * value.point:.1f}{interval}".replace("-", "−")
 
 
-def scale_tables(
-    benchmarks: Sequence[Benchmark], arms: Sequence[ArmRuns], collection: Collection
-) -> Iterator[Table]:
+def scale_tables(benchmarks: Sequence[Benchmark], arms: Sequence[ArmRuns]) -> Iterator[Table]:
     """For each scale with several tasks: normalized scores of each method, the highest mean first."""
     for scale in scales():
         methods: dict[str, list[ArmRuns]] = {}
@@ -265,16 +263,14 @@ def scale_tables(
             if found is not None and found[0] is scale and _normalized(arm):
                 methods.setdefault(arm.label, []).append(arm)
         if len({arm.env for members in methods.values() for arm in members}) > 1:
-            yield _scale_table(scale, methods, benchmarks, collection)
+            yield _scale_table(scale, methods, benchmarks)
 
 
 def _scale_table(
-    scale: Scale,
-    methods: Mapping[str, Sequence[ArmRuns]],
-    benchmarks: Sequence[Benchmark],
-    collection: Collection,
+    scale: Scale, methods: Mapping[str, Sequence[ArmRuns]], benchmarks: Sequence[Benchmark]
 ) -> Table:
     rows, bars = [], list[Bar | None]()
+    statistics = ("iqm",) if scale.groups else ("median", "iqm", "above")
     for label, members in methods.items():
         scores = {arm.env: _normalized(arm) for arm in members}
         task_of = {env: found[1] for env in scores if (found := find_scale(env)) is not None}
@@ -288,15 +284,16 @@ def _scale_table(
             there = {env: found for env, found in scores.items() if task_of[env] in tasks}
             part = f" ({len(there)}/{len(tasks)})" if 0 < len(there) < len(tasks) else ""
             cells.append(_statistic("mean", there) + part)
-        cells += [_statistic(name, scores) for name in ("median", "iqm", "above")]
+        cells += [_statistic(name, scores) for name in statistics]
         numbers = sorted({len(found) for found in scores.values()})
         seeds = " to ".join(dict.fromkeys([str(numbers[0]), str(numbers[-1])]))
-        taken = dict.fromkeys(_steps_taken(arm.complete, collection) for arm in members)
+        taken = dict.fromkeys(_steps_taken(arm.complete) for arm in members)
         rows.append([*cells, seeds + ONE_SEED * (numbers == [1]), join_names(taken, 2, "; ")])
         bars.append(Bar(mean.low, mean.point, mean.high, members[0].style, printed))
     order = sorted(range(len(rows)), key=lambda i: -bars[i].mean)  # type: ignore[union-attr]
-    columns = ["method", "mean", "published", *scale.groups, "median", "IQM"]
-    columns += [f"above {scale.reference}", "seeds", "steps"]
+    names = {"median": "median", "iqm": "IQM", "above": f"above {scale.reference}"}
+    columns = ["method", "mean", "published", *scale.groups, *(names[name] for name in statistics)]
+    columns += ["seeds", "steps"]
     notes = [
         f"In percent: {scale.about}. Complete and evaluated runs only. The bar is the interval of the mean "
         "over tasks; the upright line and the column “published” are the published mean over the same tasks.",

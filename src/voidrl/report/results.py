@@ -37,10 +37,12 @@ class ResultRow:
 
     @property
     def steps(self) -> str:
-        """Steps taken, and the requested or the protocol's steps where these are more."""
+        """Steps taken, `2M + 100k` after pre-training, and the steps that were asked for."""
         asked = max(run.asked_steps for run in self.arm.runs)
         taken = [min(run.steps, asked) for run in self.arm.runs]  # parallel environments can overshoot
         shown = step_range(taken) + (f" of {steps(asked)}" if min(taken) < asked else "")
+        before = [run.pretraining_steps for run in self.arm.runs if run.pretraining_steps is not None]
+        shown = f"{step_range(before)} + {shown}" if before else shown
         protocol = self.arm.protocol_steps
         return f"{shown}; protocol {steps(protocol)}" if protocol and asked != protocol else shown
 
@@ -90,12 +92,12 @@ class Results:
         return headline_measure([row.arm for row in rows], self.stage)
 
     def by_headline(self) -> dict[str, dict[str, list[ResultRow]]]:
-        """The rows with a measure, by measure and environment, the highest mean first."""
+        """The rows with a measure by environment, the highest mean first, without points of grids."""
         found: dict[str, dict[str, list[ResultRow]]] = {}
         for env, rows in self.by_env.items():
             key = self.headline_of(env)
-            if key is not None:
-                have = [row for row in rows if key in row.spreads]
+            have = [row for row in rows if key in row.spreads and row.arm.grid_label is None]
+            if key is not None and have:
                 found.setdefault(key, {})[env] = sorted(have, key=lambda row: -row.spreads[key].mean)
         return found
 
