@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.errors import CheckpointError, ConfigError, VoidrlError
+from voidrl.errors import VoidrlError
 from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
@@ -66,7 +66,7 @@ def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, w
             _note(run, error, say)
     _add_heats(gallery, arms, checkpoints, say)
     if with_media:
-        _add_scenes(gallery, arms, _Clips(checkpoints, say))
+        _add_scenes(gallery, arms, checkpoints, say)
     return gallery
 
 
@@ -140,48 +140,27 @@ def make_clip(saved: Checkpoint) -> bytes:
         return path.read_bytes()
 
 
-class _Clips:
-    """Makes clips once, caches them in their run folders, and keeps to the size budget."""
-
-    def __init__(self, checkpoints: dict[Path, Checkpoint], say: Say) -> None:
-        self._checkpoints = checkpoints
-        self._say = say
-        self._made: dict[Path, tuple[bytes | None, str]] = {}
-        self._bytes = 0
-
-    def get(self, run: Run) -> tuple[bytes | None, str]:
-        """An MP4, or why there is none."""
-        if run.path not in self._made:
-            try:
-                self._made[run.path] = self._load_or_make(run), ""
-            except VoidrlError as error:
-                self._made[run.path] = None, self._reason(run, error)
-            except Exception as error:  # a custom environment can raise anything; the report must not fail
-                self._made[run.path] = None, f"{type(error).__name__}: {error}"
-        return self._made[run.path]
-
-    def _reason(self, run: Run, error: VoidrlError) -> str:
-        """Why there is no picture, without the name of the checkpoint, in which equal reasons differ."""
-        saved = self._checkpoints.get(run.path)
-        return str(error) if saved is None else str(error).replace(f"{saved.path}/", "")
-
-    def _load_or_make(self, run: Run) -> bytes:
-        saved = self._checkpoints.get(run.path)
-        if saved is None:
-            raise CheckpointError("no readable checkpoint")
+def _load_or_make(run: Run, saved: Checkpoint | None, say: Say) -> tuple[bytes | None, str]:
+    """An MP4, which is cached in the run folder, or why there is none."""
+    if saved is None:
+        return None, "no readable checkpoint"
+    try:
         path = cache_path(run.path, saved, CACHED)
         data = path.read_bytes() if path.is_file() else b""
         if data[4:8] != b"ftyp":  # missing, damaged, or no MP4
-            self._say(f"{run.path}: making a clip")
+            say(f"{run.path}: making a clip")
             data = make_clip(saved)
             keep(path, data)
-        if self._bytes + len(data) > MAX_BYTES:
-            raise ConfigError(f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached")
-        self._bytes += len(data)
-        return data
+    except VoidrlError as error:  # without the name of the checkpoint, in which equal reasons differ
+        return None, str(error).replace(f"{saved.path}/", "")
+    except Exception as error:  # a custom environment can raise anything; the report must not fail
+        return None, f"{type(error).__name__}: {error}"
+    return data, ""
 
 
-def _add_scenes(gallery: Gallery, arms: Sequence[ArmRuns], clips_of: _Clips) -> None:
+def _add_scenes(
+    gallery: Gallery, arms: Sequence[ArmRuns], checkpoints: dict[Path, Checkpoint], say: Say
+) -> None:
     """Agents before and after fine-tuning and from scratch, by task; then other pre-trained agents."""
     shown: set[Path] = set()
     planned: list[tuple[str, list[tuple[str, str, Run]]]] = []
@@ -200,15 +179,23 @@ def _add_scenes(gallery: Gallery, arms: Sequence[ArmRuns], clips_of: _Clips) -> 
         firsts = [(arm.label, arm.counted[0]) for arm in members if arm.counted[0].path not in shown]
         row = [(label, "pre-trained", run) for label, run in firsts]
         planned.append((f"{members[0].env_name}, pre-training", row))
-    left = MAX_CLIPS
+    clips: dict[Path, tuple[bytes | None, str]] = {}
+    left, bytes_left = MAX_CLIPS, MAX_BYTES
     for title, row in planned:
-        clips = [
-            Picture(name, f"{about}, seed {run.seed}", run.name, *clips_of.get(run))
+        for *_, run in row[:left]:
+            if run.path not in clips:
+                data, why = _load_or_make(run, checkpoints.get(run.path), say)
+                if len(data or b"") > bytes_left:
+                    data, why = None, f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached"
+                clips[run.path] = data, why
+                bytes_left -= len(data or b"")
+        pictures = [
+            Picture(name, f"{about}, seed {run.seed}", run.name, *clips[run.path])
             for name, about, run in row[:left]
         ]
-        left -= len(clips)
-        if clips:
-            gallery.scenes.append((title, clips))
+        left -= len(pictures)
+        if pictures:
+            gallery.scenes.append((title, pictures))
     total = sum(len(row) for _, row in planned)
     if total > MAX_CLIPS:
         gallery.notes.append(f"The first {MAX_CLIPS} of {total} possible videos are shown.")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from voidrl.config import bonus_method, bonus_suffix, flat
-from voidrl.report.agents import agent_label
+from voidrl.report.agents import find_agent
 from voidrl.report.read import Run
 from voidrl.system.units import value_text
 
@@ -140,7 +140,7 @@ def _label(runs: Sequence[Run]) -> None:
             run.label = run.cell.label
             continue
         from_scratch = run.phase == "train"
-        run.label = (agent_label(run) or "scratch") if from_scratch else run.method.rpartition(":")[2]
+        run.label = (find_agent(run) or "scratch") if from_scratch else run.method.rpartition(":")[2]
         run.label += bonus_suffix(run.config)
         groups.setdefault((run.env, run.phase, run.label), []).append(run)
     for members in groups.values():

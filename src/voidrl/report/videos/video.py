@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -237,82 +237,66 @@ def write_video(
     """Write recordings side by side into one MP4; shorter ones hold their last frame.
 
     Args:
-        recordings: They are shown in one row. Each keeps its own frame rate.
+        recordings: They are shown in one row, and have the same frame rate.
         path: Must end in `.mp4`. An existing file is replaced once the new one is complete.
         height: Height of each picture in pixels.
         labels: Show a bar above each picture with its label, steps and return.
         quality: The CRF of x264: lower is better and larger.
     """
     require(bool(recordings) and all(recordings), "recordings", [*recordings], "one or more, with frames")
+    rates = sorted({one.fps for one in recordings})
+    require(len(rates) == 1, "recordings", rates, "one frame rate; record with `fps`")
     target = user_path(path)
     prepare_target(target)
-    fps = max(one.fps for one in recordings)
-    encode(compose(recordings, height, labels=labels), target, fps=fps, quality=quality)
+    encode(compose(recordings, height, labels=labels), target, fps=rates[0], quality=quality)
     return target
 
 
 def compose(recordings: Sequence[Recording], height: int, *, labels: bool) -> Iterator[np.ndarray]:
     """Yield the frames of the combined video, (H, W, 3) with even sides: recordings in a row."""
-    fps = max(one.fps for one in recordings)
-    panels = [_Panel(one, height, fps, labels=labels) for one in recordings]
-    width = sum(panel.width + GAP for panel in panels) - GAP
-    whole = np.full((_even(panels[0].height), _even(width), 3), BACKGROUND, np.uint8)
-    for k in range(max(panel.count for panel in panels)):
+    panels = [_draw_panel(one, height, labels=labels) for one in recordings]
+    shown: list[np.ndarray] = []
+    for new in zip_longest(*panels):
+        shown = [old if picture is None else picture for picture, old in zip(new, shown or new, strict=True)]
+        width = sum(picture.shape[1] + GAP for picture in shown) - GAP
+        whole = np.full((_even(shown[0].shape[0]), _even(width), 3), BACKGROUND, np.uint8)
         left = 0
-        for panel in panels:
-            whole[: panel.height, left : left + panel.width] = panel.at(k)
-            left += panel.width + GAP
-        yield whole.copy()
+        for picture in shown:
+            whole[: len(picture), left : left + picture.shape[1]] = picture
+            left += picture.shape[1] + GAP
+        yield whole
 
 
-class _Panel:
-    """One recording in a combined video: its picture, with two lines of text above it if labels are shown."""
+def _draw_panel(recording: Recording, height: int, *, labels: bool) -> Iterator[np.ndarray]:
+    """Yield the pictures of one recording, with two lines of text above them if labels are shown."""
+    width = max(1, round(recording.shape[1] * height / recording.shape[0]))
+    for frame, moment in zip(recording, recording.moments, strict=True):
+        picture = resize(frame, height, width)
+        yield np.concatenate([_draw_bar(recording, moment, height, width), picture]) if labels else picture
 
-    def __init__(self, recording: Recording, height: int, fps: float, *, labels: bool) -> None:
-        self.recording = recording
-        self.ratio = recording.fps / fps
-        self.count = math.ceil(len(recording) / self.ratio)  # frames of the combined video until its end
-        self.width = max(1, round(recording.shape[1] * height / recording.shape[0]))
-        self.font_size = min(24, max(10, height // 28))
-        self.line = round(1.4 * self.font_size)
-        self.bar_height = _even(2 * self.line + self.font_size // 2) if labels else 0
-        self.height = height + self.bar_height
-        self._frames, self._index = iter(recording), -1
-        self._shown = np.zeros((self.height, self.width, 3), np.uint8)
 
-    def at(self, k: int) -> np.ndarray:
-        """Return frame k of the combined video; k must not decrease."""
-        wanted = min(int(k * self.ratio + 1e-6), len(self.recording) - 1)
-        if wanted > self._index:
-            frame = np.zeros(0)
-            while self._index < wanted:
-                frame, self._index = next(self._frames), self._index + 1
-            picture = resize(frame, self.height - self.bar_height, self.width)
-            bar = [self._bar(self.recording.moments[wanted])] if self.bar_height else []
-            self._shown = np.concatenate([*bar, picture])
-        return self._shown
+def _draw_bar(recording: Recording, moment: Moment, height: int, width: int) -> np.ndarray:
+    """The label, then return, step and episode, (bar height, width, 3)."""
+    from PIL import Image, ImageDraw, ImageFont
 
-    def _bar(self, moment: Moment) -> np.ndarray:
-        """(bar_height, width, 3): the label, then return, step and episode."""
-        from PIL import Image, ImageDraw, ImageFont
-
-        status = [f"step {moment.step}"]
-        if self.recording.rewarded:
-            whole = moment.score == round(moment.score)
-            status.insert(0, f"return {moment.score:.0f}" if whole else f"return {moment.score:.2f}")
-        if self.recording.moments[-1].episode > 1:
-            status.append(f"episode {moment.episode}")
-        image = Image.new("RGB", (self.width, self.bar_height), BACKGROUND)
-        draw, font = ImageDraw.Draw(image), ImageFont.load_default(self.font_size)
-        left, top = self.font_size // 2, self.font_size // 4
-        for text, color in ((self.recording.label, TEXT), ("   ".join(status), MUTED)):
-            shown = text
-            while text and font.getlength(shown) > self.width - self.font_size:
-                text = text[:-1]
-                shown = f"{text.rstrip(' ,')}…"
-            draw.text((left, top), shown, color, font)
-            top += self.line
-        return np.asarray(image)
+    status = [f"step {moment.step}"]
+    if recording.rewarded:
+        whole = moment.score == round(moment.score)
+        status.insert(0, f"return {moment.score:.0f}" if whole else f"return {moment.score:.2f}")
+    if recording.moments[-1].episode > 1:
+        status.append(f"episode {moment.episode}")
+    size = min(24, max(10, height // 28))
+    line = round(1.4 * size)
+    image = Image.new("RGB", (width, _even(2 * line + size // 2)), BACKGROUND)
+    draw, font, top = ImageDraw.Draw(image), ImageFont.load_default(size), size // 4
+    for text, color in ((recording.label, TEXT), ("   ".join(status), MUTED)):
+        shown = text
+        while text and font.getlength(shown) > width - size:
+            text = text[:-1]
+            shown = f"{text.rstrip(' ,')}…"
+        draw.text((size // 2, top), shown, color, font)
+        top += line
+    return np.asarray(image)
 
 
 def resize(frame: np.ndarray, height: int, width: int) -> np.ndarray:
