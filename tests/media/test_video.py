@@ -132,16 +132,6 @@ def test_dmcontrol_shows_the_evaluated_episode():
         assert sum(evaluation.returns) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
-def test_a_domain_of_dmcontrol_is_shown_without_a_reward():
-    pytest.importorskip("dm_control")
-    agent = agent_for("dmc/cartpole_balance", backend="sync", dmc={"action_repeat": 50})
-    with record(agent, "dmc/cartpole", seconds=1, height=24) as recording:
-        assert not recording.rewarded, "a domain has no reward, and can be looked at"
-        assert [m.score for m in recording.moments] == [0, 0]
-
-
 def test_frames_come_in_order_in_real_time():
     agent = agent_for(Flipbook)
     with record(agent, Flipbook, episodes=2) as recording:  # 70 steps a second: every third, and the last
@@ -163,16 +153,6 @@ def test_it_stops_after_some_seconds_even_within_an_episode():
         assert recording.seconds == 2
     with record(agent, Flipbook, episodes=1, seconds=100) as recording:
         assert recording.lengths == [6]
-
-
-def test_many_frames_go_to_disk(monkeypatch):
-    monkeypatch.setattr("voidrl.report.videos.video.IN_MEMORY_BYTES", 40)
-    recording = by_hand(range(0, 200, 2))
-    assert recording._file._rolled
-    one, other = iter(recording), iter(recording)
-    assert [int(next(one)[0, 0, 0]) for _ in range(3)] == [0, 2, 4]
-    assert int(next(other)[0, 0, 0]) == 0
-    assert shades(recording) == [*range(0, 200, 2)]
 
 
 @pytest.mark.parametrize(

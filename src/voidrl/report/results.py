@@ -91,14 +91,19 @@ class Results:
             return self.measures[0]
         return headline_measure([row.arm for row in rows], self.stage)
 
+    def ranked(self, env: str) -> list[ResultRow]:
+        """The rows of an environment that have its headline, the highest mean first."""
+        key = self.headline_of(env) or ""
+        have = [row for row in self.by_env[env] if key in row.spreads]
+        return sorted(have, key=lambda row: -row.spreads[key].mean)
+
     def by_headline(self) -> dict[str, dict[str, list[ResultRow]]]:
-        """The rows with a measure by environment, the highest mean first, without points of grids."""
+        """Ranked rows by measure and environment, without points of grids."""
         found: dict[str, dict[str, list[ResultRow]]] = {}
-        for env, rows in self.by_env.items():
-            key = self.headline_of(env)
-            have = [row for row in rows if key in row.spreads and row.arm.grid_label is None]
-            if key is not None and have:
-                found.setdefault(key, {})[env] = sorted(have, key=lambda row: -row.spreads[key].mean)
+        for env in self.by_env:
+            have = [row for row in self.ranked(env) if row.arm.grid_label is None]
+            if have:
+                found.setdefault(self.headline_of(env) or "", {})[env] = have
         return found
 
     def table(self) -> Table:
@@ -107,12 +112,8 @@ class Results:
         columns += ["seeds", "steps", "runs"]
         rows, bars = [], []
         for env, members in self.by_env.items():
-            key = self.headline_of(env)
-            main = key or ""
-            have = sorted(
-                (row for row in members if main in row.spreads), key=lambda r: -r.spreads[main].mean
-            )
-            ordered = [*have, *(row for row in members if main not in row.spreads)]
+            key, ranked = self.headline_of(env), self.ranked(env)
+            ordered = [*ranked, *(row for row in members if row not in ranked)]
             for row in ordered:
                 hint = row.arm.phase_hint if self.stage == "task" else ""
                 seeds = row.seed_text + ONE_SEED * (len(row.seeds) == 1)
