@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.report.find import Place, find_runs
+from voidrl.report.scores.measures import evaluated_value
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
@@ -230,10 +231,9 @@ def _final_score(run: LiveRun) -> tuple[str, float] | None:
     """The score of the final agent, if that has been evaluated."""
     with suppress(CheckpointError, RunFolderError):
         saved = final_evaluation(run.path, run.steps)
-        if saved is not None:
-            if successes := saved.get("successes"):
-                return "eval/success", float(statistics.mean(map(float, successes)))
-            return "eval/return", float(saved["mean_return"])
+        for measure in ("success", "return"):
+            if (score := evaluated_value(measure, saved)) is not None:
+                return f"eval/{measure}", score
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from voidrl.errors import VoidrlError
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run
+from voidrl.report.scores.measures import evaluated_value
 from voidrl.report.scores.scales import normalize
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
@@ -138,10 +139,8 @@ def _logged(run: Run, place: Literal[0, -1]) -> dict[str, float]:
 
 
 def _evaluated(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    found = {"return": float(evaluation["mean_return"])}
-    if successes := evaluation.get("successes"):
-        found["success"] = float(np.mean(successes))
-    return found
+    found = {measure: evaluated_value(measure, evaluation) for measure in ("return", "success")}
+    return {measure: value for measure, value in found.items() if value is not None}
 
 
 def _scaled(env: str, found: Mapping[str, float]) -> dict[str, float]:
@@ -174,11 +173,11 @@ def return_source(run: Run) -> str:
     return f"{source}; evaluation {run.evaluation_gap}" if run.evaluation_gap else source
 
 
-def spreads(arm: ArmRuns, measure: Callable[[Run], dict[str, float]] = outcome) -> dict[str, Spread]:
+def spreads(arm: ArmRuns) -> dict[str, Spread]:
     """Mean and range over the counted runs of an arm, by measure, in the order of `MEASURES`."""
     found: dict[str, list[tuple[float, Run]]] = {}
     for run in arm.counted:
-        for key, value in measure(run).items():
+        for key, value in outcome(run).items():
             found.setdefault(key, []).append((value, run))
     made = {}
     for key in sort_keys(found):
