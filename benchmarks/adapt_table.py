@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_table import as_markdown
 
 from voidrl.report.curves import mean_curve
 from voidrl.report.figures import COLORS, DPI, import_pyplot
@@ -202,7 +203,7 @@ def main() -> None:
     if not runs:
         parser.error(f"there is no complete run of {', '.join(ARMS)}")
     table = score_table(runs)
-    parts = [table.markdown(), *table.notes, "\n".join(f"- {line}" for line in verdicts(runs))]
+    parts = [as_markdown(table), *table.notes, "\n".join(f"- {line}" for line in verdicts(runs))]
     text = "\n\n".join(parts)
     print(text)
     if options.markdown:

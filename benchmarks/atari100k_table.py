@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_table import as_markdown
 
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.envs.suites.published import numbers
@@ -210,7 +211,7 @@ def main() -> None:
     scores = read_scores(options.metrics)
     if not scores:
         parser.error(f"expected files AGENT-GAME-seedN.jsonl in {options.metrics}, found none")
-    text = make_table(scores).markdown()
+    text = as_markdown(make_table(scores))
     print(text)
     if options.markdown:
         options.markdown.write_text(text + "\n")

@@ -6,7 +6,7 @@
     python benchmarks/urlb_table.py --collect results/urlb/walker_methods.json RUN … --methods
     python benchmarks/urlb_table.py results/urlb/walker_methods.json --methods --picture methods.png
 
-The first table has returns. With `--methods` there are the expert-normalized scores of each method, by
+The first table has returns. With `--methods`, it has expert-normalized scores of each method in percent, by
 family, next to the published mean over the same tasks. Runs may be of pre-training too: then the table says
 how long it took. Collecting keeps the runs that are already in the file, unless the same run is given again.
 `--also FILE` shows the runs of another file next to them.
@@ -17,27 +17,47 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_table import as_markdown
 
 from voidrl.config import registry
 from voidrl.envs.suites.published import numbers
 from voidrl.report.formatting import Table, steps
-from voidrl.report.scores.urlb import (
-    ALL,
-    MethodScores,
-    expert_returns,
-    published_name,
-    published_scores,
-    show_interval,
-    sort_methods,
-)
+from voidrl.report.published import interval_text
+from voidrl.report.scores.scales import scales
+from voidrl.report.scores.statistics import Interval, bootstrap
 from voidrl.runs.metrics import read_metrics
 
-EXPERT = {task.removeprefix("dmc/"): value for task, value in expert_returns().items()}
+EXPERT = {task.removeprefix("dmc/"): high for task, (_, high) in scales()[1].ends.items()}
+FAMILIES = ["knowledge", "data", "competence", "baseline", ""]
 FAMILY_COLORS = {"knowledge": "#0067a8", "data": "#c04c00", "competence": "#00795a", "": "#7a6400"}
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """Expert-normalized scores of one method, ours and published."""
+
+    label: str
+    family: str
+    scores: dict[str, list[float]]
+    """One for each seed, by task."""
+    published: dict[str, float]
+
+    @cached_property
+    def mean(self) -> Interval:
+        """Mean over tasks, with its 95 % interval: seeds are resampled within each task."""
+        return bootstrap(self.scores, "mean", resamples=2000)
+
+    @property
+    def published_mean(self) -> float | None:
+        """The published mean over the same tasks; None where none of them is printed."""
+        found = [self.published[task] for task in self.scores if task in self.published]
+        return float(np.mean(found)) if found else None
 
 
 def collect(run: Path) -> dict[str, Any]:
@@ -105,10 +125,13 @@ def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def published(method: str = "apt_icm") -> dict[str, float]:
-    """The published row of a method, by our task names."""
-    row = next(row for row in numbers("urlb").rows if row.name == method)
-    return {env.removeprefix("dmc/"): value for env, value in row.values.items()}
+def published(*names: str) -> dict[str, float]:
+    """The first published row with one of these names, by our task names; by default that of APT."""
+    rows = {row.name: row for row in numbers("urlb").rows}
+    row = next((rows[name] for name in names or ("apt_icm",) if name in rows), None)
+    if row is None:
+        return {}
+    return {env.removeprefix("dmc/"): value for env, value in row.values.items() if "/" in env}
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -174,14 +197,15 @@ def method_scores(runs: list[dict[str, Any]]) -> list[MethodScores]:
         lengths[name].add(length)
         config_of[name, length] = config
         share = float(np.mean(run["returns"])) / EXPERT[run["task"]]
-        groups[name, length][f"dmc/{run['task']}"].append(share)
+        groups[name, length][run["task"]].append(share)
     found = []
     for (name, length), scores in groups.items():
         config = config_of[name, length]
         method, representation = config["method"]["name"], config["representation"]["name"]
         is_scratch = name == "from scratch"
         label = f"{name}, {length} frames" if len(lengths[name]) > 1 else name
-        printed = {} if is_scratch else published_scores(published_name(method, representation))
+        returns = {} if is_scratch else published(f"{method}_{representation}", method)
+        printed = {task: value / EXPERT[task] for task, value in returns.items()}
         family = "" if is_scratch else registry.read_about(method).get("family", "")
         found.append(MethodScores(label, family, scores, printed))
     return found
@@ -190,11 +214,9 @@ def method_scores(runs: list[dict[str, Any]]) -> list[MethodScores]:
 def methods_table(runs: list[dict[str, Any]]) -> Table:
     """A row for each method: scores by task, their mean, the published mean, seeds and frames."""
     methods = method_scores(runs)
-    tasks = sorted({task for each in methods for task in each.scores}, key=[*expert_returns()].index)
-    bodies = {task.removeprefix("dmc/").partition("_")[0] for task in tasks}
-    short = {
-        task: task.removeprefix("dmc/").partition("_")[2] if len(bodies) == 1 else task for task in tasks
-    }
+    tasks = sorted({task for each in methods for task in each.scores}, key=[*EXPERT].index)
+    bodies = {task.partition("_")[0] for task in tasks}
+    short = {task: task.partition("_")[2] if len(bodies) == 1 else task for task in tasks}
     columns = [
         "method",
         "family",
@@ -205,13 +227,14 @@ def methods_table(runs: list[dict[str, Any]]) -> Table:
         "pre-training frames, time",
     ]
     rows = []
-    for method in sort_methods(methods):
-        score, printed = method.score(ALL), method.published_mean(ALL)
-        assert score is not None
-        cells = [f"{np.mean(method.scores[task]):.2f}" if task in score.tasks else "–" for task in tasks]
+    for method in sorted(methods, key=lambda each: (FAMILIES.index(each.family), -each.mean.point)):
+        printed = method.published_mean
+        cells = [
+            f"{100 * np.mean(method.scores[task]):.1f}" if task in method.scores else "–" for task in tasks
+        ]
         seeds = {len(values) for values in method.scores.values()}
-        rows.append([method.label, method.family or "–", *cells, show_interval(score.mean),
-                     "–" if printed is None else f"{printed:.2f}",
+        rows.append([method.label, method.family or "–", *cells, interval_text(method.mean),
+                     "–" if printed is None else f"{100 * printed:.1f}",
                      " to ".join(dict.fromkeys([str(min(seeds)), str(max(seeds))])),
                      pretrained(runs, method.label)])  # fmt: skip
     return Table("", columns, rows, numeric=frozenset(range(2, len(columns) - 1)))
@@ -234,14 +257,13 @@ def draw_methods(runs: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     methods = method_scores(runs)
-    methods.sort(key=lambda method: method.score(ALL).mean.point)  # type: ignore[union-attr]
+    methods.sort(key=lambda method: method.mean.point)
     figure, axes = plt.subplots(figsize=(6.6, 1.1 + 0.3 * len(methods)), layout="constrained")
     for place, method in enumerate(methods):
-        score, printed = method.score(ALL), method.published_mean(ALL)
-        assert score is not None
+        printed = method.published_mean
         color = FAMILY_COLORS.get(method.family, FAMILY_COLORS[""])
-        axes.barh(place, score.mean.point, 0.62, color=color, alpha=0.85)
-        shares = [float(np.mean(method.scores[task])) for task in score.tasks]
+        axes.barh(place, method.mean.point, 0.62, color=color, alpha=0.85)
+        shares = [float(np.mean(method.scores[task])) for task in method.scores]
         axes.plot(shares, [place] * len(shares), ".", color="black", markersize=4)
         if printed is not None:
             axes.plot([printed] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
@@ -279,7 +301,7 @@ def main() -> None:
         known = [run for run in known if run["run"] not in {one["run"] for one in new}] + new
         options.file.write_text(json.dumps(known, indent=1) + "\n")
     known = [run for file in options.also for run in json.loads(file.read_text())] + known
-    text = methods_table(known).markdown() if options.methods else table(known)
+    text = as_markdown(methods_table(known)) if options.methods else table(known)
     print(text)
     if options.markdown:
         options.markdown.write_text(text + "\n")

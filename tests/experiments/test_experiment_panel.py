@@ -11,10 +11,6 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.report.figures import draw_panel
-from voidrl.report.page import write_report
-from voidrl.report.panel import find_panels, panel_sections
-from voidrl.report.read import read_all
 from voidrl.runs.experiment_record import read_experiment_record
 
 SHARES = {"random": 0.0, "zero_shot": 0.2, "finetuned": 0.6, "scratch": 0.4}
@@ -53,41 +49,17 @@ def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
         if cell.folder != "boxing/scratch/seed6":
             make_done(plan, cell, score(cell))
     text = " ".join(printed_results(plan))
-    assert "fine-tuned − from scratch" in text
-    assert "Fine-tuned has the higher mean on 2 of 2 games" in text
-    write_report([tmp_path], tmp_path / "report.md", say=lambda text: None)
-    markdown = (tmp_path / "report.md").read_text()
     for expected in (
-        "## With and without pre-training: atari-panel",
-        "all of it above 0: in these games and at this scale, pre-training pays.",
-        "Zero-shot is above random play on 2 of 2 games by its mean, with every pre-training seed on 2",
-        "Not done yet: 1 run.",
-        "| freeway | +20.0 % |",
-        "| pooled |",
-        "| freeway | fine-tuned | 18.8 | 63.5 % | pre-training 1: 18.1, 18.4, 18.6; pre-training 2: 18.9,",
+        "fine-tuned − from scratch",
+        "fine-tuned has the higher mean on 2 of 2 tasks",
+        "all of it above 0: in these tasks and at this scale, pre-training pays.",
+        "freeway +20.0 %",
+        "pooled +",
         "Runs not started",
     ):
-        assert expected in markdown, expected
+        assert expected in text, expected
     monkeypatch.chdir(tmp_path)
-    options = ["--no-media", "--figures", "figures"]
-    assert cli(["report", str(tmp_path), "-o", "report.html", *options]) == 0
-    assert (tmp_path / "figures/panel_atari-panel.png").stat().st_size > 10_000
+    assert cli(["report", str(tmp_path), "-o", "report.html", "--no-media"]) == 0
     page = (tmp_path / "report.html").read_text()
     assert 'id="panel"' in page
     assert "pre-training pays." in page
-
-
-def test_the_forest_lies_on_one_axis(plan, tmp_path):
-    for cell in plan.cells:
-        make_done(plan, cell, score(cell))
-    write_record(plan, COMMAND)
-    collection = read_all([tmp_path], lambda text: None)
-    [section] = panel_sections(find_panels(collection))
-    table = section.tables[0]
-    assert [row[0] for row in table.rows] == ["freeway", "boxing", "pooled"]
-    assert table.position(0.0) == "0.0%"  # all are above 0, where the axis begins
-    assert "100.0%" in [table.position(bar.high) for bar in table.bars]
-    [panel] = find_panels(collection).values()
-    figure = draw_panel(panel)
-    labels = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
-    assert labels == ["freeway", "boxing", "pooled"]

@@ -100,8 +100,9 @@ def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     assert command.startswith("voidrl experiment ")
     lines = [" ".join(line.split()) for line in said.out.splitlines()]
     cells = rows(pretrained)[-1]["coverage/cells"]
-    assert any(line.startswith(f"own_envs:good apt pre-training 1 (3) 40 1 done {cells} ") for line in lines)
-    assert any(line.startswith("own_envs:good apt fine-tuning 1 (3) 24 1 done ") for line in lines)
+    found = [line for line in lines if line.startswith("own_envs:good apt ")]
+    assert any(f" {cells} " in line and line.endswith(" 1 (3), one seed 40 1 done") for line in found), found
+    assert any("(fine-tuning)" in line and line.endswith(" 40 + 24 1 done") for line in found), found
 
     # Asked for alone, what is done is only shown; the tasks that fail are left as they are.
     before = (tuned / "evaluation.json").stat().st_mtime_ns

@@ -8,12 +8,10 @@ from done_cells import make_done, make_started, report_of
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import make_record, write_record
+from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.report.contents import Report
-from voidrl.report.markdown import as_markdown
-from voidrl.report.scores.panel import make_panels
 
 SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
 SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}
@@ -114,21 +112,16 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
             score = {"mean_return": 0.25 * cell.seed, "successes": [cell.seed == 2, False]}
             saved["zero_shot"] = {**saved, **score, "settings": cell.zero_shot}
             (folder / "evaluation.json").write_text(json.dumps(saved))
-    table = report_of(plan).before_after
-    rows = {row[0]: row[1:] for row in table.rows}
+    table = report_of(plan).results[-1].table()
+    rows = {row[1]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert table.columns == [
-        *("method", "steps without reward", "zero-shot return", "zero-shot success rate"),
-        *("return after 100k", "success rate after 100k", "seeds"),
+        *("environment", "arm", "success rate", "return", "zero-shot success rate"),
+        *("seeds", "steps", "runs"),
     ]
-    assert rows["APT"] == [
-        "100k",
-        "0.375 (0.25 to 0.5)",
-        "25% (0% to 50%)",
-        "0.9",
-        "100%",
-        "2 (1, 2)",
-    ]
-    assert rows["scratch"][:3] == ["–", "–", "–"]
+    tuned, scratch = rows["APT (fine-tuning)"], rows["scratch"]
+    assert (tuned["zero-shot success rate"], tuned["success rate"]) == ("25% (0% to 50%)", "100%")
+    assert (tuned["return"], tuned["steps"]) == ("0.9", "100k + 100k")
+    assert scratch["zero-shot success rate"] == "–"
 
 
 def test_a_pretraining_is_done_once_it_is_evaluated(tmp_path):
@@ -154,34 +147,17 @@ def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
     assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
     write_record(parts[0], ["voidrl", "experiment", "table3", "--methods", "apt"])
     report = Report.read([tmp_path], lambda text: None)
-    table = report.before_after
-    assert table.columns == [
-        *("method", "steps without reward", "zero-shot return", "zero-shot human-normalized score"),
-        *("positions visited", "variables visited", "RAM states visited"),
-        *("return after 100k", "human-normalized score after 100k", "seeds"),
-    ]
-    rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["APT"] == ["1.5M", "400", "1.4%", "300", "5,000", "90,000", "900", "8.9%", "1 (1)"]
-    assert rows["DIAYN"] == ["1.5M", "250", "−0.9%", "300", "5,000", "90,000", "–", "–", "1 (1)"]
-    assert "### Before and after fine-tuning: atari/ms\\_pacman" in as_markdown(report)
+    before, after = (results.table() for results in report.results)
+    [row] = [dict(zip(after.columns, row, strict=True)) for row in after.rows]
+    assert (row["return"], row["human-normalized score"]) == ("900", "8.9%")
+    assert (row["zero-shot return"], row["zero-shot human-normalized score"]) == ("400", "1.4%")
+    assert (row["arm"], row["steps"]) == ("APT (fine-tuning)", "1.5M + 100k")
+    rows = {row[1]: dict(zip(before.columns, row, strict=True)) for row in before.rows}
+    assert {label: (each["return"], each["positions"]) for label, each in rows.items()} == {
+        "APT": ("400", "300"),
+        "DIAYN": ("250", "300"),
+        "DIAYN with contrast": ("–", "–"),
+    }
     # A zero-shot score is not held against a published one, which is after fine-tuning.
-    [published] = report.published
+    [published] = [each.tables[0] for each in report.sections if each.name == "published"]
     assert [(row[0], row[3]) for row in published.rows if row[1] == "ours"] == [("APT", "8.9")]
-
-
-def test_panels_keep_zero_shot_scores_apart(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        "tasks = ['atari/alien']\npreset = 'atari-fast'\nevaluation = { steps = 5, zero_shot = true }\n"
-        "[methods.apt]\nlabel = 'APT'\n[methods.scratch]\nphases = ['train']"
-    )
-    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path)
-    scores = {cell.folder: {"mean_return": 1000.0 * place} for place, cell in enumerate(plan.cells)}
-    [panel] = make_panels(make_record(plan, ()).cells, scores)
-    assert (panel.arms.finetuned, panel.arms.zero_shot, panel.arms.scratch) == (
-        *("apt", "apt-pretrain", "scratch"),
-    )
-    assert [panel.groups(arm, "alien") for arm in panel.arms.names] == [
-        *({1: [0.0]}, {None: [2000.0]}, {1: [1000.0]}),
-    ]
-    assert panel.label("apt-pretrain") == "APT, zero-shot"

@@ -15,6 +15,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
+from voidrl.report.contents import Report
 from voidrl.runs import checkpoint
 
 
@@ -70,6 +71,34 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
+def test_results_have_means_ranges_seeds_steps_and_published_numbers(tmp_path):
+    some = {"seeds": (1, 2), "methods": ("apt", "scratch", "drq")}
+    plan = plan_of(tmp_path, "table2", preset="atari-fast", tasks=("ms_pacman", "alien"), **some)
+    scores = {("ms_pacman", "apt"): 6951.6, ("ms_pacman", "scratch"): 307.3, ("alien", "apt"): 227.8}
+    for cell in plan.cells:
+        task, arm, _ = cell.folder.split("/")
+        if (task, arm.removesuffix("-pretrain")) in scores:
+            make_done(plan, cell, scores[task, arm.removesuffix("-pretrain")] + (10 if cell.seed == 2 else 0))
+    report = Report.read([plan.out], lambda text: None)
+    rows = {(row.arm.env, row.arm.label): row for row in report.results[-1].rows}
+    assert rows["atari/ms_pacman", "APT"].cell("return") == "6,957 (6,952 to 6,962)"
+    assert rows["atari/ms_pacman", "APT"].seed_text == "2 (1, 2)"
+    tables = {each.name: each.tables[0] for each in report.sections}
+    assert tables["scores"].rows[0][:3] == ["APT", "50.1 [50.0, 50.1]", "36.3"]
+    table = tables["published"]
+    assert ["APT", "printed", "2614.8", "2827.1"] in [row[:4] for row in table.rows]
+    [apt] = [row for row in table.rows if row[1] == "ours"]
+    assert apt[3] == "6,957 (6,952 to 6,962)"
+    assert apt[-1] == "10M of 250M pre-training, 100k of 100k fine-tuning"
+    lines = printed_results(plan)
+    ours = "atari/ms_pacman APT (fine-tuning) 6,957 (6,952 to 6,962)"
+    assert any(line.startswith(ours) and "10M + 100k 2 done" in line for line in lines)
+    [short] = [line for line in lines if line.startswith("Fewer steps than the protocol")]
+    assert "APT in atari/ms_pacman: 10M of 250M steps (4%)" in short
+    [absent] = [line for line in lines if line.startswith("Runs not started")]
+    assert "more" in absent
+
+
 def test_one_seed_is_flagged_and_an_evaluation_of_success_comes_first(tmp_path):
     plan = plan_of(tmp_path)
     random, _, tuned, _ = plan.cells
@@ -77,7 +106,8 @@ def test_one_seed_is_flagged_and_an_evaluation_of_success_comes_first(tmp_path):
     make_done(plan, tuned, 0.75, successes=[True, True, True, False])
     lines = printed_results(plan)
     assert any(line.startswith("Only one seed: differences may be chance: random in") for line in lines)
-    assert any("fine-tuned from APT fine-tuning 1 (2) 8k 1 done 75% 0.75" in line for line in lines)
+    [row] = [line for line in lines if " fine-tuned from APT 75% 0.75 " in line]
+    assert "1 (2), one seed" in row
 
 
 def test_a_dry_run_counts_cells_by_state_and_writes_nothing(tmp_path, capsys):
@@ -217,6 +247,24 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert "fine-tuning" in shown.out
     assert cli.main([*words, "--seeds", "5"]) == 2
     assert "Read-only file system" in capsys.readouterr().err
+
+
+def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
+    plan = plan_of(
+        tmp_path, "urlb", methods=("apt", "rnd", "scratch"), seeds=(1, 2), tasks=("walker_run", "walker_flip")
+    )
+    for cell in plan.cells:
+        score = {"apt": 796 * 0.5, "rnd": 796 * 0.25, "scratch": 0.0}[cell.arm.name] * cell.seed
+        make_done(plan, cell, score=score if cell.task.endswith("run") else 0.0)
+    lines = printed_results(plan)
+    assert "Expert-normalized scores over tasks" in lines
+    # APT: run 0.5 and 1.0, flip 0 and 0. Published: run 491 and flip 596, of 796 and 799.
+    [row] = [line for line in lines if line.startswith("APT 37.5")]
+    assert row.startswith("APT 37.5 [25.0, 50.0] 68.1 37.5 [25.0, 50.0] (2/4) – –")
+    assert row.endswith("2M of 2M pre-training, 100k of 100k fine-tuning")
+    [scratch] = [line for line in lines if line.startswith("from scratch 0.0 ")]
+    assert "68.1" not in scratch
+    assert any("jaco_reach_top_right" in line for line in lines)
 
 
 def test_finished_runs_without_numbers_are_not_called_unfinished(tmp_path, capsys):

@@ -114,7 +114,7 @@ def test_an_experiment_with_an_untrained_arm(tmp_path):
         assert state_of(cell, plan.path(cell)).kind == "done"
     evaluation = json.loads((plan.path(control) / "evaluation.json").read_text())
     assert evaluation["agent"]["steps"] == 40
-    [line] = [line for line in printed_results(plan) if line.startswith("control 0 ")]
-    assert line.endswith(" 1 (1)")
+    [line] = [line for line in printed_results(plan) if "control (fine-tuning)" in line]
+    assert " 1 (1), one seed 0 + 40" in line
     shorter = small_plan(tmp_path, steps_scale=0.5)
     assert [cell.config.steps for cell in shorter.cells] == [0, 20]

@@ -16,7 +16,9 @@ from voidrl.cli.main import main
 from voidrl.config import EnvConfig, update
 from voidrl.envs import gl
 from voidrl.envs.make import probe_env
-from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
+from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, VoidrlError
+from voidrl.report import gallery
+from voidrl.report.saved import newest
 from voidrl.report.videos import mp4
 from voidrl.report.videos.video import (
     BACKGROUND,
@@ -130,16 +132,6 @@ def test_dmcontrol_shows_the_evaluated_episode():
         assert sum(evaluation.returns) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
-def test_a_domain_of_dmcontrol_is_shown_without_a_reward():
-    pytest.importorskip("dm_control")
-    agent = agent_for("dmc/cartpole_balance", backend="sync", dmc={"action_repeat": 50})
-    with record(agent, "dmc/cartpole", seconds=1, height=24) as recording:
-        assert not recording.rewarded, "a domain has no reward, and can be looked at"
-        assert [m.score for m in recording.moments] == [0, 0]
-
-
 def test_frames_come_in_order_in_real_time():
     agent = agent_for(Flipbook)
     with record(agent, Flipbook, episodes=2) as recording:  # 70 steps a second: every third, and the last
@@ -161,16 +153,6 @@ def test_it_stops_after_some_seconds_even_within_an_episode():
         assert recording.seconds == 2
     with record(agent, Flipbook, episodes=1, seconds=100) as recording:
         assert recording.lengths == [6]
-
-
-def test_many_frames_go_to_disk(monkeypatch):
-    monkeypatch.setattr("voidrl.report.videos.video.IN_MEMORY_BYTES", 40)
-    recording = by_hand(range(0, 200, 2))
-    assert recording._file._rolled
-    one, other = iter(recording), iter(recording)
-    assert [int(next(one)[0, 0, 0]) for _ in range(3)] == [0, 2, 4]
-    assert int(next(other)[0, 0, 0]) == 0
-    assert shades(recording) == [*range(0, 200, 2)]
 
 
 @pytest.mark.parametrize(
@@ -195,13 +177,15 @@ def test_an_environment_that_does_not_render_is_refused_in_a_sentence():
 # Side by side
 
 
-def test_shorter_recordings_hold_their_last_frame_and_keep_their_frame_rate():
-    fast, slow = by_hand([10, 20, 30, 40, 50], fps=10), by_hand([100, 200], fps=5, size=(20, 20))
-    frames = [*compose([fast, slow], 20, labels=False)]
+def test_shorter_recordings_hold_their_last_frame():
+    long, short = by_hand([10, 20, 30]), by_hand([100, 200], size=(20, 20))
+    frames = [*compose([long, short], 20, labels=False)]
     assert {frame.shape for frame in frames} == {(20, 40 + GAP + 20, 3)}  # the first is twice as wide
-    assert [int(frame[10, 20, 0]) for frame in frames] == [10, 20, 30, 40, 50]
-    assert [int(frame[10, 40 + GAP + 5, 0]) for frame in frames] == [100, 100, 200, 200, 200]
+    assert [int(frame[10, 20, 0]) for frame in frames] == [10, 20, 30]
+    assert [int(frame[10, 40 + GAP + 5, 0]) for frame in frames] == [100, 200, 200]
     assert (frames[0][:, 40 : 40 + GAP] == BACKGROUND).all()
+    with pytest.raises(ConfigError, match="expected one frame rate"):
+        write_video([long, by_hand([1], fps=5)], "film.mp4")
 
 
 def test_text_is_above_the_picture_and_never_on_it():
@@ -242,27 +226,6 @@ def test_a_file_is_what_browsers_play(tmp_path):
     data = path.read_bytes()
     assert data.index(b"moov") < data.index(b"mdat"), "playing begins before all is loaded"
     assert [p.name for p in path.parent.iterdir()] == ["film.mp4"]
-
-
-def test_only_videos_written_by_voidrl_are_replaced(tmp_path):
-    path = tmp_path / "film.mp4"
-    write_video([by_hand([0] * 3)], path, labels=False)
-    write_video([by_hand([0] * 7)], path, labels=False)
-    assert len(decode(path).frames) == 7
-    other = tmp_path / "holiday.mp4"
-    other.write_bytes(path.read_bytes().replace(mp4.MARK.encode(), b"?" * len(mp4.MARK)))
-    folder = tmp_path / "folder.mp4"
-    folder.mkdir()
-    for there in (other, folder):
-        with pytest.raises(
-            ConfigError, match="exists and was not written by voidrl, so it is kept: choose another"
-        ):
-            write_video([by_hand([0])], there, labels=False)
-    assert decode(other).frames.shape[0] == 7
-    with pytest.raises(
-        ConfigError, match=r"cannot be called 'film\.gif': expected a name that ends in \.mp4"
-    ):
-        write_video([by_hand([0])], tmp_path / "film.gif")
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, monkeypatch):
@@ -324,13 +287,6 @@ def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, c
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
 
 
-def test_a_picture_too_large_for_browsers_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"a video of 6000 × 30 pixels cannot be made: expected at most 4096"
-    ):
-        write_video([by_hand([0], size=(10, 2000))], tmp_path / "film.mp4", height=30, labels=False)
-
-
 # The command
 
 
@@ -351,10 +307,10 @@ def test_the_command_records_what_an_evaluation_plays(maze, tmp_path, capsys):
 
 
 def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
-    (tmp_path / "mine.mp4").write_bytes(b"mine")
-    assert main(["evaluate", str(maze), "--video", str(tmp_path / "mine.mp4")]) == 2
-    assert "was not written by voidrl" in capsys.readouterr().err
-    assert (tmp_path / "mine.mp4").read_bytes() == b"mine"
+    for name, reason in (("film.gif", "expected a name that ends in .mp4"), ("folder.mp4", "is a folder")):
+        (tmp_path / "folder.mp4").mkdir(exist_ok=True)
+        assert main(["evaluate", str(maze), "--video", str(tmp_path / name)]) == 2
+        assert reason in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "nowhere"), "--video", "x.mp4"]) == 2
     assert main(["evaluate", str(maze), "--video", "x.mp4", "--json"]) == 2
     assert "--json cannot be used with --video" in capsys.readouterr().err
@@ -371,3 +327,40 @@ def test_labels_name_the_phase(maze):
         "finetune": "apt, fine-tuned, seed 3, 20 steps",
         "train": "from scratch, seed 3, 20 steps",
     }
+
+
+# Clips of a report
+
+
+def contents(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_clip_is_a_short_film_of_the_newest_policy(maze, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "CLIP_SECONDS", 1.5)
+    monkeypatch.setattr(gallery, "CLIP_HEIGHT", 42)
+    before = contents(maze)
+    data = gallery.make_clip(newest(maze))
+    assert contents(maze) == before, "a run is looked at, not changed"
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(data)
+    found = decode(path)
+    assert (found.frames.shape, found.fps) == ((15, 42, 42, 3), 10)
+    assert len(data) < 20_000
+    assert data == gallery.make_clip(newest(maze))
+    # A run of a GPU is shown on a CPU, without the rest of its checkpoint.
+    saved = newest(maze)
+    saved.meta["config"] |= {"device": "cuda", "engine": "compile", "precision": "auto"}
+    monkeypatch.setitem(saved.files, "replay.safetensors", {"sha256": "", "bytes": 1, "tag": None})
+    assert gallery.make_clip(saved) == data
+
+
+def test_a_clip_that_cannot_be_made_is_a_sentence(tmp_path):
+    folder = tmp_path / "walk"
+    voidrl.train(Walk, steps=10, config=tiny(), out=folder)
+    (weights,) = folder.glob("checkpoints/*/agent.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"agent\.safetensors is damaged: its sha256 is not the one"):
+        gallery.make_clip(newest(folder))

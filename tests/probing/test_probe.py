@@ -52,9 +52,9 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
         assert word in text
     again = voidrl.probe(run, steps=300, device="cpu")
     assert again.to_json()["variables"] == saved["variables"]  # the same seed
-    write_report([run], tmp_path / "report.md", say=lambda text: None)
-    report = (tmp_path / "report.md").read_text()
-    assert "## Probes" in report
+    write_report([run], tmp_path / "report.html", media=False, say=lambda text: None)
+    report = (tmp_path / "report.html").read_text()
+    assert 'id="probes"' in report
     assert "random f" in report
 
 

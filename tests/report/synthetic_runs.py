@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import math
-import random
 
 import numpy as np
 from safetensors.numpy import save
@@ -97,53 +95,6 @@ def write_experiment(root, cells, **about):
     whole = {"format": 1, "name": "own", "title": "An own experiment", "about": "", "published": None}
     whole |= {"command": "voidrl experiment own"}
     write_json(root / "experiment.json", {**whole, **about, "cells": [usual | cell for cell in cells]})
-
-
-def curve(steps, count, end, noise=0.0, seed=0):
-    """`count` points of a curve that rises to `end`, as (step, value)."""
-    rng = random.Random(seed)
-    for i in range(1, count + 1):
-        share = i / count
-        yield round(steps * share), end * (1 - math.exp(-4 * share)) + rng.gauss(0, noise)
-
-
-def write_many(root, runs=100, rows=3000, metrics=24):
-    """Runs in five games and two mazes, three arms, several seeds, each with thousands of rows."""
-    games = [f"atari/{name}" for name in ("alien", "breakout", "ms_pacman", "pong", "qbert")]
-    mazes = ["voidrl/PixelMaze-v0?size=13", "voidrl/PixelMaze-v0?size=17&goal=far"]
-    arms = [("apt", "pretrain"), ("random", "pretrain"), ("apt", "finetune"), ("apt", "train")]
-    kinds = [(env, method, phase) for env in games + mazes for method, phase in arms]
-    for i in range(runs):
-        env, method, phase = kinds[i % len(kinds)]
-        seed = i // len(kinds) + 1
-        cells = 169 if "size=13" in env else 289
-        found = (
-            {
-                "step": step,
-                "phase": phase,
-                "frames": 4 * step,
-                "updates": step // 4,
-                "episode/return": value,
-                "coverage/cells": min(int(value) + 1, 60),
-                "time/steps_per_second": 1000.0 + value,
-                **{f"train/metric_{k}": value * k / 7 + k for k in range(metrics)},
-            }
-            for step, value in curve(1_000_000, rows, 50 + i % 7, noise=2.0, seed=i)
-        )
-        name = env.replace("/", "_").replace("?", "_").replace("&", "_").replace("=", "")
-        folder = root / name / f"{method}-{phase}" / f"seed{seed}"
-        visits = None if env in games else [(7 * cell) % 90 for cell in range(cells)]
-        write_run(
-            folder,
-            env=env,
-            phase=phase,
-            method=method,
-            seed=seed,
-            steps=1_000_000,
-            rows=found,
-            evaluation=[50.0 + i % 7, 51.0 + i % 5],
-            visits=visits,
-        )
 
 
 def settings_of(folder):

@@ -1,6 +1,5 @@
-"""The grid of an experiment in a report: its ranking, its fields and its pictures."""
+"""Rankings and effects of grids by hand, and in a report."""
 
-import base64
 import re
 import sys
 from pathlib import Path
@@ -11,20 +10,19 @@ sys.path.append(str(Path(__file__).parents[1] / "experiments"))
 
 from done_cells import make_done, make_started, write_status
 
-from voidrl.errors import MissingExtraError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.report import figures
 from voidrl.report.contents import Report
-from voidrl.report.figures import draw_grid
-from voidrl.report.grids import find_grids
+from voidrl.report.grids import grid_results
 from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
 from voidrl.report.terminal import print_results
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord
+from voidrl.system.units import value_text
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +42,17 @@ def plan(tmp_path_factory):
 
 
 def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
-    [section] = Report.read([plan.out], print).grids
+    [section] = Report.read([plan.out], print).sections
     assert section.title == "APT in PixelMaze-v0: cells, highest first"
     table, fields = section.tables
-    assert [row[:2] for row in fields.rows] == [["learning_rate", "–"], ["k", "–"]]  # a point is missing
-    assert fields.rows[1][2].startswith("3: 26.5; ")
-    assert table.columns[:4] == ["rank", "learning_rate", "k", "coverage/cells"]
+    # A point is missing, so there are no shares.
+    assert fields.rows[0] == ["learning_rate", "1e-05", "11.5", "11 to 12"]
+    assert fields.rows[4] == ["k", "3", "26.5", "11 to 42"]
+    assert table.columns[:4] == ["rank", "learning_rate", "k", "cells"]
     assert table.rows[0][:6] == ["1", "0.001", "3", "41.5", "41 to 42", "2"]
     assert [row[-1] for row in table.rows[:4]] == ["", *["equal to the best"] * 2, ""]
-    assert [bar.color for bar in table.bars[:4]] == [*["competence"] * 3, "knowledge"]
-    assert (table.position(11), table.position(42)) == ("0.0%", "100.0%")
+    assert [bar.style for bar in table.bars[:4]] == [2, 2, 2, 0]
+    assert (table.bars[0].high, table.bars[-1].low) == (100.0, 0.0)
     print_results(Report.read([plan.out], print))
     printed = capsys.readouterr().out
     ranked = [line.split()[:3] for line in printed.splitlines() if re.match(r"\d+  ", line)]
@@ -66,39 +65,12 @@ def test_the_page_shows_fields_and_points(plan, tmp_path):
     page = write_report([plan.out], tmp_path / "report.html", media=False, say=lambda text: None)
     text = page.read_text()
     assert 'id="grid"' in text
-    [picture] = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', text)
-    assert base64.b64decode(picture).startswith(b"<?xml")
     assert "NaN" not in text
-    # The summary names the grid rather than each of its points, whose table is folded.
-    assert "APT at 12 points of a grid" in text
-    assert re.search(r"APT at 11 points of a grid, [\d.]+% to [\d.]+%\. The points are ranked below\.", text)
+    # The summary names the method rather than each of its points, whose table is folded.
     summary = text.partition('id="grid"')[0]
     assert summary.count("APT (learning_rate 0.001, k 3)") == 1
-    assert "seeds and steps of 12 points</summary>" in summary
+    assert "Pre-training without reward: 12 rows</summary>" in summary
     assert text.count("voidrl experiment maze-grid") == 1
-    markdown = write_report([plan.out], tmp_path / "report.md", say=lambda text: None).read_text()
-    assert "Which fields mattered" in markdown
-
-
-def test_a_plot_of_a_field_has_its_means_and_a_log_axis(plan):
-    [result] = find_grids(read_all([plan.out], print)).values()
-    rate, k = draw_grid(result).axes
-    assert (rate.get_xscale(), k.get_xscale()) == ("log", "linear")
-    assert [label.get_text() for label in rate.get_xticklabels()] == ["1e-05", "0.0001", "0.001", "0.01"]
-    dots, means = rate.lines
-    assert len(dots.get_xdata()) == 11
-    assert [*means.get_ydata()] == [11.5, 21.5, 41.5, 31.5]
-
-
-def test_without_matplotlib_the_page_names_what_is_missing(plan, tmp_path, monkeypatch):
-    def absent():
-        raise MissingExtraError("matplotlib", "plot", "drawing figures")
-
-    monkeypatch.setattr(figures, "import_pyplot", absent)
-    page = write_report([plan.out], tmp_path / "report.html", media=False, say=lambda text: None)
-    text = page.read_text()
-    assert "No plots of the fields: " in text
-    assert "pip install &#39;matplotlib" in text
     assert "Which fields mattered" in text
 
 
@@ -106,3 +78,104 @@ def test_settings_have_a_column_for_a_method_rather_than_for_each_of_its_points(
     table = settings_table(make_arms(read_all([plan.out], print).runs))
     assert table.columns == ["setting", "APT, pre-training"]
     assert {row[0] for row in table.rows} >= {"learner.learning_rate", "method.k"}
+
+
+def results_of(runs, log=None, direction="maximize", chosen="product"):
+    """`runs`: points, each with the values of its seeds; None for a run that is not done."""
+    log = log or dict.fromkeys(runs[0][0], False)
+    cells, values = [], {}
+    for number, (point, found) in enumerate(runs):
+        for seed, value in enumerate(found):
+            folder = f"p{number}/seed{seed}"
+            cells.append(
+                CellRecord(
+                    folder, "x", "env", "apt", seed, "pretrain", None, 10, 10, False, "apt", point=point
+                )
+            )
+            values |= {} if value is None else {folder: value}
+    grid = GridRecord(log, chosen, "coverage/cells", direction, short={"method.k": "k"})
+    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", cells, grid=grid)
+    [result] = grid_results(record, grid, values, {})
+    return result
+
+
+def test_fields_of_a_full_product_have_shares_of_the_variance():
+    # Means by (a, b): 10, 20 / 30, 60, two seeds ±1 around each. The mean of all is 30.
+    # a: means 15 and 45, 4 runs each: 4 (15² + 15²) = 1800. b: means 20 and 40: 4 (10² + 10²) = 800.
+    # Points: 2 (20² + 10² + 0² + 30²) = 2800, so interactions are 200. Seeds: 8 · 1 = 8. All: 2808.
+    runs = [
+        ({"a": 1, "b": "x"}, [9, 11]),
+        ({"a": 1, "b": "y"}, [19, 21]),
+        ({"a": 2, "b": "x"}, [29, 31]),
+        ({"a": 2, "b": "y"}, [59, 61]),
+    ]
+    result = results_of(runs)
+    shares = {effect.name: effect.share for effect in result.effects}
+    assert shares == {"a": pytest.approx(1800 / 2808), "b": pytest.approx(800 / 2808)}
+    assert result.effects[0].values == [(1, [9, 11, 19, 21]), (2, [29, 31, 59, 61])]
+    assert [point.mean for point in result.ranked] == [60, 30, 20, 10]
+    text = " ".join(result.sentences())
+    assert "Best of 4 points: a 2, b y with 60 (2 seeds)." in text
+    assert "a 64%, b 28%." in text
+
+
+def test_points_within_the_spread_of_seeds_are_called_equal():
+    # Within points: variances 2 and 2, pooled standard deviation √2; error of a difference √2 · √(1/2 + 1/2).
+    result = results_of([({"method.k": 3}, [10, 12]), ({"method.k": 6}, [8, 10]), ({"method.k": 9}, [1, 3])])
+    assert [result.equals_best(point) for point in result.ranked] == [False, True, False]
+    assert "Equal to it as far as these seeds tell: 1 point." in " ".join(result.sentences())
+    assert result.name(result.ranked[0]) == "k 3"
+
+
+def test_one_seed_each_says_so_and_smaller_may_be_better():
+    result = results_of([({"method.k": 3}, [5.0]), ({"method.k": 6}, [4.0])], direction="minimize")
+    assert [point.point["method.k"] for point in result.ranked] == [6, 3]
+    assert "One seed each" in " ".join(result.sentences())
+
+
+def test_points_that_optuna_chose_have_no_shares():
+    runs = [({"lr": 10.0**i, "k": k}, [float(i)]) for i, k in zip(range(6), [3, 6] * 3, strict=True)]
+    lr, k = results_of(runs, {"lr": False, "k": False}, chosen="tune").effects
+    assert (lr.share, k.share) == (None, None)
+    assert not lr.values  # none repeats
+    assert k.values == [(3, [0.0, 2.0, 4.0]), (6, [1.0, 3.0, 5.0])]
+
+
+def test_unfinished_points_are_not_ranked():
+    runs = [({"k": 3}, [5.0]), ({"k": 6}, [None]), ({"k": 12}, [7.0])]
+    result = results_of(runs)
+    assert [point.point["k"] for point in result.ranked] == [12, 3]
+    assert (result.missing, result.is_balanced) == (1, False)
+    text = " ".join(result.sentences())
+    assert "Not done yet: 1 point." in text
+
+
+def test_one_run_at_each_value_of_one_field_says_nothing_of_chance():
+    result = results_of([({"a": value}, [float(value)]) for value in (1, 2, 5)])
+    assert [effect.share for effect in result.effects] == [None]  # it would be 100 % of any noise
+    assert not result.equals_best(result.ranked[1])
+    tied = results_of([({"a": value}, [7.0]) for value in (1, 2, 5)])
+    assert [tied.equals_best(point) for point in tied.ranked] == [False, True, True]
+    assert "Equal to it as far as these seeds tell: 2 points." in tied.sentences()
+    assert "Share" not in " ".join(result.sentences())
+
+
+def test_pre_trainings_of_fine_tuned_points_are_no_grid_of_their_own():
+    cells = [
+        CellRecord(
+            f"{phase}/k={k}", "x", env, "apt", 1, phase, None, 10, 10, False, "apt", point={"method.k": k}
+        )
+        for k in (3, 6)
+        for phase, env in (("pretrain", "maze"), ("finetune", "goal"))
+    ]
+    grid = GridRecord({"method.k": False}, "product", "return", "maximize")
+    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", cells, grid=grid)
+    [result] = grid_results(record, grid, {"finetune/k=3": 1.0, "finetune/k=6": 2.0}, {})
+    assert (result.task, len(result.ranked), result.missing) == ("goal", 2, 0)
+
+
+def test_words_keep_the_order_of_the_grid_and_close_numbers_differ():
+    runs = [({"a": word, "b": b}, [value + b]) for word, value in (("u", 1), ("v", 9)) for b in (1, 2)]
+    [effect, _] = results_of(runs).effects
+    assert [value for value, _ in effect.values] == ["u", "v"]  # not the best first
+    assert value_text(0.12345671) != value_text(0.12345672)

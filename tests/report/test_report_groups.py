@@ -7,7 +7,9 @@ from voidrl.config import flat, merge
 from voidrl.presets.presets import protocol_for
 from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
-from voidrl.report.groups import env_names, source_of, stages_of
+from voidrl.report.groups import env_names, stages_of
+from voidrl.report.provenance import settings_table
+from voidrl.report.summary import overview
 from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
@@ -24,6 +26,11 @@ def arms_of(*paths):
 def runs_of(*paths):
     """Runs by name."""
     return {run.name: run for run in report_of(*paths).collection.runs}
+
+
+def summary_of(*paths):
+    report = report_of(*paths)
+    return overview(report.collection, report.arms)
 
 
 def caveats_of(*paths):
@@ -135,14 +142,14 @@ def test_mixed_runs_are_sorted_and_never_compared_across_environments_and_phases
         "Training with task reward, CartPole-v1: training return",
         "Training with task reward, PixelMaze-v0?goal=far: training return",
     ]
-    assert dict(report.overview)["About own"] == "A maze."
+    assert dict(overview(report.collection, report.arms))["About own"] == "A maze."
 
 
 def test_only_settings_that_differ_are_shown(tmp_path):
     write_run(tmp_path / "a", rows=ROWS, learner__n_step=3)
     write_run(tmp_path / "b", rows=ROWS, learner__n_step=3, method="random")
     write_run(tmp_path / "c", rows=ROWS, phase="train", learner__n_step=5, steps=200)
-    table = report_of(tmp_path).settings
+    table = settings_table(arms_of(tmp_path))
     assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch"]
     assert table.rows == [
         ["learner.n_step", "3", "3", "5"],
@@ -156,36 +163,31 @@ def test_the_source_of_fine_tuning_is_the_experiments_or_the_only_one_that_fits(
     write_run(tmp_path / "free" / "hopper", env="dmc/hopper", rows=ROWS)
     write_run(tmp_path / "free" / "tuned", env="dmc/walker_run", phase="finetune", rows=ROWS)
     runs = runs_of(tmp_path / "free")
-    assert source_of(runs["tuned"], [*runs.values()]) is runs["walker"]
+    assert runs["tuned"].source is runs["walker"]
     write_run(tmp_path / "free" / "again", env="dmc/walker", rows=ROWS)
     runs = runs_of(tmp_path / "free")
-    assert source_of(runs["tuned"], [*runs.values()]) is None
+    assert runs["tuned"].source is None
     cells = [{"folder": "again"}, {"folder": "tuned", "phase": "finetune", "source": "again"}]
     write_experiment(tmp_path / "free", cells)
     runs = runs_of(tmp_path / "free")
-    assert source_of(runs["tuned"], [*runs.values()]) is runs["again"]
+    assert runs["tuned"].source is runs["again"]
 
 
 def test_agents_from_scratch_are_named_by_their_presets(tmp_path):
-    """By their values or, where the command changed some, by the preset that it names."""
-
-    def write(folder, env, preset, command="somewhere", **changes):
+    def write(folder, env, preset, **changes):
         values = flat(merge(protocol_for(env, preset), changes))
         settings = {name.replace(".", "__"): value for name, value in values.items() if name != "steps"}
-        machine = {"command": f"voidrl train {command}"}
-        write_run(tmp_path / folder, env=env, phase="train", rows=ROWS, machine=machine, **settings)
+        write_run(tmp_path / folder, env=env, phase="train", rows=ROWS, **settings)
 
     write("a", "atari/pong", "drq")
     write("b", "atari/pong", "curl")
     write("c", MAZE, "bbf", learner={"encoder": {"stack": "drq"}})  # `auto` in the preset
-    write("d", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset spr --seed 3")
-    write("e", "atari/pong", "spr", learner={"n_step": 7})
-    write("f", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset atari-paper")
+    write("d", "atari/pong", "spr", learner={"n_step": 7})
     write("g", "atari/freeway", "drq", log={"eval_epsilon": 0.2, "eval_episodes": 3})
     write("h", "atari/freeway", "spr", log={"eval_episodes": 3})
     runs = {run.name: run.label for arm in arms_of(tmp_path) for run in arm.runs}
     assert (runs.pop("g"), runs.pop("h")) == ("scratch", "spr")
-    assert runs == {"a": "drq", "b": "curl", "c": "bbf", "d": "spr (changed)", "e": "scratch", "f": "scratch"}
+    assert runs == {"a": "drq", "b": "curl", "c": "bbf", "d": "scratch"}
 
 
 def test_the_summary_lists_what_was_run(tmp_path):
@@ -193,7 +195,7 @@ def test_the_summary_lists_what_was_run(tmp_path):
         write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS)
     write_run(tmp_path / "random", method="random", rows=ROWS)
     write_run(tmp_path / "scratch", phase="train", rows=ROWS)
-    assert dict(report_of(tmp_path).overview) == {
+    assert dict(summary_of(tmp_path)) == {
         "Runs": "3 pre-training, 1 from scratch",
         "Environments": "PixelMaze-v0",
         "Arms": "apt; random; scratch",

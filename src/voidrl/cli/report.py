@@ -14,12 +14,11 @@ def report(argv: list[str]) -> None:
     add = parser.add_argument
     paths_help = "run folders, or folders that hold some at any depth, such as an experiment's"
     add("paths", nargs="+", metavar="PATH", help=paths_help)
-    out_help = "what to write: .html, .md, .json, or .csv with a row for each run (default: report.html)"
+    out_help = "what to write: .html, or .json with a record of each run (default: report.html)"
     add("-o", "--out", metavar="FILE", default="report.html", help=out_help)
     add("--title", help="title of the page (default: the experiment's)")
     media_help = "leave out videos, which take most of the time"
     add("--no-media", dest="media", action="store_false", help=media_help)
-    add("--figures", metavar="DIR", help="also draw the curves for papers, as .png and .pdf (extra plot)")
     watch_help = "write the page again whenever runs have changed, until all are done; it reloads itself"
     add("--watch", action="store_true", help=watch_help)
     options = vars(parser.parse_args(argv))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -14,7 +13,6 @@ from voidrl.report.read import Run
 
 # Settings in which a run may differ from its preset and still be of that agent.
 _FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
-_NAMED = re.compile(r"--preset[= ](\S+)")
 
 
 def find_agent(run: Run, presets: Iterable[str] = AGENTS) -> str | None:
@@ -28,15 +26,6 @@ def find_agent(run: Run, presets: Iterable[str] = AGENTS) -> str | None:
         and all(value in ("auto", settings.get(key)) for key, value in fixed.items())
     }
     return max(matches, key=lambda name: matches[name]) if matches else None
-
-
-def agent_label(run: Run) -> str | None:
-    """The agent of a run from scratch by name, also if the command changed some of its values."""
-    found = find_agent(run)
-    if found is not None:
-        return found
-    named = _NAMED.search(str(run.machine.get("command", "")))
-    return f"{named[1]} (changed)" if named and named[1] in AGENTS else None
 
 
 @cache

@@ -1,26 +1,32 @@
-"""Everything that a report says about runs, for the terminal, the page, Markdown, CSV and JSON."""
+"""Everything that a report says about runs, for the terminal, the page and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from voidrl.probing import result as probes
 from voidrl.report import provenance, summary
+from voidrl.report.comparisons import comparison_sections
 from voidrl.report.formatting import Section, Table
 from voidrl.report.grids import find_grids, grid_sections
 from voidrl.report.groups import ArmRuns, make_arms
-from voidrl.report.panel import find_panels, panel_sections
-from voidrl.report.probes import probe_tables
-from voidrl.report.published import atari_table, published_tables
-from voidrl.report.ranking import coverage_rankings
+from voidrl.report.outcomes import outcome, return_source, sort_keys
+from voidrl.report.published import find_benchmarks, published_table, scale_tables
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import Results, make_results
-from voidrl.report.scores.grids import GridResult
-from voidrl.report.scores.panel import Panel
-from voidrl.report.stages import stage_table
-from voidrl.report.urlb import urlb_sections
+
+HEADINGS = {
+    "panel": "With and without pre-training",
+    "grid": "Grid",
+    "scores": "Scores over tasks",
+    "published": "Published numbers",
+    "probes": "Probes",
+}
+"""The sections of a page that only some runs have, and their headings."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,8 @@ class Report:
 
     @cached_property
     def results(self) -> list[Results]:
-        """The table of results of each stage."""
+        """The results of each stage."""
         return make_results(self.arms)
-
-    @cached_property
-    def overview(self) -> list[tuple[str, str]]:
-        """Names and values."""
-        return summary.overview(self.collection, self.arms)
 
     @cached_property
     def findings(self) -> list[str]:
@@ -66,71 +67,59 @@ class Report:
         return summary.caveats(self.collection, self.arms, self.results)
 
     @cached_property
-    def before_after(self) -> Table | None:
-        """Each method before and after fine-tuning."""
-        return stage_table(self.collection, self.results)
+    def tables(self) -> list[Table]:
+        """The tables of the summary."""
+        found = [table for results in self.results for table in (results.pivot(), results.table())]
+        return [table for table in found if table is not None]
 
     @cached_property
-    def atari(self) -> Table | None:
-        """Aggregates over games."""
-        return atari_table(self.arms)
+    def sections(self) -> list[Section]:
+        """The sections under `HEADINGS`."""
+        benchmarks = find_benchmarks(self.collection, self.arms)
+        scores = scale_tables(benchmarks, self.arms)
+        quoted = (published_table(each) for each in benchmarks)
+        return [
+            *comparison_sections(self.arms),
+            *grid_sections(find_grids(self.collection)),
+            *(Section("scores", table.title, [table]) for table in scores),
+            *(Section("published", table.title, [table]) for table in quoted),
+            *self._probes(),
+        ]
 
-    @cached_property
-    def panel_results(self) -> dict[str, Panel]:
-        """Panels by name."""
-        return find_panels(self.collection)
+    def _probes(self) -> Iterator[Section]:
+        for run in self.collection.runs:
+            if (saved := run.probe) is not None:
+                names, notes = probes.columns(saved), [*probes.notes(saved), probes.heading(saved)]
+                numeric = frozenset(range(2, len(names)))
+                table = Table(run.name, names, probes.rows(saved), notes, numeric)
+                yield Section("probes", run.name, [table])
 
-    @cached_property
-    def grid_results(self) -> dict[str, GridResult]:
-        """Grids by name."""
-        return find_grids(self.collection)
-
-    @cached_property
-    def panels(self) -> list[Section]:
-        """Differences between fine-tuning and training from scratch."""
-        return panel_sections(self.panel_results)
-
-    @cached_property
-    def grids(self) -> list[Section]:
-        """Ranked points of grids."""
-        return grid_sections(self.grid_results.values())
-
-    @cached_property
-    def rankings(self) -> list[Table]:
-        """Methods by their coverage."""
-        return [ranking.table() for ranking in coverage_rankings(self.arms)]
-
-    @cached_property
-    def urlb(self) -> list[Section]:
-        """Expert-normalized scores on URLB's tasks."""
-        return urlb_sections(self.collection, self.arms)
-
-    @cached_property
-    def probes(self) -> list[Table]:
-        """Probes of runs."""
-        return probe_tables(self.collection.runs)
-
-    @cached_property
-    def published(self) -> list[Table]:
-        """Published numbers alongside ours."""
-        return published_tables(self.collection, self.arms)
-
-    @cached_property
-    def settings(self) -> Table:
-        """Settings that differ between runs."""
-        return provenance.settings_table(self.arms)
-
-    @cached_property
-    def runs(self) -> Table:
-        """Every run with its status."""
-        return provenance.runs_table(self.arms)
-
-    @cached_property
-    def versions(self) -> Table:
-        """Versions and hardware."""
-        return provenance.versions_table(self.collection.runs)
-
-    @cached_property
-    def commands(self) -> list[tuple[str, str]]:
-        """Runs and the command that made them."""
-        return provenance.commands(self.collection)
+    def as_json(self) -> str:
+        """One record for each run, with numbers in full precision."""
+        runs = [(arm, run, outcome(run)) for arm in self.arms for run in arm.runs]
+        keys = sort_keys({key for *_, numbers in runs for key in numbers})
+        records = [
+            {
+                "folder": run.name,
+                "experiment": run.experiment and run.experiment.name,
+                "environment": run.env,
+                "arm": arm.label,
+                "method": run.method,
+                "phase": run.phase,
+                "seed": run.seed,
+                "status": run.status,
+                "steps": run.steps,
+                "steps_asked": run.asked_steps,
+                "steps_protocol": run.protocol_steps,
+                **{key.replace("/", "_"): numbers.get(key) for key in keys},
+                "return_source": return_source(run),
+                "date": provenance.field(run, "date"),
+                "command": provenance.field(run, "command"),
+                "voidrl": provenance.field(run, "versions", "voidrl"),
+                "torch": provenance.field(run, "versions", "torch"),
+                "commit": provenance.commit(run),
+                "hardware": provenance.hardware(run),
+            }
+            for arm, run, numbers in runs
+        ]
+        return json.dumps(records, indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Formats of numbers, lists, tables and sections in a report."""
+"""Formats of numbers and lists; tables and sections of a report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 ABSENT = "–"
+ONE_SEED = ", one seed"  # ends a cell that the page flags
 
 
 def count(value: float) -> str:
@@ -50,17 +51,36 @@ def seed_list(seeds: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """The picture in a row of a table: a mean and its range, on an axis that all rows share."""
+    """The picture in a row of a table: a mean, its range, and values as dots."""
 
     low: float
     mean: float
     high: float
-    color: str = "none"
-    """The family that it is colored by."""
+    style: int = 0
+    """Index of its color."""
     mark: float | None = None
     """An upright line, such as a published mean."""
-    seeds: Sequence[float] = ()
-    """Values that are shown as dots."""
+    dots: Sequence[float] = ()
+
+    def placed(self, axis: Sequence[float]) -> Bar:
+        """The bar in percent of the part of the number line that an axis covers."""
+        start, width = min(axis), max(axis) - min(axis)
+
+        def place(value: float) -> float:
+            return round(100 * (value - start) / width, 1) if width else 50.0
+
+        mark = None if self.mark is None else place(self.mark)
+        ends = place(self.low), place(self.mean), place(self.high)
+        return Bar(*ends, self.style, mark, [place(value) for value in self.dots])
+
+
+def draw_bars(bars: Iterable[Bar | None], *axis: float) -> list[Bar | None]:
+    """Bars in percent of a common axis, which covers them and the given values."""
+    found = [*bars]
+    covered = [*axis]
+    for bar in filter(None, found):
+        covered += [bar.low, bar.high, *bar.dots, *([] if bar.mark is None else [bar.mark])]
+    return [None if bar is None else bar.placed(covered) for bar in found]
 
 
 @dataclass(frozen=True)
@@ -75,46 +95,23 @@ class Table:
     numeric: frozenset[int] = frozenset()
     """Columns of numbers, which are aligned right."""
     status_column: int | None = None
-    """The column in which anything but `done` is highlighted."""
+    """The column of statuses, which the page colors."""
     bars: list[Bar | None] = field(default_factory=list)
-    """A picture for each row, drawn after its first cell; empty for a table without pictures."""
-    legend: str = ""
-    """What the bars show."""
-    axis: tuple[float, ...] = ()
-    """Values that the axis of the bars covers in any case."""
+    """A picture for each row, as `draw_bars` returns them; empty for a table without pictures."""
+    has_lines: bool = False
+    """Whether the styles of bars are those of lines in charts."""
+    is_grouped: bool = False
+    """Whether the first column is a heading for the rows that share it."""
     is_folded: bool = False
     """Whether the page shows it on a click only."""
-
-    def position(self, value: float) -> str:
-        """The position of a value on the axis of the bars, in percent."""
-        bars = [bar for bar in self.bars if bar is not None]
-        marks = [bar.mark for bar in bars if bar.mark is not None]
-        ends = [*self.axis, *marks, *(end for bar in bars for end in (bar.low, bar.high))]
-        low, high = min(ends), max(ends)
-        return f"{100 * (value - low) / (high - low) if high > low else 50:.1f}%"
-
-    def markdown(self) -> str:
-        """The table in GitHub's Markdown."""
-        rule = "|".join("--:" if i in self.numeric else "---" for i in range(len(self.columns)))
-        cells = [" | ".join(map(escape_markdown, row)) for row in (self.columns, *self.rows)]
-        return "\n".join([f"| {cells[0]} |", f"|{rule}|", *(f"| {row} |" for row in cells[1:])])
 
 
 @dataclass(frozen=True)
 class Section:
     """Sentences about a set of runs, and tables."""
 
+    name: str
+    """The section of the page that it belongs to."""
     title: str
     tables: list[Table]
     findings: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    """Sentences about what was not run."""
-    pictures: list[str] = field(default_factory=list)
-    """Figures for the page, as data URIs."""
-
-
-def escape_markdown(text: str) -> str:
-    """Text that Markdown shows literally: no markup, HTML or cell separators."""
-    for sign in "\\`*_[]<>|#":
-        text = text.replace(sign, f"\\{sign}")
-    return " ".join(text.split("\n"))

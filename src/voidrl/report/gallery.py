@@ -6,18 +6,19 @@ listed with the reason.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from voidrl.errors import CheckpointError, ConfigError, VoidrlError
-from voidrl.report import media
-from voidrl.report.groups import ArmRuns, source_of, stages_of
-from voidrl.report.outcomes import maze_of
+from voidrl.errors import VoidrlError
+from voidrl.report.groups import ArmRuns, stages_of
+from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.saved import keep, key_of, newest, read_kept, read_visits
+from voidrl.report.saved import cache_path, check_part, keep, newest, read_visits
 from voidrl.runs.checkpoint import Checkpoint
 
 MAX_MAZES = 24
@@ -25,28 +26,8 @@ MAX_CLIPS = 12
 MAX_BYTES = 6_000_000  # all clips together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
 CACHED = f"clip-2-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"  # increase 2 when clips are made differently
+QUALITY = 26  # x264's CRF: small files, as a page holds many
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """A run's visits of each cell of its maze."""
-
-    env_name: str
-    label: str
-    seed: int
-    size: int
-    walls: list[int]
-    """Cells that are walls."""
-    visits: list[int]
-    """(size²,) row by row."""
-    start: int
-    goal: int | None
-    coverage: float
-    entropy: float
-    """Entropy of the visit distribution, in nats."""
-    max_entropy: float
-    """Entropy if every open cell were visited equally often."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +46,8 @@ class Picture:
 class Gallery:
     """All pictures of a report."""
 
-    heats: list[HeatMap] = field(default_factory=list)
+    heats: list[dict[str, Any]] = field(default_factory=list)
+    """Visits of each cell of a maze, as the page's script reads them."""
     scenes: list[tuple[str, list[Picture]]] = field(default_factory=list)
     """Titles, and videos that are shown side by side."""
     notes: list[str] = field(default_factory=list)
@@ -84,7 +66,7 @@ def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, w
             _note(run, error, say)
     _add_heats(gallery, arms, checkpoints, say)
     if with_media:
-        _add_scenes(gallery, collection.runs, arms, _Clips(checkpoints, say))
+        _add_scenes(gallery, arms, checkpoints, say)
     return gallery
 
 
@@ -113,76 +95,72 @@ def _add_heats(
             _note(run, error, say)
 
 
-def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> HeatMap:
+def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> dict[str, Any]:
     maze = maze_of(arm.env)
     assert maze is not None
     cells = np.zeros(maze.size**2, np.int64)
     cells[: min(len(visits), len(cells))] = visits[: len(cells)]
     open_cells = ~maze.walls.reshape(-1)
     p = cells[cells > 0] / max(int(cells.sum()), 1)
-    goal = maze.goal_cell
-    return HeatMap(
-        env_name=arm.env_name,
-        label=arm.label,
-        seed=run.seed,
-        size=maze.size,
-        walls=np.flatnonzero(~open_cells).tolist(),
-        visits=cells.tolist(),
-        start=int(maze.start_cell[0]) * maze.size + int(maze.start_cell[1]),
-        goal=None if goal is None else int(goal[0]) * maze.size + int(goal[1]),
-        coverage=float((cells[open_cells] > 0).mean()),
-        entropy=float(-(p * np.log(p)).sum()),
-        max_entropy=float(np.log(open_cells.sum())),
-    )
+    seen = measure_of("maze").format(float((cells[open_cells] > 0).mean()))
+    marks = {"S": maze.start_cell, "G": maze.goal_cell}
+    return {
+        "env": arm.env_name,
+        "label": f"{arm.label}, seed {run.seed}",
+        "about": f"{seen} of the maze visited, entropy {float(-(p * np.log(p)).sum()):.2f} of "
+        f"{float(np.log(open_cells.sum())):.2f} nats",
+        "size": maze.size,
+        "walls": np.flatnonzero(~open_cells).tolist(),
+        "visits": cells.tolist(),  # row by row
+        "marks": {
+            letter: int(cell[0]) * maze.size + int(cell[1])
+            for letter, cell in marks.items()
+            if cell is not None
+        },
+    }
 
 
-class _Clips:
-    """Makes clips once, caches them in their run folders, and keeps to the size budget."""
+def make_clip(saved: Checkpoint) -> bytes:
+    """An MP4 of a checkpoint's policy in its environment: as many episodes as fit, on the CPU."""
+    from voidrl.report.videos.mp4 import find_ffmpeg
+    from voidrl.report.videos.video import record, write_video
+    from voidrl.sharing.loading import saved_agent
+    from voidrl.system.device import one_thread
 
-    def __init__(self, checkpoints: dict[Path, Checkpoint], say: Say) -> None:
-        self._checkpoints = checkpoints
-        self._say = say
-        self._made: dict[Path, tuple[bytes | None, str]] = {}
-        self._bytes = 0
-
-    def get(self, run: Run) -> tuple[bytes | None, str]:
-        """An MP4, or why there is none."""
-        if run.path not in self._made:
-            try:
-                self._made[run.path] = self._load_or_make(run), ""
-            except VoidrlError as error:
-                self._made[run.path] = None, self._reason(run, error)
-            except Exception as error:  # a custom environment can raise anything; the report must not fail
-                self._made[run.path] = None, f"{type(error).__name__}: {error}"
-        return self._made[run.path]
-
-    def _reason(self, run: Run, error: VoidrlError) -> str:
-        """Why there is no picture, without the names of run and checkpoint, in which equal reasons differ."""
-        text, saved = str(error), self._checkpoints.get(run.path)
-        if saved is not None:
-            text = text.replace(f"the checkpoint {saved.path}", "the checkpoint")
-        return text.replace(f"the run {run.path}", "the run").replace(f"of {run.path}", "of the run")
-
-    def _load_or_make(self, run: Run) -> bytes:
-        saved = self._checkpoints.get(run.path)
-        if saved is None:
-            raise CheckpointError("no readable checkpoint")
-        key = key_of(saved)
-        data = read_kept(run.path, CACHED, key)
-        if data is None or data[4:8] != b"ftyp":  # damaged, or no MP4
-            self._say(f"{run.path}: making a clip")
-            from voidrl.system.device import one_thread
-
-            with one_thread():  # a single agent plays
-                data = media.clip(run.path, seconds=CLIP_SECONDS, height=CLIP_HEIGHT)
-            keep(run.path, CACHED, key, data)
-        if self._bytes + len(data) > MAX_BYTES:
-            raise ConfigError(f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached")
-        self._bytes += len(data)
-        return data
+    find_ffmpeg()  # raises before any episode is played
+    check_part(saved, "agent.safetensors")
+    agent = saved_agent(saved, "cpu")  # the weights only
+    with (
+        one_thread(),  # a single agent plays
+        record(agent, episodes=None, seconds=CLIP_SECONDS, height=CLIP_HEIGHT) as recording,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        path = Path(folder) / "clip.mp4"
+        write_video([recording], path, height=CLIP_HEIGHT, labels=False, quality=QUALITY)
+        return path.read_bytes()
 
 
-def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], clips_of: _Clips) -> None:
+def _load_or_make(run: Run, saved: Checkpoint | None, say: Say) -> tuple[bytes | None, str]:
+    """An MP4, which is cached in the run folder, or why there is none."""
+    if saved is None:
+        return None, "no readable checkpoint"
+    try:
+        path = cache_path(run.path, saved, CACHED)
+        data = path.read_bytes() if path.is_file() else b""
+        if data[4:8] != b"ftyp":  # missing, damaged, or no MP4
+            say(f"{run.path}: making a clip")
+            data = make_clip(saved)
+            keep(path, data)
+    except VoidrlError as error:  # without the name of the checkpoint, in which equal reasons differ
+        return None, str(error).replace(f"{saved.path}/", "")
+    except Exception as error:  # a custom environment can raise anything; the report must not fail
+        return None, f"{type(error).__name__}: {error}"
+    return data, ""
+
+
+def _add_scenes(
+    gallery: Gallery, arms: Sequence[ArmRuns], checkpoints: dict[Path, Checkpoint], say: Say
+) -> None:
     """Agents before and after fine-tuning and from scratch, by task; then other pre-trained agents."""
     shown: set[Path] = set()
     planned: list[tuple[str, list[tuple[str, str, Run]]]] = []
@@ -191,26 +169,33 @@ def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], 
         row = []
         for arm in members:
             run = arm.counted[0]
-            source = source_of(run, runs)
-            if source is not None:
-                shown.add(source.path)
-                row.append((f"{arm.label}, before", "pre-trained, no reward seen", source))
+            if run.source is not None:
+                shown.add(run.source.path)
+                row.append((f"{arm.label}, before", "pre-trained, no reward seen", run.source))
             after = "fine-tuned" if run.phase == "finetune" else "trained from scratch"
-            row.append((f"{arm.label}, after" if source is not None else arm.label, after, run))
+            row.append((f"{arm.label}, after" if run.source is not None else arm.label, after, run))
         planned.append((f"{members[0].env_name}, with task reward", row))
     for members in stages.get("pretrain", {}).values():
         firsts = [(arm.label, arm.counted[0]) for arm in members if arm.counted[0].path not in shown]
         row = [(label, "pre-trained", run) for label, run in firsts]
         planned.append((f"{members[0].env_name}, pre-training", row))
-    left = MAX_CLIPS
+    clips: dict[Path, tuple[bytes | None, str]] = {}
+    left, bytes_left = MAX_CLIPS, MAX_BYTES
     for title, row in planned:
-        clips = [
-            Picture(name, f"{about}, seed {run.seed}", run.name, *clips_of.get(run))
+        for *_, run in row[:left]:
+            if run.path not in clips:
+                data, why = _load_or_make(run, checkpoints.get(run.path), say)
+                if len(data or b"") > bytes_left:
+                    data, why = None, f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached"
+                clips[run.path] = data, why
+                bytes_left -= len(data or b"")
+        pictures = [
+            Picture(name, f"{about}, seed {run.seed}", run.name, *clips[run.path])
             for name, about, run in row[:left]
         ]
-        left -= len(clips)
-        if clips:
-            gallery.scenes.append((title, clips))
+        left -= len(pictures)
+        if pictures:
+            gallery.scenes.append((title, pictures))
     total = sum(len(row) for _, row in planned)
     if total > MAX_CLIPS:
         gallery.notes.append(f"The first {MAX_CLIPS} of {total} possible videos are shown.")

@@ -1,106 +1,284 @@
-"""Grids in a report: points from best to worst, and the means at each value of a field."""
+"""Grids: points from best to worst, and how much each field mattered.
+
+For a full product with equally many seeds at every point, the main effect of a field has an exact share of
+the variance of all runs (analysis of variance). Other sets, such as those that Optuna chose, have none.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from voidrl.errors import MissingExtraError
-from voidrl.report.formatting import Bar, Section, Table
+import numpy as np
+
+from voidrl.report.formatting import ABSENT, Bar, Section, Table, draw_bars
 from voidrl.report.groups import env_names
-from voidrl.report.outcomes import Measure, measure_of
-from voidrl.report.read import Collection
-from voidrl.report.scores.grids import GridResult, grid_results
+from voidrl.report.outcomes import measure_of
+from voidrl.report.read import Collection, Run
 from voidrl.report.scores.measures import evaluated_value, is_evaluated
-from voidrl.system.units import value_text
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord
+from voidrl.system.units import is_number, plural, value_text
 
-Draw = Callable[[GridResult], str]
+CLOSE = 2.0  # standard errors of a difference within which two points are called equal
 MOST_DIGITS = 1000  # above it, counts are shown as whole numbers
 MOST_OPEN = 24  # points of a ranking that are shown without a click
+BEST, OTHER = 2, 0  # styles of bars
+RANKING = "The dot is the mean over seeds, the bar their range. Green: the best point, and those equal to it."
 SHARES = (
-    "Shares are those of the sum of squares of all runs around their mean: between the values of a field "
-    "(its main effect), and what is left for interactions of fields and for differences between seeds. They "
-    "add up to 100 %, up to rounding."
-)
-LEGEND = (
-    "The dot is the mean over seeds, the bar their range. Green: the best point, and those equal to "
-    "it within two standard errors of the difference."
+    "Shares are those of the sum of squares of all runs around their mean that lies between the values of a "
+    "field (its main effect). The rest are interactions of fields, and differences between seeds."
 )
 
 
-def find_grids(collection: Collection) -> dict[str, GridResult]:
-    """The grid of each method and environment of each experiment, by name."""
-    found = {}
+@dataclass(frozen=True)
+class PointResult:
+    """The finished runs of a point."""
+
+    point: Mapping[str, Any]
+    values: list[float]
+    """One for each finished seed."""
+    due: int
+    """Runs that it has."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class FieldEffect:
+    """The effect of one field on the runs of a grid."""
+
+    name: str
+    share: float | None
+    """Share of the variance; None unless the points are a full product whose runs differ."""
+    values: list[tuple[Any, list[float]]]
+    """Results of all runs by value, numbers ascending; empty for a field whose values do not repeat."""
+
+
+@dataclass(frozen=True)
+class GridResult:
+    """The points of a method in a task."""
+
+    label: str
+    task: str
+    measure: str
+    grid: GridRecord
+    points: list[PointResult]
+    """Points in the order of the plan."""
+
+    @cached_property
+    def fields(self) -> list[str]:
+        """The fields that vary."""
+        return [name for name in self.grid.log if any(name in each.point for each in self.points)]
+
+    @cached_property
+    def ranked(self) -> list[PointResult]:
+        """Points with a finished run, the best first."""
+        done = [point for point in self.points if point.values]
+        return sorted(done, key=lambda each: each.mean, reverse=self.grid.direction == "maximize")
+
+    @property
+    def missing(self) -> int:
+        """Points without a finished run."""
+        return sum(not point.values for point in self.points)
+
+    @cached_property
+    def seed_deviation(self) -> float | None:
+        """Standard deviation between seeds of a point, pooled over points; None with one seed each."""
+        freedom = sum(len(point.values) - 1 for point in self.ranked)
+        if not freedom:
+            return None
+        return math.sqrt(sum(_squares(point.values) for point in self.ranked) / freedom)
+
+    def equals_best(self, point: PointResult) -> bool:
+        """Whether a point differs from the best one by no more than seeds do; with one seed, not at all."""
+        best = self.ranked[0]
+        if self.seed_deviation is None:
+            return point is not best and point.mean == best.mean
+        error = self.seed_deviation * math.sqrt(1 / len(best.values) + 1 / len(point.values))
+        return point is not best and abs(best.mean - point.mean) <= CLOSE * error
+
+    @cached_property
+    def is_balanced(self) -> bool:
+        """Whether the ranked points are a full product with equal numbers of seeds, and values repeat."""
+        values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.fields]
+        seeds = {len(each.values) for each in self.ranked}
+        full = self.grid.chosen == "product" and math.prod(map(len, values)) == len(self.ranked)
+        repeat = max(map(len, values), default=0) < len(self.ranked) or seeds != {1}
+        return len(seeds) == 1 and full and repeat
+
+    @cached_property
+    def effects(self) -> list[FieldEffect]:
+        """The fields; those with the largest share of the variance first."""
+        found = [self._effect(name) for name in self.fields] if len(self.ranked) > 1 else []
+        return sorted(found, key=lambda each: -(each.share or 0.0))
+
+    def _effect(self, name: str) -> FieldEffect:
+        there = [point for point in self.points if point.values and name in point.point]
+        numbers = all(is_number(point.point[name]) for point in there)
+        groups: dict[str, tuple[Any, list[float]]] = {}
+        for point in there:  # in the order of the plan, which keeps the order of words in a list
+            value = point.point[name]
+            groups.setdefault(repr(value), (value, []))[1].extend(point.values)
+        values = [*groups.values()]
+        if numbers:
+            values.sort(key=lambda each: each[0])
+        share = None
+        if self.is_balanced:  # η²: squares between the values of a field, in proportion to all squares
+            runs = [value for point in self.ranked for value in point.values]
+            total, center = _squares(runs), float(np.mean(runs))
+            between = sum(len(found) * (np.mean(found) - center) ** 2 for _, found in values)
+            share = float(between / total) if total else None
+        repeats = self.grid.chosen == "product" or not numbers or len(groups) <= len(there) / 2
+        return FieldEffect(name, share, values if repeats else [])
+
+    def format(self, value: float) -> str:
+        """A value of the measure as text; a mean of counts keeps a digit."""
+        measure = measure_of(self.key)
+        between = measure.unit == "count" and value != round(value) and abs(value) < MOST_DIGITS
+        return f"{value:.1f}" if between else measure.format(value)
+
+    @property
+    def key(self) -> str:
+        """Key of the measure in reports."""
+        return {"human_normalized": "normalized"}.get(self.measure, self.measure)
+
+    def name(self, point: PointResult) -> str:
+        """A point as text."""
+        return ", ".join(f"{self.short(k)} {value_text(v)}" for k, v in point.point.items())
+
+    def short(self, field: str) -> str:
+        """The short name of a field."""
+        return self.grid.short.get(field, field)
+
+    # In words and as tables
+
+    def sentences(self) -> Iterator[str]:
+        """The result, and its limits."""
+        if not self.ranked:
+            yield "No point has a finished run yet."
+            return
+        best = self.ranked[0]
+        seeds, of = plural(len(best.values), "seed"), plural(len(self.ranked), "point")
+        yield f"Best of {of}: {self.name(best)} with {self.format(best.mean)} ({seeds})."
+        equal = sum(self.equals_best(point) for point in self.ranked)
+        if self.seed_deviation is None and len(self.ranked) > 1:
+            yield "One seed each: how much seeds differ is unknown, so neighbors in the ranking may be equal."
+        if equal:
+            yield f"Equal to it as far as these seeds tell: {plural(equal, 'point')}."
+        if self.missing:
+            yield f"Not done yet: {plural(self.missing, 'point')}."
+        shares = {self.short(each.name): each.share for each in self.effects if each.share is not None}
+        if shares:
+            parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+            yield f"Share of the variance of all runs: {parts}."
+
+    def ranking(self) -> Table:
+        """A row for each point."""
+        rows, bars = [], list[Bar | None]()
+        for place, point in enumerate(self.ranked, 1):
+            low, high = min(point.values), max(point.values)
+            spread = f"{self.format(low)} to {self.format(high)}" if len(point.values) > 1 else ""
+            seeds = str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
+            equal = self.equals_best(point)
+            values = [value_text(point.point.get(name, ABSENT)) for name in self.fields]
+            cells = [str(place), *values, self.format(point.mean), spread, seeds]
+            rows.append([*cells, "equal to the best" if equal else ""])
+            bars.append(Bar(low, point.mean, high, BEST if equal or place == 1 else OTHER))
+        columns = ["rank", *map(self.short, self.fields), measure_of(self.key).name]
+        columns += ["range", "seeds", "note"]
+        numeric, folded = frozenset(range(1, len(columns) - 1)), len(rows) > MOST_OPEN
+        return Table("Points", columns, rows, [RANKING], numeric, bars=draw_bars(bars), is_folded=folded)
+
+    def field_table(self) -> Table:
+        """A row for each value of each field."""
+        rows, bars = [], list[Bar | None]()
+        for effect in self.effects:
+            share = "" if effect.share is None else f": {effect.share:.0%} of the variance"
+            heading = self.short(effect.name) + share
+            for value, found in effect.values:
+                bar = Bar(min(found), float(np.mean(found)), max(found))
+                ends = dict.fromkeys([self.format(bar.low), self.format(bar.high)])
+                rows.append([heading, value_text(value), self.format(bar.mean), " to ".join(ends)])
+                bars.append(bar)
+            if not effect.values:
+                rows.append([heading, "values do not repeat", "", ""])
+                bars.append(None)
+        columns = ["field", "value", "mean", "range"]
+        title, notes = (
+            "Which fields mattered",
+            [SHARES] if any(each.share is not None for each in self.effects) else [],
+        )
+        numeric, placed = frozenset({2, 3}), draw_bars(bars)
+        return Table(title, columns, rows, notes, numeric, bars=placed, is_grouped=True)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Sum of squared deviations from the mean."""
+    return float(np.sum((np.asarray(values) - np.mean(values)) ** 2)) if len(values) else 0.0
+
+
+def find_grids(collection: Collection) -> list[GridResult]:
+    """The grid of each method and environment of each experiment."""
     names = env_names(run.env for run in collection.runs)
+    found = []
     for experiment in collection.experiments:
         if experiment.grid is None:
             continue
-        values, measure = {}, experiment.grid.metric
+        values = {}
         for run in collection.runs:
-            if run.experiment is not experiment or run.cell is None:
-                continue
-            if is_evaluated(measure):
-                value = evaluated_value(measure, run.evaluation)
-            else:
-                value = float(run.series[measure][1][-1]) if measure in run.series else None
-            if run.took_all_steps and value is not None:
-                values[run.cell.folder] = value
-        for result in grid_results(experiment, values):
-            name = names.get(result.task, result.task)
-            found[f"{experiment.name}_{result.label}_{name}"] = dataclasses.replace(result, task=name)
+            if run.experiment is experiment and run.cell is not None:
+                value = _value(run, experiment.grid.metric)
+                if run.took_all_steps and value is not None:
+                    values[run.cell.folder] = value
+        found += grid_results(experiment, experiment.grid, values, names)
     return found
 
 
-def grid_sections(grids: Iterable[GridResult], draw: Draw | None = None) -> list[Section]:
-    """A section for each grid, with the picture that `draw` makes as a data URI."""
-    return [_section(result, draw) for result in grids]
+def _value(run: Run, measure: str) -> float | None:
+    """The value of a measure in a run."""
+    if is_evaluated(measure):
+        return evaluated_value(measure, run.evaluation)
+    return float(run.series[measure][1][-1]) if measure in run.series else None
 
 
-def _section(result: GridResult, draw: Draw | None) -> Section:
-    best = "highest" if result.maximize else "lowest"
-    title = f"{result.label} in {result.task}: {grid_measure(result).name}, {best} first"
-    tables = [table for table in (_ranking(result), _field_table(result)) if table.rows]
-    pictures, missing = [], []
-    if draw is not None and result.effects:
-        try:
-            pictures.append(draw(result))
-        except MissingExtraError as error:
-            missing.append(f"No plots of the fields: {error}")
-    return Section(title, tables, result.sentences(lambda value: _format(result, value)), missing, pictures)
+def grid_results(
+    record: ExperimentRecord,
+    grid: GridRecord,
+    values: Mapping[str, float],
+    names: Mapping[str, str],
+) -> list[GridResult]:
+    """The grids of an experiment, from values of finished runs by folder, and names of environments."""
+    tuned = {cell.arm for cell in record.cells if cell.phase != "pretrain"}
+    groups: dict[tuple[str, str], dict[str, list[CellRecord]]] = {}
+    for cell in record.cells:
+        # Pre-trainings where fine-tunings start are no grid of their own.
+        if cell.point and (cell.phase != "pretrain" or cell.arm not in tuned):
+            points = groups.setdefault((cell.arm, cell.task), {})
+            points.setdefault(repr(sorted(cell.point.items())), []).append(cell)
+    results = []
+    for (arm, task), points in groups.items():
+        made = [
+            PointResult(
+                cells[0].point,
+                [values[cell.folder] for cell in cells if cell.folder in values],
+                len(cells),
+            )
+            for cells in points.values()
+        ]
+        results.append(GridResult(grid.labels.get(arm, arm), names.get(task, task), grid.metric, grid, made))
+    return results
 
 
-def grid_measure(result: GridResult) -> Measure:
-    """The compared measure, as reports show it."""
-    return measure_of({"human_normalized": "normalized"}.get(result.measure, result.measure))
-
-
-def _format(result: GridResult, value: float) -> str:
-    """A value of the measure as text; a mean of counts keeps a digit."""
-    measure = grid_measure(result)
-    between = measure.unit == "count" and value != round(value) and abs(value) < MOST_DIGITS
-    return f"{value:.1f}" if between else measure.format(value)
-
-
-def _ranking(result: GridResult) -> Table:
-    """A row for each point."""
-    columns, rows = result.ranking(lambda value: _format(result, value))
-    bars: list[Bar | None] = []
-    for point in result.ranked:
-        is_best = point is result.ranked[0] or result.equals_best(point)
-        color = "competence" if is_best else "knowledge"
-        bars.append(Bar(min(point.values), point.mean, max(point.values), color))
-    numeric = frozenset(range(1, len(columns) - 1))
-    folded = len(rows) > MOST_OPEN
-    return Table("Points", columns, rows, numeric=numeric, bars=bars, legend=LEGEND, is_folded=folded)
-
-
-def _field_table(result: GridResult) -> Table:
-    """A row for each field: its share of the variance, and the mean at each value."""
-    rows = []
-    for effect in result.effects:
-        share = "–" if effect.share is None else f"{effect.share:.0%}"
-        means = [f"{value_text(each.value)}: {_format(result, each.mean)}" for each in effect.means]
-        rows.append([effect.short, share, "; ".join(means) or "values do not repeat"])
-    rows += [[name, f"{share:.0%}", ""] for name, share in result.rest.items()]
-    columns = ["field", "share of the variance", "mean at each value"]
-    return Table("Which fields mattered", columns, rows, [SHARES] if result.rest else [], frozenset({1}))
+def grid_sections(grids: Sequence[GridResult]) -> Iterator[Section]:
+    """A section for each grid."""
+    for result in grids:
+        best = "highest" if result.grid.direction == "maximize" else "lowest"
+        title = f"{result.label} in {result.task}: {measure_of(result.key).name}, {best} first"
+        tables = [table for table in (result.ranking(), result.field_table()) if table.rows]
+        yield Section("grid", title, tables, [*result.sentences()])

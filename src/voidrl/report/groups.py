@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from voidrl.config import bonus_method, bonus_suffix, flat, registry
-from voidrl.report.agents import agent_label
+from voidrl.config import bonus_method, bonus_suffix, flat
+from voidrl.report.agents import find_agent
 from voidrl.report.read import Run
+from voidrl.system.units import value_text
 
 Stage = Literal["pretrain", "task"]
 STAGES: dict[Stage, str] = {"pretrain": "Pre-training without reward", "task": "Training with task reward"}
 PHASE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "train": "from scratch"}
 MAX_NAMED_DIFFERENCES = 3
+LENGTH = "pre-training steps"
 
 # Settings of a run's device and logging: they do not change the experiment.
 _INCIDENTAL = (
@@ -107,11 +109,6 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     ]
 
 
-def family_of(run: Run) -> str:
-    """The family of a run's method; empty from scratch, and for methods that do not say."""
-    return "" if run.phase == "train" else str(registry.read_about(run.method).get("family", ""))
-
-
 def _root(run: Run) -> Path | None:
     return None if run.experiment is None else run.experiment.root
 
@@ -135,26 +132,6 @@ def stages_of(arms: Sequence[ArmRuns]) -> dict[Stage, dict[str, list[ArmRuns]]]:
     return found
 
 
-def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The pre-training run that a run was fine-tuned from.
-
-    An experiment says which one. Otherwise it is the only pre-training run with equal method, seed and
-    environment.
-    """
-    if run.phase != "finetune":
-        return None
-    if run.cell is not None and run.experiment is not None:
-        folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.resolved == folder), None)
-    same = [
-        each
-        for each in runs
-        if (each.phase, each.method, each.seed) == ("pretrain", run.method, run.seed)
-        and run.env.partition("?")[0].startswith(each.env.partition("?")[0])
-    ]
-    return same[0] if len(same) == 1 else None
-
-
 def _label(runs: Sequence[Run]) -> None:
     """The experiment's label; otherwise the method or agent, and the settings that differ among its runs."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
@@ -163,11 +140,14 @@ def _label(runs: Sequence[Run]) -> None:
             run.label = run.cell.label
             continue
         from_scratch = run.phase == "train"
-        run.label = (agent_label(run) or "scratch") if from_scratch else run.method.rpartition(":")[2]
+        run.label = (find_agent(run) or "scratch") if from_scratch else run.method.rpartition(":")[2]
         run.label += bonus_suffix(run.config)
         groups.setdefault((run.env, run.phase, run.label), []).append(run)
     for members in groups.values():
         settings = [defining_settings(run) for run in members]
+        lengths = [run.pretraining_steps for run in members]
+        if len({*lengths} - {None}) > 1:
+            settings = [each | {LENGTH: steps} for each, steps in zip(settings, lengths, strict=True)]
         names = differing_names(settings)
         for run, setting in zip(members, settings, strict=True):
             shown = [f"{name} {format_value(setting.get(name))}" for name in names[:MAX_NAMED_DIFFERENCES]]
@@ -248,11 +228,7 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def format_value(value: Any) -> str:
     """A setting's value as text."""
-    if value is None:
-        return "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(format_value, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value in (None, [], ()) else value_text(value)
 
 
 def env_names(ids: Iterable[str]) -> dict[str, str]:

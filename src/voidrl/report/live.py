@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.report.find import Place, find_runs
+from voidrl.report.scores.measures import evaluated_value
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
@@ -203,23 +204,14 @@ def look_at(place: Place) -> LiveRun:
 
 
 def _by_status(run: LiveRun, status: RunStatus) -> LiveRun:
+    same = ("steps", "rate", "seconds_left", "score_name", "score", "score_step", "host", "device", "ranks")
+    found = {name: getattr(status, name) for name in (*same, "pid", "started", "checkpoint")}
     return _changed(
         run,
+        **found,
         state="pruned" if status.is_pruned else status.state,
-        steps=status.steps,
         total_steps=status.total_steps or run.total_steps,
-        rate=status.rate,
-        seconds_left=status.seconds_left,
-        score_name=status.score_name,
-        score=status.score,
-        score_step=status.score_step,
-        host=status.host,
-        device=status.device,
-        ranks=status.ranks,
-        pid=status.pid,
-        started=status.started,
         heartbeat_age=status.age(datetime.now(UTC)) if status.heartbeat else None,
-        checkpoint=status.checkpoint,
         note=_note(status),
     )
 
@@ -239,10 +231,9 @@ def _final_score(run: LiveRun) -> tuple[str, float] | None:
     """The score of the final agent, if that has been evaluated."""
     with suppress(CheckpointError, RunFolderError):
         saved = final_evaluation(run.path, run.steps)
-        if saved is not None:
-            if successes := saved.get("successes"):
-                return "eval/success", float(statistics.mean(map(float, successes)))
-            return "eval/return", float(saved["mean_return"])
+        for measure in ("success", "return"):
+            if (score := evaluated_value(measure, saved)) is not None:
+                return f"eval/{measure}", score
     return None
 
 

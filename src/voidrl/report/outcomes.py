@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,13 +12,12 @@ import numpy as np
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.envs.registration import MAZE_ID as MAZE
-from voidrl.envs.suites.atari import human_normalized
 from voidrl.errors import VoidrlError
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run
-from voidrl.report.scores.statistics import known_game
-from voidrl.report.scores.urlb import expert_normalized
+from voidrl.report.scores.measures import evaluated_value
+from voidrl.report.scores.scales import normalize
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
 
@@ -60,6 +59,8 @@ MEASURES = {
         Measure("coverage/bins", "bins", "count"),
         Measure("zero_shot_success", "zero-shot success rate", "fraction"),
         Measure("zero_shot_return", "zero-shot return", "score"),
+        Measure("zero_shot_normalized", "zero-shot human-normalized score", "fraction"),
+        Measure("zero_shot_expert_normalized", "zero-shot expert-normalized score", "fraction"),
     )
 }
 _ZERO_SHOT = "zero_shot_"  # name prefix of measures of the pre-trained agent
@@ -87,6 +88,8 @@ class Spread:
     low: float
     high: float
     runs: list[Run] = field(compare=False, repr=False)
+    values: list[float] = field(default_factory=list, compare=False, repr=False)
+    """One for each run."""
 
     @property
     def seeds(self) -> list[int]:
@@ -115,14 +118,14 @@ def _returns(run: Run) -> dict[str, float]:
         found |= _evaluated(run.evaluation)
     else:
         found |= _logged(run, -1)
-    found |= _normalized(run.env, found)
+    found |= _scaled(run.env, found)
     if "return" not in found and "episode/return" in run.series:
         steps, values = run.series["episode/return"]
         late = values[steps > (1 - LAST_FRACTION) * run.steps]
         found["training_return"] = float(np.mean(late if len(late) else values[-1:]))
     before = zero_shot(run)
-    shown = "success" if "success" in before else "return"
-    return found | {f"{_ZERO_SHOT}{key}": value for key, value in before.items() if key == shown}
+    shown = ["success"] if "success" in before else [*before]
+    return found | {f"{_ZERO_SHOT}{key}": before[key] for key in shown}
 
 
 def _logged(run: Run, place: Literal[0, -1]) -> dict[str, float]:
@@ -136,20 +139,13 @@ def _logged(run: Run, place: Literal[0, -1]) -> dict[str, float]:
 
 
 def _evaluated(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    found = {"return": float(evaluation["mean_return"])}
-    if successes := evaluation.get("successes"):
-        found["success"] = float(np.mean(successes))
-    return found
+    found = {measure: evaluated_value(measure, evaluation) for measure in ("return", "success")}
+    return {measure: value for measure, value in found.items() if value is not None}
 
 
-def _normalized(env: str, found: Mapping[str, float]) -> dict[str, float]:
+def _scaled(env: str, found: Mapping[str, float]) -> dict[str, float]:
     """The return in units of a human or an expert, where these are known."""
-    normalized = {}
-    if "return" in found and (game := known_game(env)):
-        normalized["normalized"] = human_normalized(game, found["return"])
-    if "return" in found and (share := expert_normalized(env, found["return"])) is not None:
-        normalized["expert_normalized"] = share
-    return normalized
+    return normalize(env, found["return"]) if "return" in found else {}
 
 
 def zero_shot(run: Run) -> dict[str, float]:
@@ -158,7 +154,9 @@ def zero_shot(run: Run) -> dict[str, float]:
     found = _logged(run, 0)
     if isinstance(saved, Mapping) and "mean_return" in saved:
         found = _evaluated(saved)
-    return found | _normalized(run.env, found)
+    elif run.source is not None and run.source.env == run.env and run.source.evaluation is not None:
+        found = _evaluated(run.source.evaluation)
+    return found | _scaled(run.env, found)
 
 
 def return_source(run: Run) -> str:
@@ -175,16 +173,17 @@ def return_source(run: Run) -> str:
     return f"{source}; evaluation {run.evaluation_gap}" if run.evaluation_gap else source
 
 
-def spreads(arm: ArmRuns, measure: Callable[[Run], dict[str, float]] = outcome) -> dict[str, Spread]:
+def spreads(arm: ArmRuns) -> dict[str, Spread]:
     """Mean and range over the counted runs of an arm, by measure, in the order of `MEASURES`."""
     found: dict[str, list[tuple[float, Run]]] = {}
     for run in arm.counted:
-        for key, value in measure(run).items():
+        for key, value in outcome(run).items():
             found.setdefault(key, []).append((value, run))
     made = {}
     for key in sort_keys(found):
         values = [value for value, _ in found[key]]
-        made[key] = Spread(float(np.mean(values)), min(values), max(values), [run for _, run in found[key]])
+        runs = [run for _, run in found[key]]
+        made[key] = Spread(float(np.mean(values)), min(values), max(values), runs, values)
     return made
 
 

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page, or in another format."""
+"""The report as one self-contained HTML page, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,27 +16,19 @@ from typing import Any
 
 from voidrl import __version__
 from voidrl.errors import ConfigError, RunFolderError
-from voidrl.report import gallery, markdown
-from voidrl.report.contents import Report
+from voidrl.report import gallery, provenance, summary
+from voidrl.report.contents import HEADINGS, Report
 from voidrl.report.curves import chart_data
-from voidrl.report.figures import grid_uri, import_pyplot, write_figures
-from voidrl.report.formatting import count
-from voidrl.report.gallery import Gallery, Picture
-from voidrl.report.grids import grid_sections
+from voidrl.report.formatting import ONE_SEED
+from voidrl.report.gallery import Gallery, make_gallery
 from voidrl.report.groups import STAGES
-from voidrl.report.outcomes import LAST_FRACTION, measure_of
+from voidrl.report.outcomes import LAST_FRACTION
 from voidrl.runs.checkpoint import write_text_atomic
 from voidrl.system.files import user_path
 from voidrl.system.terminal import output
 
-TEXTS: dict[str, Callable[[Report], str]] = {
-    ".md": markdown.as_markdown,
-    ".csv": markdown.as_csv,
-    ".json": markdown.as_json,
-}
-FORMATS = (".html", *TEXTS)
 REFRESH_SECONDS = 10.0
-SCRIPTS = ("charts.js", "pictures.js", "page.js")
+SCRIPTS = ("charts.js", "page.js")
 MOST_COMMANDS = 60  # on the page
 MOST_OPEN_RUNS = 24  # a longer table of runs is folded
 
@@ -47,26 +39,22 @@ def write_report(
     *,
     title: str | None = None,
     media: bool = True,
-    figures: str | Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Read all runs under `paths` and write a report about them; returns its path.
 
     Args:
         paths: Run folders, or folders that contain some at any depth.
-        out: The file to write: .html, .md, or a record of each run as .csv or .json. An existing file is
-            replaced once the new one is complete.
+        out: The file to write: .html, or .json for a record of each run. An existing file is replaced once
+            the new one is complete.
         title: By default the experiment's title, or the environments.
         media: Whether to make videos, which takes most of the time.
-        figures: A folder for curves drawn by matplotlib; none by default.
         say: Called with progress messages and notes about skipped parts; by default they go to stderr.
     """
     say = say or output.say
     path = user_path(out)
     require_writable(path)
-    if figures is not None:
-        import_pyplot()
-    return write_page(Report.read(paths, say, title), path, media=media, figures=figures, say=say)
+    return write_page(Report.read(paths, say, title), path, media=media, say=say)
 
 
 def write_page(
@@ -75,34 +63,19 @@ def write_page(
     *,
     say: Callable[[str], None],
     media: bool = True,
-    figures: str | Path | None = None,
     refresh_seconds: float | None = None,
 ) -> Path:
     """Write a report of runs that have been read already."""
-    suffix = path.suffix.lower()
-    pictures = Gallery()
-    if suffix == ".html" or figures is not None:
-        with_media = media and suffix == ".html"
-        pictures = gallery.make_gallery(report.collection, report.arms, say, with_media=with_media)
-    if suffix == ".html":
-        text = render(report, pictures, media=media, refresh_seconds=refresh_seconds)
+    if path.suffix.lower() == ".html":
+        pictures = make_gallery(report.collection, report.arms, say, with_media=media)
+        write_text_atomic(path, render(report, pictures, media=media, refresh_seconds=refresh_seconds))
     else:
-        text = TEXTS[suffix](report)
-    write_text_atomic(path, text)
-    if figures is not None:
-        results = report.panel_results, report.grid_results
-        drawn = write_figures(report.arms, pictures.heats, *results, user_path(figures))
-        say(f"figures: {count(len(drawn))} files in {figures}")
+        write_text_atomic(path, report.as_json())
     return path
 
 
 def watch_report(
-    paths: Sequence[str | Path],
-    out: str | Path,
-    *,
-    title: str | None = None,
-    media: bool = True,
-    figures: str | Path | None = None,
+    paths: Sequence[str | Path], out: str | Path, *, title: str | None = None, media: bool = True
 ) -> Path:
     """Write the report again whenever runs have changed, until none is running; the last time with media."""
     path, before = user_path(out), None
@@ -112,10 +85,8 @@ def watch_report(
         is_over = not any(run.status == "running" for run in report.collection.runs)
         now = [(run.path, run.status, run.steps) for run in report.collection.runs]
         if is_over or now != before:
-            options: dict[str, Any] = {"media": False, "refresh_seconds": REFRESH_SECONDS}
-            if is_over:
-                options = {"media": media, "figures": figures}
-            write_page(report, path, say=lambda text: None, **options)
+            refresh = None if is_over else REFRESH_SECONDS
+            write_page(report, path, say=lambda text: None, media=media and is_over, refresh_seconds=refresh)
             output.say(f"report: {path}" + (", complete" if is_over else ""))
         if is_over:
             return path
@@ -136,61 +107,12 @@ def require_writable(path: Path) -> None:
         raise RunFolderError(
             f"the report cannot be written to {path}: {folder} is read-only; choose another path with -o"
         )
-    if path.suffix.lower() not in FORMATS:
-        *most, last = FORMATS
-        raise ConfigError(
-            f"{path} cannot be written: expected a name that ends with {', '.join(most)} or {last}"
-        )
+    if path.suffix.lower() not in (".html", ".json"):
+        raise ConfigError(f"{path} cannot be written: expected a name that ends with .html or .json")
 
 
-def render(
-    report: Report,
-    pictures: Gallery,
-    *,
-    media: bool,
-    refresh_seconds: float | None = None,
-) -> str:
+def render(report: Report, pictures: Gallery, *, media: bool, refresh_seconds: float | None = None) -> str:
     """The page as text."""
-    charts = chart_data(report.arms)
-    clips = [clip for _, row in pictures.scenes for clip in row]
-    data = charts | {
-        "heats": [vars(h) | {"name": f"{h.label}, seed {h.seed}, in {h.env_name}"} for h in pictures.heats],
-        "clips": [base64.b64encode(clip.content).decode() for clip in clips if clip.content],
-    }
-    return render_template(
-        "page.html",
-        report=report,
-        grids=grid_sections(report.grid_results.values(), grid_uri),
-        statuses={
-            **Counter(run.status for run in report.collection.runs),
-            "not started": len(report.collection.missing),
-            "skipped": len(report.collection.skipped),
-        },
-        stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
-        covered=_covered(charts),
-        points=charts["points"],
-        pictures=pictures,
-        media=media,
-        refresh_seconds=refresh_seconds,
-        missing=_reasons(clips),
-        runs_open=len(report.collection.runs) <= MOST_OPEN_RUNS,
-        commands=report.commands[:MOST_COMMANDS],
-        more_commands=max(0, len(report.commands) - MOST_COMMANDS),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        again=shlex.join(["voidrl", "report", *map(str, report.paths), "-o", "report.html"]),
-        version=__version__,
-        limits=gallery,
-        last_fraction=f"{LAST_FRACTION:.0%}",
-        measure_of=measure_of,
-        count=count,
-        css=_template("style.css"),
-        script="\n".join(map(_template, SCRIPTS)),
-        data=_embedded(data),
-    )
-
-
-def render_template(name: str, **values: Any) -> str:
-    """Fill a template; values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -200,7 +122,55 @@ def render_template(name: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name).render(**values)
+    charts, runs = chart_data(report.arms), report.collection.runs
+    clips = [clip for _, row in pictures.scenes for clip in row]
+    data = charts | {
+        "heats": pictures.heats,
+        "clips": [base64.b64encode(clip.content).decode() for clip in clips if clip.content],
+    }
+    missing: dict[str, dict[str, None]] = {}  # each reason once, with its runs
+    for clip in clips:
+        if clip.why_not:
+            missing.setdefault(clip.why_not, {})[clip.run] = None
+    commands = provenance.commands(report.collection)
+    return environment.get_template("page.html").render(
+        report=report,
+        overview=summary.overview(report.collection, report.arms),
+        headings={
+            name: text for name, text in HEADINGS.items() if any(s.name == name for s in report.sections)
+        },
+        settings=provenance.settings_table(report.arms),
+        runs=provenance.runs_table(report.arms),
+        versions=provenance.versions_table(runs),
+        statuses=", ".join(
+            f"{number} {status}"
+            for status, number in {
+                **Counter(run.status for run in runs),
+                "not started": len(report.collection.missing),
+                "skipped": len(report.collection.skipped),
+            }.items()
+            if number
+        ),
+        stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
+        covered=_covered(charts),
+        points=charts["points"],
+        pictures=pictures,
+        media=media,
+        refresh_seconds=refresh_seconds,
+        missing=missing,
+        runs_open=len(runs) <= MOST_OPEN_RUNS,
+        commands=commands[:MOST_COMMANDS],
+        more_commands=max(0, len(commands) - MOST_COMMANDS),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        again=shlex.join(["voidrl", "report", *map(str, report.paths), "-o", "report.html"]),
+        version=__version__,
+        limits=gallery,
+        last_fraction=f"{LAST_FRACTION:.0%}",
+        one_seed=ONE_SEED,
+        css=_template("style.css"),
+        script="\n".join(map(_template, SCRIPTS)),
+        data=_embedded(data),
+    )
 
 
 def _template(name: str) -> str:
@@ -223,12 +193,3 @@ def _covered(charts: dict[str, Any]) -> tuple[str, list[str]] | None:
         if found:
             return stage, found
     return None
-
-
-def _reasons(pictures: Sequence[Picture]) -> dict[str, list[str]]:
-    """Why pictures are missing: each reason once, with its runs."""
-    reasons: dict[str, dict[str, None]] = {}
-    for each in pictures:
-        if each.why_not:
-            reasons.setdefault(each.why_not, {})[each.run] = None
-    return {why: [*runs] for why, runs in reasons.items()}

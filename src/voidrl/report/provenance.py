@@ -7,7 +7,7 @@ from typing import Any
 
 from voidrl.report.formatting import ABSENT, Table, count, join_names, seed_list
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, format_value, used_settings
-from voidrl.report.outcomes import return_source
+from voidrl.report.outcomes import measure_of, outcome, return_source, sort_keys
 from voidrl.report.read import Collection, Run
 from voidrl.system.units import human_seconds
 
@@ -79,9 +79,13 @@ def runs_table(arms: Sequence[ArmRuns]) -> Table:
             time = "" if run.training_seconds is None else human_seconds(run.training_seconds)
             row = [run.name, arm.env_name, arm.label, PHASE_NAMES[run.phase], str(run.seed), status, taken]
             started = str(field(run, "date") or "")[:16].replace("T", " ")
-            rows.append([*row, time, return_source(run), started])
+            found = outcome(run)
+            main = [
+                f"{measure_of(key).name} {measure_of(key).format(found[key])}" for key in sort_keys(found)[:1]
+            ]
+            rows.append([*row, time, *(main or [ABSENT]), return_source(run), started])
     columns = ["folder", "environment", "arm", "phase", "seed", "status", "steps", "training time"]
-    columns += ["return measured on", "started (UTC)"]
+    columns += ["result", "return measured on", "started (UTC)"]
     return Table("All runs", columns, rows, numeric=frozenset({4, 6, 7}), status_column=5)
 
 

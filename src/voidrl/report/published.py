@@ -1,76 +1,88 @@
-"""Published tables alongside our numbers, with our seeds and steps, and aggregates over Atari games.
+"""Scores on a common scale, and published tables alongside our numbers, with our seeds and steps.
 
-An experiment says which tables it is compared with. A run outside of experiments is compared with the
-published rows of the agent whose preset it was trained with.
+An experiment says which table it is compared with. Other runs are compared with the rows of their preset or
+method, if they have the settings that the table asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from voidrl.config import bonus_method
+import numpy as np
+
+from voidrl.config import bonus_method, flat
+from voidrl.envs.suites import published
 from voidrl.envs.suites.atari import GAMES_26
-from voidrl.envs.suites.published import AGGREGATES, RAM_RATIO, Published, PublishedRow, sources
+from voidrl.envs.suites.published import Published, PublishedRow
 from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
-from voidrl.report.formatting import Table, join_names, step_range
-from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
+from voidrl.report.formatting import ABSENT, ONE_SEED, Bar, Table, draw_bars, join_names, step_range
+from voidrl.report.groups import PHASE_NAMES, ArmRuns
 from voidrl.report.outcomes import outcome, spreads
 from voidrl.report.read import Collection, Run
-from voidrl.report.scores.statistics import Summary, known_game, summarize
+from voidrl.report.scores.scales import Scale, find_scale, scales
+from voidrl.report.scores.statistics import Interval, bootstrap
 
-ABSENT = "–"
 FEW_TASKS = 3  # up to which there is room for ranges
-AGENTS = "table2"  # the tables with rows for agents that are trained from scratch
-NORMALIZED = (
-    "Median, mean, IQM and games above human are human-normalized, in percent. Ours are over the games that "
-    "were run, so they are comparable only if these are all games of the table: the 26, or the 57 in columns "
-    "that say so."
+RESAMPLES = 2000
+SUITE_26 = {f"atari/{game}" for game in GAMES_26}
+INTERVALS = (
+    "Brackets are 95% bootstrap intervals: seeds are resampled within each task. A task with one seed adds "
+    "no width, and with few seeds intervals are too narrow."
 )
-Ours = Mapping[str, Mapping[str, ArmRuns]]
-"""Our arms by the name of a published row, then by environment; rows without a run are left out."""
+AGGREGATES = (
+    "Aggregates are of normalized scores, in percent. Ours are over the tasks that were run, so they are "
+    "comparable only if these are all tasks of the table."
+)
+Scores = Mapping[str, Sequence[float]]
+"""Normalized scores by task, one for each seed."""
 
 
-def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
-    """A table for each experiment that reproduces a published one, and for agents outside of these."""
-    tables = []
+@dataclass(frozen=True)
+class Benchmark:
+    """The tables of a benchmark, and our arms that are compared with them."""
+
+    tables: tuple[Published, ...]
+    ours: dict[str, dict[str, ArmRuns]]
+    """Our arms by the name of a row, then by environment."""
+    notes: list[str]
+
+    def row_of(self, label: str) -> PublishedRow | None:
+        """The first row with scores that our arms with this label are compared with."""
+        names = [name for name, arms in self.ours.items() if any(a.label == label for a in arms.values())]
+        rows = (row for table in self.tables for row in table.rows if row.name in names and row.values)
+        return next(rows, None)
+
+
+def find_benchmarks(collection: Collection, arms: Sequence[ArmRuns]) -> list[Benchmark]:
+    """The benchmark of each experiment that reproduces one, and those of other runs."""
+    found, compared = [], []
     for experiment in collection.experiments:
         if experiment.published is None:
             continue
-        try:
-            published = sources(experiment.published)
-        except VoidrlError as error:
-            tables.append(Table(f"Published table {experiment.published}", [], [], [f"Not shown: {error}"]))
-            continue
         mine = [arm for arm in arms if arm.runs[0].experiment is experiment]
+        compared += mine
+        try:
+            tables = published.sources(experiment.published)
+        except VoidrlError as error:
+            about = Published(experiment.published, (), (), f"Published table {experiment.published}", "", "")
+            found.append(Benchmark((about,), {}, [f"Not shown: {error}"]))
+            continue
         notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
         views = dict.fromkeys(run.other_sight for arm in mine for run in arm.runs if run.other_sight)
         if views:
             notes.append(f"Ours: {join_names(views)}, so not the protocol of the published numbers.")
-        rows = {row.name: row for table in published for row in table.rows if row.ours is not None}
-        ours = {name: found for name, row in rows.items() if (found := _arms_of(row, mine))}
-        tables.append(_table(published, ours, notes, collection))
-    if agents := _agent_arms(arms):
-        asked = step_range(arm.runs[0].asked_steps for mine in agents.values() for arm in mine.values())
-        notes = [f"Ours: {asked} steps; published: 100k."]
-        tables.append(_table(sources(AGENTS), agents, notes, collection))
-    return tables
-
-
-def _agent_arms(arms: Sequence[ArmRuns]) -> Ours:
-    """Agents of the published rows that were trained without an experiment that has them."""
-    names = dict.fromkeys(row.name.replace("_", "-") for table in sources(AGENTS) for row in table.rows)
-    ours: dict[str, dict[str, ArmRuns]] = {}
-    for arm in _longest_last(arms):
-        experiment, game = arm.runs[0].experiment, known_game(arm.env)
-        if arm.phase != "train" or "?" in arm.env or game not in GAMES_26:
-            continue
-        if bonus_method(arm.runs[0].config):  # another agent than the published one
-            continue
-        agent = find_agent(arm.runs[0], [*names])
-        if agent is not None and (experiment is None or experiment.published is None):
-            ours.setdefault(agent.replace("-", "_"), {})[f"atari/{game}"] = arm
-    return ours
+        rows = [row for table in tables for row in table.rows if row.ours is not None]
+        found.append(Benchmark(tables, {row.name: _arms_of(row, mine) for row in rows}, notes))
+    for name in published.names():
+        tables = published.sources(name)
+        if tables[0].runs:
+            ours = _arms_outside(tables, [arm for arm in arms if arm not in compared])
+            asked = {arm.runs[0].asked_steps for by_env in ours.values() for arm in by_env.values()}
+            notes = [f"Ours: {step_range(asked)} steps with reward."] if asked else []
+            found.append(Benchmark(tables, ours, notes))
+    return [each for each in found if any(each.ours.values()) or not each.tables[0].rows]
 
 
 def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
@@ -78,6 +90,25 @@ def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
     mine = [arm for arm in arms if _row_label(arm) == row.ours and not _is_first_stage(arm)]
     mine = [arm for arm in mine if arm.stage == "task"] or mine
     return {arm.env: arm for arm in _longest_last(mine)}
+
+
+def _arms_outside(tables: Sequence[Published], arms: Sequence[ArmRuns]) -> dict[str, dict[str, ArmRuns]]:
+    """Arms that no experiment compares, by the row of their preset or method."""
+    names = [row.name for table in tables for row in table.rows]
+    ours: dict[str, dict[str, ArmRuns]] = {}
+    for arm in _longest_last(arms):
+        run = arm.runs[0]
+        settings = flat(run.config)
+        is_like = all(settings.get(key) == value for key, value in tables[0].runs.items())
+        if not is_like or arm.env not in tables[0].tasks or bonus_method(run.config):
+            continue
+        if run.phase == "train":
+            named = [(find_agent(run, [name.replace("_", "-") for name in names]) or "").replace("-", "_")]
+        else:
+            named = [f"{run.method}_{settings.get('representation.name')}", run.method]
+        for name in [name for name in named if name in names][:1]:
+            ours.setdefault(name, {})[arm.env] = arm
+    return ours
 
 
 def _longest_last(arms: Iterable[ArmRuns]) -> list[ArmRuns]:
@@ -99,17 +130,17 @@ def _is_first_stage(arm: ArmRuns) -> bool:
     return any((each.source, each.arm) == (cell.folder, cell.arm) for each in experiment.cells)
 
 
-def _table(tables: Sequence[Published], ours: Ours, notes: Sequence[str], collection: Collection) -> Table:
+def published_table(benchmark: Benchmark) -> Table:
     """A line for each published row of a method and one for ours, with tasks and aggregates as columns."""
+    tables, ours = benchmark.tables, benchmark.ours
+    if not tables[0].rows:
+        return Table(tables[0].title, [], [], benchmark.notes)
     every = dict.fromkeys(task for table in tables for task in table.tasks)
     tasks = [task for task in every if any(task in mine for mine in ours.values())]
-    there = {column for table in tables for column in table.columns}
-    aggregates = [name for name in AGGREGATES if name in there and (len(tasks) > 1 or not every)]
-    if RAM_RATIO in there:
-        aggregates = [RAM_RATIO]
+    aggregates = [*dict.fromkeys(name for table in tables for name in table.columns if "/" not in name)]
+    aggregates = aggregates if len(tasks) > 1 or not every else []
     columns = ["method", "", *(task.rpartition("/")[2].replace("_", " ") for task in tasks)]
-    columns += ["IQM" if name == "iqm" else name.replace("_", " ") for name in aggregates]
-    columns += ["tasks", "seeds", "steps"]
+    columns += [*aggregates, "tasks", "seeds", "steps"]
     quoted: dict[str, list[tuple[str, PublishedRow]]] = {}
     for table in tables:
         for row in table.rows:
@@ -119,20 +150,19 @@ def _table(tables: Sequence[Published], ours: Ours, notes: Sequence[str], collec
     for name, found in quoted.items():
         for heading, row in found:
             cells = [_published(row, column) for column in (*tasks, *aggregates)]
-            if {*cells} != {ABSENT}:
+            if {*cells} - {ABSENT}:
                 rows.append([row.label, heading, *cells, "", "", ""])
         if mine := ours.get(name):
             label = next((row.ours for _, row in found if row.ours), found[0][1].label)
-            numbers = [*_scores(mine, tasks), *_aggregates(mine, aggregates, ours, tables)]
-            rows.append([label, "ours", *numbers, *_provenance(mine, collection)])
-    notes = [*notes, *(note for table in tables for note in table.notes)]
+            numbers = [_score(mine[task], len(tasks)) if task in mine else ABSENT for task in tasks]
+            numbers += [_aggregate(name, mine) for name in aggregates]
+            rows.append([label, "ours", *numbers, *_provenance(mine)])
     citations = [f"{table.heading.capitalize()}: {table.source}; {table.measure}." for table in tables]
-    if "median" in aggregates:
-        notes.append(NORMALIZED)
+    notes = [*citations, *benchmark.notes, *(note for table in tables for note in table.notes)]
+    notes += [AGGREGATES, INTERVALS] if aggregates else []
     if absent := [task for task in every if task not in tasks]:
         notes.append(f"Tasks without a run: {len(absent)} of {len(every)} ({join_names(absent)}).")
-    numeric = frozenset(range(2, len(columns) - 1))
-    return Table(tables[0].title, columns, rows, [*citations, *notes], numeric)
+    return Table(tables[0].title, columns, rows, notes, frozenset(range(2, len(columns) - 1)))
 
 
 def _published(row: PublishedRow, column: str) -> str:
@@ -140,22 +170,18 @@ def _published(row: PublishedRow, column: str) -> str:
     return ABSENT if value is None else f"{value:g}".replace("-", "−")
 
 
-def _scores(mine: Mapping[str, ArmRuns], tasks: Sequence[str]) -> list[str]:
-    """Our score in each task."""
-    cells = []
-    for arm in map(mine.get, tasks):
-        found = {} if arm is None else spreads(arm)
-        key = next((key for key in ("return", "training_return") if key in found), None)
-        if arm is None or key is None:
-            cells.append(ABSENT if arm is None else "no score yet")
-            continue
-        shown = found[key].format(key)
-        shown = shown if len(tasks) <= FEW_TASKS else shown.partition(" (")[0]
-        cells.append(shown + " in training" * (key == "training_return") + " so far" * (not arm.complete))
-    return cells
+def _score(arm: ArmRuns, tasks: int) -> str:
+    """Our score in a task."""
+    found = spreads(arm)
+    key = next((key for key in ("return", "training_return") if key in found), None)
+    if key is None:
+        return "no score yet"
+    shown = found[key].format(key)
+    shown = shown if tasks <= FEW_TASKS else shown.partition(" (")[0]
+    return shown + " in training" * (key == "training_return") + " so far" * (not arm.complete)
 
 
-def _provenance(mine: Mapping[str, ArmRuns], collection: Collection) -> list[str]:
+def _provenance(mine: Mapping[str, ArmRuns]) -> list[str]:
     """Number of tasks, their seeds, and how many of the protocol's steps our runs took."""
     seeds, taken = [], []
     for arm in mine.values():
@@ -166,98 +192,114 @@ def _provenance(mine: Mapping[str, ArmRuns], collection: Collection) -> list[str
         text = f"{used} of {len(arm.seeds)}" if used < len(arm.seeds) else str(used)
         is_missing = any(run.evaluation_gap == "missing" for run in arm.counted)
         seeds.append(f"{text}, evaluation missing" if is_missing else text)
-        taken.append(_protocol_steps(runs, collection))
+        taken.append(_steps_taken(runs))
     return [str(len(mine)), *(join_names(dict.fromkeys(texts), 3, "; ") for texts in (seeds, taken))]
 
 
-def _protocol_steps(runs: Sequence[Run], collection: Collection) -> str:
-    """Steps taken of the protocol's, in pre-training and with task reward."""
+def _steps_taken(runs: Sequence[Run]) -> str:
+    """Steps taken, of the protocol's, in pre-training and with task reward."""
     views = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
     if views:
         return f"another protocol: {join_names(views)}"
-    started = [source_of(run, collection.runs) for run in runs]
     parts = []
-    if any(run.cell and run.cell.source and not found for run, found in zip(runs, started, strict=True)):
-        parts.append("pre-training unknown")
-    elif known := [source for source in started if source is not None]:
-        parts.append(_taken(known))
-    parts.append(_taken(runs))
-    return ", ".join(filter(None, parts)) or "unknown"
+    if runs[0].phase == "finetune":
+        lengths = [run.pretraining_steps for run in runs]
+        known = [length for length in lengths if length is not None]
+        sources = {run.cell.source for run in runs if run.cell}
+        cells = runs[0].experiment.cells if runs[0].experiment else []
+        asked = [cell.protocol_steps for cell in cells if cell.folder in sources]
+        parts.append(_of_protocol(known, asked, "pre-training") if known else "pre-training unknown")
+    asked = [run.protocol_steps for run in runs]
+    parts.append(_of_protocol([run.final_steps for run in runs], asked, PHASE_NAMES[runs[0].phase]))
+    return ", ".join(parts)
 
 
-def _taken(runs: Sequence[Run]) -> str:
-    protocols = [run.protocol_steps for run in runs if run.protocol_steps]
-    taken = step_range(run.final_steps for run in runs)
-    return f"{taken} of {step_range(protocols)} {PHASE_NAMES[runs[0].phase]}" if protocols else ""
+def _of_protocol(taken: Sequence[int], asked: Sequence[int | None], phase: str) -> str:
+    protocol = [number for number in asked if number]
+    return f"{step_range(taken)}{f' of {step_range(protocol)}' if protocol else ''} {phase}"
 
 
-def _aggregates(
-    mine: Mapping[str, ArmRuns], names: Sequence[str], ours: Ours, tables: Sequence[Published]
-) -> list[str]:
-    """Our aggregates over the 26 games, or the 57 where others than the 26 were run."""
-    games = {env: known_game(env) for env in mine}
-    summaries = {
-        "": atari_summary([mine[env] for env, game in games.items() if game in GAMES_26]),
-        "57": atari_summary([*mine.values()]) if {*games.values()} - {None, *GAMES_26} else None,
-    }
-    cells = []
-    for name in names:
-        statistic, _, of = name.partition(" of ")
-        is_ratio = name == RAM_RATIO
-        cells.append(_ram_ratio(mine, ours, tables) if is_ratio else _aggregate(statistic, summaries[of]))
-    return cells
+def _aggregate(name: str, mine: Mapping[str, ArmRuns]) -> str:
+    """Our value of an aggregate: a statistic, of all tasks of its benchmark or of a group of them."""
+    statistic, _, group = name.partition(" of ")
+    scores = {env: found for env, arm in mine.items() if (found := _normalized(arm))}
+    tasks = {env: scale for env in scores if (scale := find_scale(env)) is not None}
+    if group == "57":
+        chosen = scores if {task for _, task in tasks.values()} - SUITE_26 else {}
+    elif group:
+        chosen = {env: scores[env] for env, (scale, task) in tasks.items() if task in scale.groups[group]}
+    else:
+        suite = {env for env, (scale, task) in tasks.items() if scale.groups or task in SUITE_26}
+        chosen = {env: scores[env] for env in suite}
+    return _statistic(statistic.partition(" ")[0].lower(), chosen)
 
 
-def _aggregate(statistic: str, summary: Summary | None) -> str:
-    if summary is None:
+def _normalized(arm: ArmRuns) -> list[float]:
+    """The normalized score of each complete run with an evaluation."""
+    found = find_scale(arm.env)
+    values = [outcome(run).get(found[0].key) for run in arm.complete] if found is not None else []
+    return [value for value in values if value is not None]
+
+
+def _statistic(name: str, scores: Scores) -> str:
+    if not scores:
         return ABSENT
-    value = summary.intervals[statistic]
-    if statistic == "above_human":
-        return f"{value.point:g} of {len(summary.games)}"
-    interval = "" if summary.is_flat else f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    value = bootstrap(scores, name, resamples=RESAMPLES)
+    return f"{value.point:g} of {len(scores)}" if name == "above" else interval_text(value)
+
+
+def interval_text(value: Interval) -> str:
+    """`63.5 [60.1, 66.0]` in percent, without an interval of no width, as with one seed."""
+    interval = "" if value.is_flat else f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
     return f"{100 * value.point:.1f}{interval}".replace("-", "−")
 
 
-def _ram_ratio(mine: Mapping[str, ArmRuns], ours: Ours, tables: Sequence[Published]) -> str:
-    """RAM states relative to those of the method whose published ratio is 1."""
-    rows = (row for table in tables for row in table.rows)
-    baseline = next((ours[r.name] for r in rows if r.values.get(RAM_RATIO) == 1 and r.name in ours), {})
-    for env in mine.keys() & baseline.keys():
-        found, base = (spreads(arms[env]).get("coverage/ram") for arms in (mine, baseline))
-        if found and base and base.mean:
-            return f"{found.mean / base.mean:.2f}"
-    return ABSENT
+def scale_tables(benchmarks: Sequence[Benchmark], arms: Sequence[ArmRuns]) -> Iterator[Table]:
+    """For each scale with several tasks: normalized scores of each method, the highest mean first."""
+    for scale in scales():
+        methods: dict[str, list[ArmRuns]] = {}
+        for arm in arms:
+            found = find_scale(arm.env) if arm.stage == "task" else None
+            if found is not None and found[0] is scale and _normalized(arm):
+                methods.setdefault(arm.label, []).append(arm)
+        if len({arm.env for members in methods.values() for arm in members}) > 1:
+            yield _scale_table(scale, methods, benchmarks)
 
 
-def atari_summary(arms: Sequence[ArmRuns]) -> Summary | None:
-    """Human-normalized scores over the games of one label, with intervals; None without scores."""
-    scores: dict[str, list[float]] = {}
-    for arm in arms:
-        for found in map(outcome, arm.counted):
-            if "normalized" in found:
-                scores.setdefault(arm.env, []).append(found["return"])
-    try:
-        return summarize(scores, resamples=2000) if scores else None
-    except VoidrlError:
-        return None  # two ids of one game, such as with and without sticky actions
-
-
-def atari_table(arms: Sequence[ArmRuns]) -> Table | None:
-    """Aggregates over games for each label; None with fewer than two games."""
-    task_arms = [arm for arm in arms if arm.stage == "task"]
-    labels = dict.fromkeys(arm.label for arm in task_arms)
-    found = {label: atari_summary([arm for arm in task_arms if arm.label == label]) for label in labels}
-    summaries = {label: summary for label, summary in found.items() if summary is not None}
-    if max((len(summary.games) for summary in summaries.values()), default=0) < 2:
-        return None
-    statistics = ("iqm", "median", "mean", "above_human")
-    rows = [
-        [label, str(summary.runs), *(_aggregate(name, summary) for name in statistics)]
-        for label, summary in summaries.items()
+def _scale_table(
+    scale: Scale, methods: Mapping[str, Sequence[ArmRuns]], benchmarks: Sequence[Benchmark]
+) -> Table:
+    rows, bars = [], list[Bar | None]()
+    statistics = ("iqm",) if scale.groups else ("median", "iqm", "above")
+    for label, members in methods.items():
+        scores = {arm.env: _normalized(arm) for arm in members}
+        task_of = {env: found[1] for env in scores if (found := find_scale(env)) is not None}
+        quoted = next(filter(None, (each.row_of(label) for each in benchmarks)), None)
+        known = {} if quoted is None else quoted.values
+        shares = [scale.normalize(task, known[task]) for task in task_of.values() if task in known]
+        printed = float(np.mean(shares)) if shares else None
+        mean = bootstrap(scores, "mean", resamples=RESAMPLES)
+        cells = [label, interval_text(mean), ABSENT if printed is None else f"{100 * printed:.1f}"]
+        for tasks in scale.groups.values():
+            there = {env: found for env, found in scores.items() if task_of[env] in tasks}
+            part = f" ({len(there)}/{len(tasks)})" if 0 < len(there) < len(tasks) else ""
+            cells.append(_statistic("mean", there) + part)
+        cells += [_statistic(name, scores) for name in statistics]
+        numbers = sorted({len(found) for found in scores.values()})
+        seeds = " to ".join(dict.fromkeys([str(numbers[0]), str(numbers[-1])]))
+        taken = dict.fromkeys(_steps_taken(arm.complete) for arm in members)
+        rows.append([*cells, seeds + ONE_SEED * (numbers == [1]), join_names(taken, 2, "; ")])
+        bars.append(Bar(mean.low, mean.point, mean.high, members[0].style, printed))
+    order = sorted(range(len(rows)), key=lambda i: -bars[i].mean)  # type: ignore[union-attr]
+    names = {"median": "median", "iqm": "IQM", "above": f"above {scale.reference}"}
+    columns = ["method", "mean", "published", *scale.groups, *(names[name] for name in statistics)]
+    columns += ["seeds", "steps"]
+    notes = [
+        f"In percent: {scale.about}. Complete and evaluated runs only. The bar is the interval of the mean "
+        "over tasks; the upright line and the column “published” are the published mean over the same tasks.",
+        INTERVALS,
     ]
-    note = (
-        "In percent: 0 is random play, 100 a human. Brackets are 95% bootstrap intervals over the seeds of "
-        "each game; a game with one seed adds no width."
-    )
-    columns = ["", "runs", "IQM", "median", "mean", "games above human"]
-    return Table("Human-normalized scores over games", columns, rows, [note], frozenset(range(1, 6)))
+    title = f"{scale.reference.capitalize()}-normalized scores over tasks"
+    placed = draw_bars([bars[i] for i in order], 0.0, 1.0)
+    numeric = frozenset(range(1, len(columns) - 2))
+    return Table(title, columns, [rows[i] for i in order], notes, numeric, bars=placed, has_lines=True)

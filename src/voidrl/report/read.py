@@ -5,7 +5,7 @@ A damaged run is read as far as possible, with notes about omitted parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -67,6 +67,8 @@ class Run:
     cell: CellRecord | None = None
     label: str = ""
     """Its arm among the runs of its phase and environment."""
+    source: Run | None = field(default=None, repr=False)
+    """The pre-training run that it was fine-tuned from."""
     evaluation_gap: Literal["", "missing", "failed"] = ""
     """Why a run that took all its steps has no evaluation, where one is due."""
 
@@ -90,6 +92,17 @@ class Run:
     def final_steps(self) -> int:
         """Steps behind its last numbers: parallel environments can step past the end."""
         return min(self.steps, self.asked_steps)
+
+    @property
+    def pretraining_steps(self) -> int | None:
+        """Steps that it was pre-trained for: by its evaluation, or by the run that it was fine-tuned from."""
+        agent: Mapping[str, Any] = (
+            (self.evaluation or {}).get("agent", {}) if self.phase == "finetune" else {}
+        )
+        total, own = agent.get("steps_with_pretraining"), agent.get("steps")
+        if isinstance(total, int) and isinstance(own, int) and total > own:
+            return total - own
+        return None if self.source is None else self.source.final_steps
 
     @property
     def protocol_steps(self) -> int | None:
@@ -157,7 +170,28 @@ def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collect
     planned = [run for run in runs if run.cell is not None]
     others = [run for run in runs if run.cell is None]
     others.sort(key=lambda run: (natural_key(run.env), PHASES.index(run.phase), run.method, run.seed))
+    for run in runs:
+        run.source = _source_of(run, runs)
     return Collection(planned + others, skipped, found.experiments, missing)
+
+
+def _source_of(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The pre-training run of a fine-tuning.
+
+    An experiment says which one. Otherwise it is the only one with equal method, seed and environment.
+    """
+    if run.phase != "finetune":
+        return None
+    if run.cell is not None and run.experiment is not None:
+        folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
+        return next((each for each in runs if each.resolved == folder), None)
+    same = [
+        each
+        for each in runs
+        if (each.phase, each.method, each.seed) == ("pretrain", run.method, run.seed)
+        and run.env.partition("?")[0].startswith(each.env.partition("?")[0])
+    ]
+    return same[0] if len(same) == 1 else None
 
 
 def _printable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The results table of a report: a row for each arm with its seeds, steps and final numbers."""
+"""The results table of a report: a row for each arm with its final numbers, seeds and steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voidrl.report.formatting import ABSENT, Table, seed_list, step_range, steps
-from voidrl.report.groups import PHASE_NAMES, STAGES, ArmRuns, Stage, stages_of
+from voidrl.report.formatting import ABSENT, ONE_SEED, Bar, Table, draw_bars, seed_list, step_range, steps
+from voidrl.report.groups import STAGES, ArmRuns, Stage, stages_of
 from voidrl.report.outcomes import Spread, headline_measure, main_measure, measure_of, sort_keys, spreads
 
 MOST_ENVS = 4  # with more environments, a table of environments × arms comes first
@@ -30,16 +30,19 @@ class ResultRow:
         return f"{len(self.seeds)}{total}" + (f" ({seed_list(self.seeds)})" if self.seeds else "")
 
     @property
-    def statuses(self) -> dict[str, int]:
-        """Number of runs by status."""
-        return Counter(run.status for run in self.arm.runs)
+    def statuses(self) -> str:
+        """`2 done, 1 failed`."""
+        found = Counter(run.status for run in self.arm.runs)
+        return ", ".join(f"{number} {status}" for status, number in found.items())
 
     @property
     def steps(self) -> str:
-        """Steps taken, and the requested or the protocol's steps where these are more."""
+        """Steps taken, `2M + 100k` after pre-training, and the steps that were asked for."""
         asked = max(run.asked_steps for run in self.arm.runs)
         taken = [min(run.steps, asked) for run in self.arm.runs]  # parallel environments can overshoot
         shown = step_range(taken) + (f" of {steps(asked)}" if min(taken) < asked else "")
+        before = [run.pretraining_steps for run in self.arm.runs if run.pretraining_steps is not None]
+        shown = f"{step_range(before)} + {shown}" if before else shown
         protocol = self.arm.protocol_steps
         return f"{shown}; protocol {steps(protocol)}" if protocol and asked != protocol else shown
 
@@ -50,6 +53,13 @@ class ResultRow:
         spread = self.spreads[key]
         shown = spread.format(key) + ("" if self.arm.complete else " so far")
         return shown if spread.seeds == self.seeds else f"{shown}, seeds {seed_list(spread.seeds)}"
+
+    def bar(self, key: str | None) -> Bar | None:
+        """The picture of a measure, if it has it."""
+        if key is None or key not in self.spreads:
+            return None
+        spread = self.spreads[key]
+        return Bar(spread.low, spread.mean, spread.high, self.arm.style, dots=spread.values)
 
 
 @dataclass(frozen=True)
@@ -67,16 +77,6 @@ class Results:
         return STAGES[self.stage]
 
     @property
-    def is_folded(self) -> bool:
-        """Whether its rows are shown on a click only: points of a grid, which are ranked below."""
-        return len(self.rows) > MOST_POINTS and all(row.arm.grid_label is not None for row in self.rows)
-
-    @property
-    def headline(self) -> str | None:
-        """The measure that compares the arms."""
-        return self.measures[0] if self.measures else None
-
-    @property
     def by_env(self) -> dict[str, list[ResultRow]]:
         """Rows by environment name."""
         found: dict[str, list[ResultRow]] = {}
@@ -87,59 +87,62 @@ class Results:
     def headline_of(self, env: str) -> str | None:
         """The measure that compares the arms of one environment; another one where none has the headline."""
         rows = self.by_env[env]
-        if any(self.headline in row.spreads for row in rows):
-            return self.headline
+        if any(self.measures[0] in row.spreads for row in rows if self.measures):
+            return self.measures[0]
         return headline_measure([row.arm for row in rows], self.stage)
 
+    def ranked(self, env: str) -> list[ResultRow]:
+        """The rows of an environment that have its headline, the highest mean first."""
+        key = self.headline_of(env) or ""
+        have = [row for row in self.by_env[env] if key in row.spreads]
+        return sorted(have, key=lambda row: -row.spreads[key].mean)
+
     def by_headline(self) -> dict[str, dict[str, list[ResultRow]]]:
-        """The rows with a measure, by measure and environment, the highest mean first."""
+        """Ranked rows by measure and environment, without points of grids."""
         found: dict[str, dict[str, list[ResultRow]]] = {}
-        for env, rows in self.by_env.items():
-            key = self.headline_of(env)
-            if key is not None:
-                have = [row for row in rows if key in row.spreads]
-                ordered = sorted(have, key=lambda row: -row.spreads[key].mean)
-                found.setdefault(key, {})[env] = ordered
+        for env in self.by_env:
+            have = [row for row in self.ranked(env) if row.arm.grid_label is None]
+            if have:
+                found.setdefault(self.headline_of(env) or "", {})[env] = have
         return found
 
-    def bar(self, row: ResultRow) -> dict[str, str] | None:
-        """Positions of the headline's mean and range, in percent of its environment's scale from 0 up."""
-        key = self.headline_of(row.arm.env_name)
-        if key is None or key not in row.spreads:
-            return None
-        others = [each.spreads[key] for each in self.by_env[row.arm.env_name] if key in each.spreads]
-        low = min(0.0, *(spread.low for spread in others))
-        high = max(1.0 if measure_of(key).unit == "fraction" else low, *(spread.high for spread in others))
-        spread, width = row.spreads[key], (high - low) or 1.0
-        values = {"low": spread.low, "mean": spread.mean, "high": spread.high}
-        return {name: f"{100 * (value - low) / width:.1f}%" for name, value in values.items()}
-
     def table(self) -> Table:
-        """All measures of all arms."""
-        columns = ["environment", "arm", "phase", "seeds", "steps", "runs"]
-        columns += [measure_of(key).name for key in self.measures]
-        rows = []
-        for row in self.rows:
-            statuses = ", ".join(f"{number} {status}" for status, number in row.statuses.items())
-            cells = [row.arm.env_name, row.arm.label, PHASE_NAMES[row.arm.phase], row.seed_text]
-            rows.append([*cells, row.steps, statuses, *map(row.cell, self.measures)])
-        return Table(self.title, columns, rows, numeric=frozenset(range(6, len(columns))))
+        """All measures of all arms, the highest mean of an environment first."""
+        columns = ["environment", "arm", *(measure_of(key).name for key in self.measures)]
+        columns += ["seeds", "steps", "runs"]
+        rows, bars = [], []
+        for env, members in self.by_env.items():
+            key, ranked = self.headline_of(env), self.ranked(env)
+            ordered = [*ranked, *(row for row in members if row not in ranked)]
+            for row in ordered:
+                hint = row.arm.phase_hint if self.stage == "task" else ""
+                seeds = row.seed_text + ONE_SEED * (len(row.seeds) == 1)
+                name = f"{row.arm.label} ({hint})" if hint else row.arm.label
+                rows.append([env, name, *map(row.cell, self.measures), seeds, row.steps, row.statuses])
+            top = [1.0] if key and measure_of(key).unit == "fraction" else []
+            bars += draw_bars((row.bar(key) for row in ordered), 0.0, *top)
+        # Points of a grid are ranked below.
+        folded = len(rows) > MOST_POINTS and all(row.arm.grid_label is not None for row in self.rows)
+        return Table(
+            self.title, columns, rows, numeric=frozenset(range(2, len(columns) - 3)), bars=bars,
+            status_column=len(columns) - 1, has_lines=True, is_grouped=True,
+            is_folded=folded or self.pivot() is not None,
+        )  # fmt: skip
 
     def pivot(self) -> Table | None:
         """Environments × arms by the headline, if there are many environments."""
-        key = self.headline
-        if key is None or len(self.by_env) <= MOST_ENVS:
+        if not self.measures or len(self.by_env) <= MOST_ENVS:
             return None
         labels = [*dict.fromkeys(row.arm.label for row in self.rows)]
         rows = []
         for env, members in self.by_env.items():
             cells = {}
             for row in members:
-                main = main_measure(row.spreads, key) or key
-                prefix = "" if main == key else f"{measure_of(main).name} "
+                main = main_measure(row.spreads, self.measures[0]) or self.measures[0]
+                prefix = "" if main == self.measures[0] else f"{measure_of(main).name} "
                 cells[row.arm.label] = prefix + row.cell(main)
             rows.append([env, *(cells.get(label, ABSENT) for label in labels)])
-        title = f"{self.title}: {measure_of(key).name}"
+        title = f"{self.title}: {measure_of(self.measures[0]).name}"
         return Table(title, ["environment", *labels], rows, numeric=frozenset(range(1, len(labels) + 1)))
 
 

@@ -1,4 +1,4 @@
-"""The part of a run's newest checkpoint that reports show, and the cache of reports under RUN/report/.
+"""The part of a run's newest checkpoint that reports show, and the cache of videos under RUN/report/.
 
 A checkpoint can hold gigabytes of replay: only the one small file that is needed is read and checked.
 """
@@ -10,13 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from voidrl.errors import CheckpointError
 from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest, seal
 
 CACHE = "report"
-LOOP = "loop.safetensors"
 
 
 def newest(run: Path) -> Checkpoint | None:
@@ -32,45 +30,36 @@ def newest(run: Path) -> Checkpoint | None:
     return None
 
 
-def key_of(saved: Checkpoint) -> str:
-    """A name for the content of a checkpoint."""
-    return seal({"step": saved.step, "files": saved.files})[:16]
-
-
-def read_part(saved: Checkpoint, name: str) -> dict[str, Tensor]:
-    """The tensors of one file, after checking it."""
+def check_part(saved: Checkpoint, name: str) -> None:
+    """Check one file of a checkpoint, if it is in the manifest."""
     if name in saved.files:
         check_file(saved.path / name, saved.files[name])
-    return saved.tensors(name)
 
 
 def read_visits(saved: Checkpoint) -> np.ndarray:
     """Visits of each cell, (cells,); empty where the environment does not report cells."""
-    tensors = read_part(saved, LOOP)
+    check_part(saved, "loop.safetensors")
+    tensors = saved.tensors("loop.safetensors")
     if "visits" not in tensors:
         raise CheckpointError(f"its checkpoint {saved.path.name} has no counts of visits")
     visits: np.ndarray = tensors["visits"].long().numpy()
     return visits.reshape(-1)
 
 
-def read_kept(run: Path, kind: str, key: str) -> bytes | None:
-    """Return a cached file of a checkpoint; `kind` is a file name with `{}` for the key."""
-    try:
-        return (run / CACHE / kind.format(key)).read_bytes()
-    except OSError:
-        return None
+def cache_path(run: Path, saved: Checkpoint, kind: str) -> Path:
+    """The cached file of a checkpoint; `kind` is a file name with `{}` for its content."""
+    content = seal({"step": saved.step, "files": saved.files})[:16]
+    return run / CACHE / kind.format(content)
 
 
-def keep(run: Path, kind: str, key: str, data: bytes) -> None:
+def keep(path: Path, data: bytes) -> None:
     """Cache data for the next report, in place of an older checkpoint's; a read-only folder has no cache."""
-    folder = run / CACHE
-    path = folder / kind.format(key)
-    tmp = folder / f".tmp-{os.getpid()}-{path.name}"
+    tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     with suppress(OSError):
-        folder.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         tmp.write_bytes(data)
         tmp.replace(path)
-        for older in folder.glob(f"{kind.partition('-')[0]}-*{path.suffix}"):
+        for older in path.parent.glob(f"{path.name.partition('-')[0]}-*{path.suffix}"):
             if older != path:
                 older.unlink()
     with suppress(OSError):

@@ -50,7 +50,7 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
             ", ".join(f"{phases[phase]} {name}" for phase, name in PHASE_NAMES.items() if phases[phase]),
         ),
         ("Environments", join_names(dict.fromkeys(arm.env_name for arm in arms))),
-        ("Arms", join_names(_arm_names(arms), separator="; ")),
+        ("Arms", join_names(dict.fromkeys(arm.grid_label or arm.label for arm in arms), separator="; ")),
         ("Seeds", seed_list(run.seed for run in runs)),
         ("Dates", dates(runs)),
         ("voidrl", join_names(sorted(versions))),
@@ -58,23 +58,8 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     return [(name, value) for name, value in rows if value]
 
 
-def _arm_names(arms: Sequence[ArmRuns]) -> list[str]:
-    """The labels of all arms; the points of a grid as one, with their number."""
-    names: dict[str, dict[str, set[str]]] = {}
-    for arm in arms:
-        phases = names.setdefault(arm.grid_label or arm.label, {})
-        if arm.grid_label is not None:
-            phases.setdefault(arm.phase, set()).add(arm.label)
-    # Fewer pre-trainings than points, if points share them.
-    return [_with_points(name, max(map(len, found.values()), default=1)) for name, found in names.items()]
-
-
-def _with_points(name: str, number: int) -> str:
-    return f"{name} at {number} points of a grid" if number > 1 else name
-
-
 def findings(stages: Sequence[Results]) -> list[str]:
-    """Mean and range of every arm, and the arm ahead, for each comparison."""
+    """Mean and range of every arm, and the arm ahead, for each comparison; points of grids have their own."""
     found = []
     for results in stages:
         for key, by_env in results.by_headline().items():
@@ -105,15 +90,10 @@ def leading(rows: Sequence[ResultRow], key: str) -> list[ResultRow]:
 def _finding(rows: list[ResultRow], key: str) -> str:
     """`rows` are sorted by their means."""
     taken = step_range(run.final_steps for row in rows for run in row.spreads[key].runs)
-    groups: dict[str, list[ResultRow]] = {}
-    for row in rows:
-        groups.setdefault(row.arm.grid_label or row.arm.label, []).append(row)
-    values = join_names((_group_value(*group, key) for group in groups.items()), MOST_ARMS, "; ")
+    values = join_names((f"{row.arm.label} {row.cell(key)}" for row in rows), MOST_ARMS, "; ")
     statement = f"{measure_of(key).name} after {taken} steps: {values}."
     if len(rows) == 1:
         return statement
-    if len(groups) < len(rows):
-        return f"{statement} The points are ranked below."
     best, *others = rows
     tied = [row.arm.label for row in leading(rows, key)]
     if len(tied) > 1:
@@ -124,14 +104,6 @@ def _finding(rows: list[ResultRow], key: str) -> str:
     if close:
         return f"{statement} Equal within their ranges: {'; '.join([best.arm.label, *close])}."
     return f"{statement} Ahead: {best.arm.label} (no overlap of ranges)."
-
-
-def _group_value(name: str, rows: list[ResultRow], key: str) -> str:
-    """The value of an arm; of the points of a grid, the lowest and the highest mean."""
-    if len(rows) == 1:
-        return f"{rows[0].arm.label} {rows[0].cell(key)}"
-    ends = dict.fromkeys(measure_of(key).format(row.spreads[key].mean) for row in (rows[-1], rows[0]))
-    return f"{_with_points(name, len(rows))}, {' to '.join(ends)}"
 
 
 def caveats(collection: Collection, arms: Sequence[ArmRuns], stages: Sequence[Results]) -> list[Caveat]:

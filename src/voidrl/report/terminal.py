@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from voidrl.report.contents import Report
 from voidrl.report.formatting import Table, join_names
 from voidrl.system.terminal.tables import print_table, wrap_text
@@ -15,31 +13,22 @@ SHOWN = ("failed", "warn", "running")  # caveats
 
 def print_results(report: Report) -> None:
     """Print the tables of results, then who is ahead, then how far the numbers can be compared."""
-    for table in _tables(report):
-        _print_table(table, len(table.rows))
+    for table in report.tables:
+        if not table.is_folded:
+            _print_table(table, len(table.rows))
     lines = [*report.findings]
-    for section in (*report.grids, *report.urlb, *report.panels):
+    for section in report.sections:
+        if section.name == "probes":
+            continue
         if all(table.title != section.title for table in section.tables):
             print(f"{section.title}\n")
         for table in section.tables:
             _print_table(table, MOST_ROWS)
-        lines += [*section.findings, *section.missing]
-    for table in report.published:
-        _print_table(table, len(table.rows))
+        lines += section.findings
     for caveat in report.caveats:
         if caveat.kind in SHOWN:
             lines.append(f"{caveat.title}: {join_names(caveat.details, MOST_DETAILS, '; ')}")
     print(wrap_text("\n".join(lines)))
-
-
-def _tables(report: Report) -> Iterator[Table]:
-    if report.before_after is not None:
-        yield report.before_after
-    for results in report.results:
-        if not results.is_folded:
-            yield results.pivot() or results.table()
-    if report.atari is not None:
-        yield report.atari
 
 
 def _print_table(table: Table, most_rows: int) -> None:

@@ -33,25 +33,26 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
                 f"{path} has no best agent, only fine-tuning keeps one: leave out "
                 f"{by_caller('best=True', '--best')} to use its last agent"
             )
-        return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
-    saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
+        return checkpoint.read_latest(root, starting.say_once, partial(saved_agent, device=device))
+    is_saved = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
     if not path.exists() and ((near := similar_paths(path)) or not share.is_on_hub(source)):
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise RunFolderError(
             f"there is nothing at {path}{hint}: expected the folder of a run, a checkpoint or a saved agent, "
             f"or user/name on the Hugging Face Hub"
         )
-    if saved_agent or not path.exists():
+    if is_saved or not path.exists():
         return share.from_pretrained(source, device=device, trust_code=trust_code)
     if (path / checkpoint.MANIFEST).is_file():
-        return _saved_agent(checkpoint.load(path), device)
+        return saved_agent(checkpoint.load(path), device)
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
     if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    return checkpoint.read_latest(root, starting.say_once, partial(_saved_agent, device=device))
+    return checkpoint.read_latest(root, starting.say_once, partial(saved_agent, device=device))
 
 
-def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
+def saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
+    """The agent of a checkpoint."""
     spec, config = spec_of(saved), resuming.config_of(saved)
     with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)

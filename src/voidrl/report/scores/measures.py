@@ -26,7 +26,7 @@ def evaluated_value(measure: str, evaluation: Mapping[str, Any] | None) -> float
         return None
     if measure == "success":
         successes = evaluation.get("successes")
-        found = None if successes is None else np.mean(successes)
+        found = np.mean(successes) if successes else None
     elif measure.startswith(STATES):
         found = evaluation.get("counts", {}).get(measure.removeprefix(STATES))
     else:

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voidrl.envs.ids import atari_game
-from voidrl.envs.suites.atari import find_game, human_normalized
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError
 
 Scores = Mapping[str, Sequence[float]]
 NestedScores = Mapping[str, Sequence[Sequence[float]]]
@@ -81,19 +79,13 @@ def iqm(tables: np.ndarray) -> np.ndarray:
     return np.asarray(runs[:, cut : count - cut].mean(axis=1))
 
 
-def above_human(tables: np.ndarray) -> np.ndarray:
-    """Number of games whose mean over seeds is at least 1."""
+def above_reference(tables: np.ndarray) -> np.ndarray:
+    """Number of tasks whose mean over seeds is at least 1."""
     return np.asarray(np.sum(np.nanmean(tables, axis=2) >= 1.0, axis=1))
 
 
-STATISTICS: dict[str, Statistic] = {"mean": mean, "median": median, "iqm": iqm, "above_human": above_human}
+STATISTICS: dict[str, Statistic] = {"mean": mean, "median": median, "iqm": iqm, "above": above_reference}
 """Mean and median over games are the paper's convention; the IQM counts a game with more seeds more."""
-
-
-def aggregate(scores: Scores) -> dict[str, float]:
-    """Each of `STATISTICS`."""
-    table = _table(scores)[None]
-    return {name: float(statistic(table)[0]) for name, statistic in STATISTICS.items()}
 
 
 def bootstrap(
@@ -196,42 +188,3 @@ def _row(game: str, values: Sequence[float]) -> np.ndarray:
 def percent(share: float) -> str:
     """Format a share as tables show it: 0.5 → `50.0 %`."""
     return f"{round(100 * share, 1) + 0.0:.1f} %"  # + 0.0 turns −0.0 into 0.0
-
-
-def known_game(env: str) -> str | None:
-    """The Atari game of an environment id, if it is one of the 57 with human scores."""
-    name = atari_game(env)
-    try:
-        return name and find_game(name)
-    except UnknownNameError:
-        return None
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Human-normalized scores of a set of runs, and their aggregates with intervals."""
-
-    games: dict[str, list[float]]
-    """Scores by game, one per seed: 0 is a random policy, 1 the human tester."""
-    intervals: dict[str, Interval]
-    """Interval of each of `STATISTICS`."""
-
-    @property
-    def runs(self) -> int:
-        """Runs in all games."""
-        return sum(map(len, self.games.values()))
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether intervals have no width, as every game has one seed."""
-        return self.runs == len(self.games)
-
-
-def summarize(raw: Scores, *, resamples: int = 10_000) -> Summary:
-    """Normalize raw Atari scores, `{game: [one per seed, …]}` in any spelling, and aggregate them."""
-    names: dict[str, str] = {}
-    for name in raw:
-        if (other := names.setdefault(find_game(name), name)) != name:
-            raise ConfigError(f"{other!r} and {name!r} are the same game: put their scores into one list")
-    games = {game: [human_normalized(game, score) for score in raw[names[game]]] for game in sorted(names)}
-    return Summary(games, {name: bootstrap(games, name, resamples=resamples) for name in STATISTICS})

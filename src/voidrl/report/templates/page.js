@@ -1,27 +1,42 @@
-/* The page around the charts: theme, contents, copying. */
-const root = document.documentElement, themes = ["system", "light", "dark"], themeButton = document.getElementById("theme");
+/* The page around the charts: heat maps, videos, copying. */
+const colorAt = (fraction) => { /* fraction 0 … 1 along five colors of the style sheet */
+  const at = Math.min(Math.max(fraction, 0), 1) * 4, from = Math.min(Math.floor(at), 3), rest = Math.round(100 * (at - from));
+  return `color-mix(in oklab, var(--h${from + 1}) ${rest}%, var(--h${from}))`;
+};
 
-function setTheme(name) {
-  if (name === "system") delete root.dataset.theme; else root.dataset.theme = name;
-  themeButton.querySelector("span").textContent = name;
-  try { if (name === "system") localStorage.removeItem("voidrl-theme"); else localStorage.setItem("voidrl-theme", name); } catch (_) { /* not available for local files */ }
+function heat(figure) {
+  const { size, visits, walls, marks, label } = DATA.heats[+figure.dataset.heat];
+  const most = Math.log1p(visits.reduce((a, b) => Math.max(a, b), 1));
+  const svg = draw("svg", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": `Visits of ${label}`, "shape-rendering": "crispEdges" });
+  svg.append(draw("rect", { width: size, height: size, style: "fill: var(--floor)" }));
+  const square = (cell) => `M${cell % size},${Math.floor(cell / size)}h1v1h-1z`;
+  svg.append(draw("path", { d: walls.map(square).join(""), style: "fill: var(--wall)" }));
+  visits.forEach((number, cell) => {
+    if (!number) return;
+    const about = draw("title", {}, `row ${Math.floor(cell / size)}, column ${cell % size}: ${count(number)} visits`);
+    svg.append(draw("path", { d: square(cell), style: `fill: ${colorAt(Math.log1p(number) / most)}` }, about));
+  });
+  for (const [letter, cell] of Object.entries(marks)) {
+    const cx = (cell % size) + 0.5, cy = Math.floor(cell / size) + 0.5;
+    svg.append(draw("circle", { cx, cy, r: 0.42, style: "fill: var(--card)", "shape-rendering": "auto" }));
+    svg.append(draw("text", { x: cx, y: cy + 0.03, "font-size": 0.6, style: "fill: var(--ink)" }, letter));
+  }
+  figure.prepend(svg);
 }
-setTheme(root.dataset.theme || "system");
-themeButton.addEventListener("click", () => {
-  const now = themeButton.querySelector("span").textContent;
-  setTheme(themes[(themes.indexOf(now) + 1) % themes.length]);
-});
 
-const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.getAttribute("href").slice(1), link]));
-const seen = new Set();
-const watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) { if (entry.isIntersecting) seen.add(entry.target.id); else seen.delete(entry.target.id); }
-  const here = [...links.keys()].find((id) => seen.has(id));
-  if (!here) return;
-  for (const [id, link] of links) { if (id === here) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current"); }
-}, { rootMargin: "-15% 0px -70% 0px" });
-for (const section of document.querySelectorAll("main section")) watcher.observe(section);
-
+for (const figure of document.querySelectorAll(".heat")) heat(figure);
+for (const video of document.querySelectorAll("video[data-clip]")) {
+  const bytes = Uint8Array.from(atob(DATA.clips[+video.dataset.clip]), (sign) => sign.charCodeAt(0));
+  video.src = URL.createObjectURL(new Blob([bytes], { type: "video/mp4" }));
+}
+for (const button of document.querySelectorAll(".play")) {
+  const videos = [...button.closest(".scene").querySelectorAll("video")];
+  button.addEventListener("click", () => {
+    const stop = videos.some((video) => !video.paused);
+    button.textContent = stop ? "Play all" : "Pause all";
+    for (const video of videos) { if (stop) video.pause(); else { video.currentTime = 0; video.play(); } }
+  });
+}
 for (const button of document.querySelectorAll(".copy")) {
   button.addEventListener("click", async () => {
     const code = button.parentElement.querySelector("code");

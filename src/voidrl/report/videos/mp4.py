@@ -14,15 +14,12 @@ import numpy as np
 
 from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
 
-MARK = "written by voidrl video"  # a comment in the file: only such files are replaced
-INDEX_BYTES = 16 << 20  # searched for the mark; the index of an hour takes about 3 MB
-LONGEST_SIDE = 4096  # many browsers show nothing beyond it
-
 
 def find_ffmpeg() -> str:
-    """Return the path of the ffmpeg that imageio-ffmpeg uses (extra `video`)."""
+    """Return the path of the ffmpeg that imageio-ffmpeg uses (extra `video`); Pillow has to be there too."""
     try:
         import imageio_ffmpeg
+        import PIL.Image  # noqa: F401
 
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     except (ImportError, RuntimeError):  # no package; no ffmpeg for this platform
@@ -33,8 +30,8 @@ def prepare_target(path: Path) -> None:
     """Create the folder of a video, or refuse a path that the video could not be written to."""
     if path.suffix.lower() != ".mp4":
         raise ConfigError(f"a video cannot be called {path.name!r}: expected a name that ends in .mp4")
-    if path.is_dir() or (path.exists() and not _is_ours(path)):
-        raise ConfigError(f"{path} exists and was not written by voidrl, so it is kept: choose another name")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -44,15 +41,6 @@ def prepare_target(path: Path) -> None:
             f"a video cannot be written to {path.parent} ({error.strerror or error}): choose another folder "
             f"with -o FILE.mp4"
         ) from error
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            start = file.read(INDEX_BYTES)
-    except OSError:
-        return False
-    return start[4:8] == b"ftyp" and MARK.encode() in start
 
 
 def encode(frames: Iterable[np.ndarray], path: Path, *, fps: float, quality: int = 21) -> None:
@@ -70,13 +58,7 @@ def encode(frames: Iterable[np.ndarray], path: Path, *, fps: float, quality: int
     iterator = iter(frames)
     first = next(iterator)
     height, width = first.shape[:2]
-    if max(height, width) > LONGEST_SIDE:
-        raise ConfigError(
-            f"a video of {width} × {height} pixels cannot be made: expected at most {LONGEST_SIDE} a side; "
-            f"lower the height, or show fewer runs"
-        )
     part = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    options = f"-crf {quality} -movflags +faststart -f mp4".split()
     writer = write_frames(
         f"file:{part}",
         (width, height),
@@ -85,7 +67,7 @@ def encode(frames: Iterable[np.ndarray], path: Path, *, fps: float, quality: int
         codec="libx264",
         macro_block_size=2,
         ffmpeg_log_level="error",
-        output_params=[*options, "-metadata", f"comment={MARK}"],
+        output_params=f"-crf {quality} -movflags +faststart -f mp4".split(),
     )
     count = 0
     try:

@@ -8,13 +8,11 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from voidrl import api
 from voidrl.agent import Agent
@@ -22,7 +20,7 @@ from voidrl.config import bonus_suffix, require, to_json
 from voidrl.envs.make import make_envs
 from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import EnvironmentFailedError, MissingExtraError, VoidrlError
+from voidrl.errors import EnvironmentFailedError
 from voidrl.report.videos.mp4 import encode, prepare_target
 from voidrl.sharing import pretrained as share
 from voidrl.system.device import seeded
@@ -72,18 +70,10 @@ class Recording:
         """Append the next frame."""
         self.shape = self.shape or frame.shape
         if frame.shape != self.shape:
-            raise EnvironmentFailedError(
-                f"environment {self.env!r} rendered frames of {self.shape[:2]} and then of {frame.shape[:2]}"
-                f": expected one size"
-            )
-        try:
-            self._file.seek(self._ends[-1] if self._ends else 0)
-            self._file.write(zlib.compress(np.ascontiguousarray(frame).data, 1))
-        except OSError as error:
-            raise VoidrlError(
-                f"only {len(self)} frames fit into {tempfile.gettempdir()} ({error.strerror}): record less, "
-                f"or set TMPDIR to a folder with more space"
-            ) from error
+            sizes = f"{self.shape[:2]} and then of {frame.shape[:2]}"
+            raise EnvironmentFailedError(f"environment {self.env!r} rendered frames of {sizes}")
+        self._file.seek(self._ends[-1] if self._ends else 0)
+        self._file.write(zlib.compress(np.ascontiguousarray(frame).data, 1))
         self._ends.append(self._file.tell())
         self.moments.append(moment)
 
@@ -247,120 +237,76 @@ def write_video(
     """Write recordings side by side into one MP4; shorter ones hold their last frame.
 
     Args:
-        recordings: They are shown in one row. Each keeps its own frame rate.
-        path: Must end in `.mp4`. A video written by voidrl is replaced; any other file is refused.
+        recordings: They are shown in one row, and have the same frame rate.
+        path: Must end in `.mp4`. An existing file is replaced once the new one is complete.
         height: Height of each picture in pixels.
         labels: Show a bar above each picture with its label, steps and return.
         quality: The CRF of x264: lower is better and larger.
     """
     require(bool(recordings) and all(recordings), "recordings", [*recordings], "one or more, with frames")
+    rates = sorted({one.fps for one in recordings})
+    require(len(rates) == 1, "recordings", rates, "one frame rate; record with `fps`")
     target = user_path(path)
     prepare_target(target)
-    encode(compose(recordings, height, labels=labels), target, fps=frame_rate(recordings), quality=quality)
+    encode(compose(recordings, height, labels=labels), target, fps=rates[0], quality=quality)
     return target
-
-
-def frame_rate(recordings: Sequence[Recording]) -> float:
-    """Return the highest frame rate of the recordings."""
-    return max(one.fps for one in recordings)
 
 
 def compose(recordings: Sequence[Recording], height: int, *, labels: bool) -> Iterator[np.ndarray]:
     """Yield the frames of the combined video, (H, W, 3) with even sides: recordings in a row."""
-    fps = frame_rate(recordings)
-    panels = [_Panel(one, height, fps, labels=labels) for one in recordings]
-    width = sum(panel.width + GAP for panel in panels) - GAP
-    whole = np.full((_even(panels[0].height), _even(width), 3), BACKGROUND, np.uint8)
-    for k in range(max(panel.count for panel in panels)):
+    panels = [_draw_panel(one, height, labels=labels) for one in recordings]
+    shown: list[np.ndarray] = []
+    for new in zip_longest(*panels):
+        shown = [old if picture is None else picture for picture, old in zip(new, shown or new, strict=True)]
+        width = sum(picture.shape[1] + GAP for picture in shown) - GAP
+        whole = np.full((_even(shown[0].shape[0]), _even(width), 3), BACKGROUND, np.uint8)
         left = 0
-        for panel in panels:
-            whole[: panel.height, left : left + panel.width] = panel.at(k)
-            left += panel.width + GAP
-        yield whole.copy()
+        for picture in shown:
+            whole[: len(picture), left : left + picture.shape[1]] = picture
+            left += picture.shape[1] + GAP
+        yield whole
 
 
-class _Panel:
-    """One recording in a combined video: its picture, with a bar above it if labels are shown."""
-
-    def __init__(self, recording: Recording, height: int, fps: float, *, labels: bool) -> None:
-        self.recording, self.picture_height = recording, height
-        self.ratio = recording.fps / fps
-        self.count = math.ceil(len(recording) / self.ratio)  # frames of the combined video until its end
-        self.width = max(1, round(recording.shape[1] * height / recording.shape[0]))
-        self.bar = _Bar(recording.label, self.width, height) if labels else None
-        self.height = height + (0 if self.bar is None else self.bar.height)
-        self._frames, self._index = iter(recording), -1
-        self._shown = np.zeros((self.height, self.width, 3), np.uint8)
-
-    def at(self, k: int) -> np.ndarray:
-        """Return frame k of the combined video; k must not decrease."""
-        wanted = min(int(k * self.ratio + 1e-6), len(self.recording) - 1)
-        if wanted == self._index:
-            return self._shown
-        frame = np.zeros(0)
-        while self._index < wanted:
-            frame, self._index = next(self._frames), self._index + 1
-        picture = resize(frame, self.picture_height, self.width)
-        if self.bar is not None:
-            status = _status(self.recording, self.recording.moments[wanted])
-            picture = np.concatenate([self.bar.draw(status), picture])
-        self._shown = picture
-        return picture
+def _draw_panel(recording: Recording, height: int, *, labels: bool) -> Iterator[np.ndarray]:
+    """Yield the pictures of one recording, with two lines of text above them if labels are shown."""
+    width = max(1, round(recording.shape[1] * height / recording.shape[0]))
+    for frame, moment in zip(recording, recording.moments, strict=True):
+        picture = resize(frame, height, width)
+        yield np.concatenate([_draw_bar(recording, moment, height, width), picture]) if labels else picture
 
 
-def _status(recording: Recording, moment: Moment) -> str:
-    parts = [f"step {moment.step}"]
+def _draw_bar(recording: Recording, moment: Moment, height: int, width: int) -> np.ndarray:
+    """The label, then return, step and episode, (bar height, width, 3)."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    status = [f"step {moment.step}"]
     if recording.rewarded:
         whole = moment.score == round(moment.score)
-        parts.insert(0, f"return {moment.score:.0f}" if whole else f"return {moment.score:.2f}")
+        status.insert(0, f"return {moment.score:.0f}" if whole else f"return {moment.score:.2f}")
     if recording.moments[-1].episode > 1:
-        parts.append(f"episode {moment.episode}")
-    return "   ".join(parts)
-
-
-class _Bar:
-    """Two lines of text above a picture: its name and its status."""
-
-    def __init__(self, name: str, width: int, picture_height: int) -> None:
-        try:
-            from PIL import ImageFont
-        except ImportError:
-            raise MissingExtraError("pillow", "video", "text in a video (all but --plain)") from None
-        self.size = min(24, max(10, picture_height // 28))
-        self.font: Any = ImageFont.load_default(self.size)
-        self.line, self.width = round(1.4 * self.size), width
-        self.height = _even(2 * self.line + self.size // 2)
-        self.name = self._shortened(name)
-
-    def _shortened(self, text: str) -> str:
+        status.append(f"episode {moment.episode}")
+    size = min(24, max(10, height // 28))
+    line = round(1.4 * size)
+    image = Image.new("RGB", (width, _even(2 * line + size // 2)), BACKGROUND)
+    draw, font, top = ImageDraw.Draw(image), ImageFont.load_default(size), size // 4
+    for text, color in ((recording.label, TEXT), ("   ".join(status), MUTED)):
         shown = text
-        while text and self.font.getlength(shown) > self.width - self.size:
+        while text and font.getlength(shown) > width - size:
             text = text[:-1]
             shown = f"{text.rstrip(' ,')}…"
-        return shown
-
-    def draw(self, status: str) -> np.ndarray:
-        """(height, width, 3)."""
-        from PIL import Image, ImageDraw
-
-        image = Image.new("RGB", (self.width, self.height), BACKGROUND)
-        draw = ImageDraw.Draw(image)
-        left, top = self.size // 2, self.size // 4
-        draw.text((left, top), self.name, TEXT, self.font)
-        draw.text((left, top + self.line), self._shortened(status), MUTED, self.font)
-        return np.asarray(image)
+        draw.text((size // 2, top), shown, color, font)
+        top += line
+    return np.asarray(image)
 
 
 def resize(frame: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize a picture; magnified twice or more, its pixels stay sharp squares."""
+    from PIL import Image
+
     if frame.shape[:2] == (height, width):
         return frame
-    image = torch.from_numpy(np.ascontiguousarray(frame).copy()).permute(2, 0, 1)[None]  # (1, 3, H, W)
-    if height >= 2 * frame.shape[0]:
-        scaled = F.interpolate(image, (height, width), mode="nearest-exact")
-    else:
-        scaled = F.interpolate(image, (height, width), mode="bilinear", antialias=True)
-    return scaled[0].permute(1, 2, 0).contiguous().numpy()
+    how = Image.Resampling.NEAREST if height >= 2 * frame.shape[0] else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(frame).resize((width, height), how))
 
 
 def _even(length: int) -> int:

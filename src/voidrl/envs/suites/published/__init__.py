@@ -1,8 +1,10 @@
 """Published numbers that experiments are compared with, and their sources.
 
 `tables.toml` describes the tables, and a CSV file of the same name has the numbers of each. Labels in its
-column `ours` are arms of the experiment's file, so that a table can show both. Rows are named after presets
-(`drq_eps` for `drq-eps`), so that runs outside of experiments are compared, too.
+column `ours` are arms of the experiment's file, so that a table can show both. Other runs are compared with
+the row of their preset (`drq_eps` for `drq-eps`) or method (`apt_icm` for APT with ICM's features).
+Aggregates are of normalized scores in percent, over all tasks of the table or over the group in their name;
+the IQM is the interquartile mean over all runs (Agarwal et al. 2021).
 
 A benchmark may have several tables: the paper's, as printed, and one of public score files with more runs.
 They are stored apart, since an agent scores differently there.
@@ -14,20 +16,13 @@ import csv
 import importlib.resources
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from voidrl.envs.suites.atari import paper_table
 from voidrl.errors import UnknownNameError
 
 _ABOUT_ROWS = ("name", "label", "ours", "runs")
-RAM_RATIO = "RAM state ratio"
-AGGREGATES = (
-    *("median", "mean", "iqm", "above_human"),
-    *("median of 57", "mean of 57", "above_human of 57", RAM_RATIO),
-)
-"""Columns that are not tasks. Medians, means and interquartile means (over all runs, as in Agarwal et al.
-2021) are of human-normalized scores in percent, over the 26 games unless they say 57."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class Published:
 
     name: str
     columns: tuple[str, ...]
-    """Environment ids as in `experiment.json`, then names from `AGGREGATES`."""
+    """Tasks, as environment ids; then aggregates over tasks, such as `mean` or `median of 57`."""
     rows: tuple[PublishedRow, ...]
     title: str
     source: str
@@ -65,20 +60,13 @@ class Published:
     """Heading of its numbers, where they are shown alongside others."""
     alongside: Sequence[str] = ()
     """Other tables of its benchmark."""
+    runs: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of runs that are compared with it outside of experiments, too; empty for none."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The columns that are environments."""
-        return tuple(column for column in self.columns if column not in AGGREGATES)
-
-    def row(self, ours: str) -> PublishedRow | None:
-        """The row that our arm with this label is compared with."""
-        return next((row for row in self.rows if row.ours == ours), None)
-
-    def value(self, ours: str, column: str) -> float | None:
-        """The published number for our arm with this label."""
-        row = self.row(ours)
-        return None if row is None else row.values.get(column)
+        return tuple(column for column in self.columns if "/" in column)
 
 
 def names() -> list[str]:
