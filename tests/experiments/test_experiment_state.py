@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from done_cells import MACHINE, make_done, make_started, printed, printed_results, write_status
+from done_cells import MACHINE, make_done, make_started, printed, printed_results, report_of, write_status
 
 from voidrl.cli import main as cli
 from voidrl.config import flat, to_json
@@ -15,7 +15,6 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
-from voidrl.report.contents import Report
 from voidrl.runs import checkpoint
 
 
@@ -79,7 +78,7 @@ def test_results_have_means_ranges_seeds_steps_and_published_numbers(tmp_path):
         task, arm, _ = cell.folder.split("/")
         if (task, arm.removesuffix("-pretrain")) in scores:
             make_done(plan, cell, scores[task, arm.removesuffix("-pretrain")] + (10 if cell.seed == 2 else 0))
-    report = Report.read([plan.out], lambda text: None)
+    report = report_of(plan)
     rows = {(row.arm.env, row.arm.label): row for row in report.results[-1].rows}
     assert rows["atari/ms_pacman", "APT"].cell("return") == "6,957 (6,952 to 6,962)"
     assert rows["atari/ms_pacman", "APT"].seed_text == "2 (1, 2)"
