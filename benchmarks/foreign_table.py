@@ -16,15 +16,7 @@ from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs/environments/foreign.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-HEAD = (
-    "package",
-    "environment",
-    "observation",
-    "action",
-    "what the networks see",
-    "learner, encoder",
-    "remarks",
-)
+HEAD = ("package", "environment", "what the networks see", "learner, encoder", "remarks")
 
 
 def main() -> None:
@@ -65,8 +57,6 @@ def row(record: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{record['package']} {record['version']}",
         f"`{record['env']}`",
-        f"`{record['observation']}`",
-        f"`{record['action']}`",
         record["seen_as"],
         f"`{record['learner']}`, `{record['encoder']}`",
         remarks,

@@ -10,19 +10,19 @@ from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, 
 from tiny_runs import Walk, assert_same_run, copy_as_of, make_continuous, newest, tiny
 
 import voidrl
-from voidrl.agent import adapter as adapter_module
 from voidrl.agent.adaptation import (
     RETURN_RANGE,
-    Returns,
     adapt,
     discounted_returns,
     fit,
     rewards_differ,
 )
-from voidrl.agent.adapter import Adapter
 from voidrl.agent.exploration import DETOUR_STEPS, Detours
+from voidrl.engine.engine import Engine
 from voidrl.nets.bounds import ValueBounds
 from voidrl.runs import checkpoint
+from voidrl.training import adapting
+from voidrl.training.adapting import Adapter
 from voidrl.training.saved_run import LoopState
 from voidrl.types import EnvSpec
 
@@ -59,11 +59,11 @@ def best_actions(agent, replay):
 def test_returns_are_discounted_up_to_termination():
     # The fourth step is the reset of the terminated episode, and no transition.
     replay = line_replay(range(6), rewards=[1, 0, 4, 99, 8], terminated_at=(2,))
-    found = discounted_returns(replay, 0.5, 2.0)
+    _, found = discounted_returns(replay, 0.5, 2.0)
     # The last step begins an episode that is cut: worth 16 and half of V, the mean of all returns.
     v = (4 + 4 + 8 + 16) / (3 + 0.5)
-    assert found.values.tolist() == pytest.approx([2 * (1 + 0 + 1), 2 * (0 + 2), 2 * 4, 16 + 0.5 * v])
-    assert np.mean(found.values) == pytest.approx(v)
+    assert found.tolist() == pytest.approx([2 * (1 + 0 + 1), 2 * (0 + 2), 2 * 4, 16 + 0.5 * v])
+    assert np.mean(found) == pytest.approx(v)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,9 @@ def test_rewards_differ_if_returns_can(rewards, terminated_at, differ):
 def test_values_are_mapped_and_a_fit_recovers_the_map(case):
     agent, replay = agent_and_replay(case)
     q, chosen = values(agent, replay), best_actions(agent, replay)
-    returns = Returns(replay.newest(len(replay)), 4 * q.double().detach().numpy() - 7)
-    assert fit(agent, replay, returns) == pytest.approx((1.0, 4.0, -7.0, q.abs().max().item()), abs=1e-4)
+    slots, returns = replay.newest(len(replay)), 4 * q.double().detach().numpy() - 7
+    largest = q.abs().max().item()
+    assert fit(agent, replay, slots, returns) == pytest.approx((1.0, 4.0, -7.0, largest), abs=1e-4)
     assert agent.learner.rescale_values(torch.tensor([0.25]), torch.tensor([-3.0]))
     assert torch.allclose(values(agent, replay), 0.25 * q - 3, atol=1e-5)
     assert torch.equal(best_actions(agent, replay), chosen)
@@ -214,7 +215,7 @@ def adapter_of(case="dqn", warmup_steps=10, **changes):
     """The adapter of a run of 110 steps, and its state."""
     tuning = {"warmup_steps": warmup_steps, **changes}
     agent, state = tuned_agent(case, steps=110, finetune=tuning), LoopState()
-    return Adapter(agent, fill_replay(CASES[case][0]), state, lambda text: None), state
+    return Adapter(Engine(agent, fill_replay(CASES[case][0]), print), state), state
 
 
 def test_detours_end_halfway_and_grow_longer_while_an_actor_waits():
@@ -277,7 +278,7 @@ def tuned_run(sources, learner, pays, out, **changes):
     config = {"log.eval_episodes": 0} | changes
     factory = partial(Paid, pays, continuous=learner != "dqn")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adapter_module, "DETOURS", 0.0)
+        patch.setattr(adapting, "DETOURS", 0.0)
         agent = voidrl.finetune(sources / learner, factory, steps=40, out=out, config=config)
     return agent, checkpoint.latest(out / "checkpoints", lambda text: None).meta
 
@@ -310,7 +311,7 @@ def test_what_learns_at_once_is_adapted_with_the_first_reward(tmp_path, sources,
 
 
 def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources, monkeypatch):
-    monkeypatch.setattr(adapter_module, "CRITIC_SHARE", 0.5)
+    monkeypatch.setattr(adapting, "CRITIC_SHARE", 0.5)
     before = snapshot(voidrl.load(sources / "ddpg").learner.actor.state_dict())
     changed = {}
 
@@ -333,7 +334,7 @@ def resume_from_each(straight, env, steps, total):
 def test_resuming_is_exact_in_the_warm_up_at_adaptation_and_while_the_actor_waits(
     tmp_path, sources, monkeypatch
 ):
-    monkeypatch.setattr(adapter_module, "CRITIC_SHARE", Fraction(3, 10))
+    monkeypatch.setattr(adapting, "CRITIC_SHARE", Fraction(3, 10))
     config = {"log.checkpoint_every_steps": 3, "log.keep_last": 99}
     straight = tmp_path / "straight"
     voidrl.finetune(sources / "ddpg", make_continuous, steps=32, out=straight, config=config)

@@ -12,20 +12,12 @@ from tiny_runs import MAZE, Walk, make_continuous, tiny
 import voidrl
 from voidrl import errors
 from voidrl.cli import main as cli
-from voidrl.methods.base import Method
 
 
 class Spaced(gym.Env):
     def __init__(self, observation=None, action=None):
         self.observation_space = observation or spaces.Box(-1, 1, (3,))
         self.action_space = action or spaces.Discrete(2)
-
-
-class Wide(Method):
-    """Rewards of a wrong shape."""
-
-    def reward(self, batch, latents):
-        return batch.reward[:, None]
 
 
 class Broken(gym.Env):
@@ -87,7 +79,6 @@ VALUES = [
     (Walk, setting("env.backend", "native"), "no vectorized version"),
     (Walk, {"config": "fast"}, "config = 'fast'.*expected a mapping"),
     (Walk, {"method": Walk}, "expected a subclass of voidrl.methods.base.Method"),
-    (Walk, {"method": Wide}, r"rewards of shape \(8, 1\).*expected \(8,\)"),
     (Walk, setting("learner", "sac"), "takes continuous actions.*use dqn"),
     (make_continuous, {"preset": "atari-fast"}, "preset 'atari-fast' sets learner 'dqn'"),
     (MAZE, setting("representation", "identity"), "'identity' cannot be used on pixels .* use simclr, fixed"),

@@ -22,9 +22,9 @@ from helpers import (
 from tiny_runs import Walk, rows, tiny
 
 import voidrl
-from voidrl.agent import bonus as bonuses
-from voidrl.agent.bonus import Bonus
+from voidrl.agent import schedules
 from voidrl.agent.dry_build import dry_build
+from voidrl.agent.schedules import Bonus
 from voidrl.cli import main as cli
 from voidrl.config import Config, registry, update
 from voidrl.errors import ConfigError
@@ -142,7 +142,7 @@ def test_a_bonus_changes_what_is_learned_until_it_has_faded():
 
 
 def test_a_run_is_resumed_exactly_and_its_bonus_defines_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(bonuses, "DECAY_RATE", 0.01)
+    monkeypatch.setattr(schedules, "BONUS_DECAY", 0.01)
     decay = {"coefficient": 0.5, "decay": "geometric"}
     settings = {**tiny(intrinsic_normalization="scale"), "bonus": decay, "method": small_method("rnd")}
     whole = voidrl.train(Walk, steps=40, out=tmp_path / "whole", config=settings)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from voidrl.agent.combinations import check_combination
+from voidrl.agent.combinations import Combination
 from voidrl.agent.dry_build import dry_build
-from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.config import registry
 from voidrl.training import build
 from voidrl.training.layers import finetune_layers, layers_for
@@ -30,25 +29,20 @@ def config_of(method, preset, representation=None):
     return build.build_config(spec, [layer.values for layer in layers])
 
 
-def pieces_of(config):
-    kinds = ("representation", "method", "learner")
-    return Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
-
-
 @pytest.mark.parametrize("variant", ["simclr", "learner"])
 @pytest.mark.parametrize("method", registry.names("method"))
 def test_a_method_has_a_recipe_with_and_without_contrast(method, variant):
     cls = registry.find("method", method)
     for preset, (_, spec, batch_size) in PRESETS.items():
         config = config_of(method, preset, variant)
-        pieces = pieces_of(config)
-        check_combination(spec, config, pieces)
+        combination = Combination(spec, config)
+        combination.check()
         assert config.representation.name == variant
         tuned = build.build_config(spec, [layer.values for layer in finetune_layers(config, None)])
-        check_combination(spec, tuned, pieces_of(tuned))
-        trainers = decide(config, pieces).trainers
+        Combination(spec, tuned).check()
+        trainers = combination.training.trainers
         if not cls.uses_latents(config):  # f serves nothing else, and contrast would train nothing
-            assert variant == "learner" or not decide(config, pieces).trains_representation
+            assert variant == "learner" or not combination.training.trains_representation
         elif variant == "simclr":
             assert trainers == {"representation"}
             assert config.representation.batch_size == batch_size

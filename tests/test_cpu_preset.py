@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 
@@ -118,36 +116,3 @@ def test_the_command_line_chooses_alike_and_names_the_source(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["learner.batch_size"] == {"value": 256, "source": "default"}
     assert err == ""
-
-
-# Learning
-
-
-class Speeds(gym.Wrapper):
-    """Acrobot, whose cells are bins of its two speeds."""
-
-    def cell(self, obs):
-        bins = ((obs[4:] / (8 * np.pi, 18 * np.pi) + 0.5) * 20).clip(0, 19).astype(int)
-        return int(bins[0] * 20 + bins[1])
-
-    def reset(self, **options):
-        obs, info = self.env.reset(**options)
-        return obs, {**info, "cell": self.cell(obs)}
-
-    def step(self, action):
-        obs, *result, info = self.env.step(action)
-        return obs, *result, {**info, "cell": self.cell(obs)}
-
-
-def acrobot():
-    return Speeds(gym.make("Acrobot-v1"))
-
-
-@pytest.mark.slow
-def test_a_thousand_steps_cover_more_than_random_actions(tmp_path):
-    seen = {}
-    for method in ("random", "apt"):
-        voidrl.pretrain(acrobot, method, steps=2400, preset="cpu", seed=1, out=tmp_path / method)
-        rows = [json.loads(line) for line in (tmp_path / method / "metrics.jsonl").read_text().splitlines()]
-        seen[method] = rows[-1]["coverage/cells"]
-    assert seen["apt"] > 1.3 * seen["random"]

@@ -20,7 +20,7 @@ from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
-from voidrl.agent import Agent, adapter
+from voidrl.agent import Agent
 from voidrl.agent.renewal import reset
 from voidrl.config import EnvConfig, registry
 from voidrl.engine import overlap
@@ -33,6 +33,7 @@ from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.system.device import pick_device
+from voidrl.training import adapting
 from voidrl.types import EnvSpec
 
 pytestmark = [
@@ -283,7 +284,7 @@ def test_a_reset_keeps_graphs_valid():
 @pytest.mark.parametrize(("learner", "heads"), [("sac", "auto"), ("ddpg", "actor")])
 def test_a_fine_tuning_is_the_same_captured_and_eager(learner, heads, tmp_path, monkeypatch):
     """Warm-up, adaptation, the updates in which the actor waits, and those after."""
-    monkeypatch.setattr(adapter, "CRITIC_SHARE", 0.5)
+    monkeypatch.setattr(adapting, "CRITIC_SHARE", 0.5)
     config = tiny(device="cuda", precision="fp32", learner__name=learner)
     voidrl.pretrain(make_continuous, steps=20, out=tmp_path / "source", config=config)
     weights = {}

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from helpers import fill_replay, make_agent, moved, snapshot
+from helpers import fill_replay, make_agent, snapshot
 
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
-from voidrl.training.rehearsal import rehearse
 from voidrl.types import Loss
 
 
@@ -94,15 +93,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_losses_are_found_before_training(mistake, monkeypatch):
+def test_mistakes_in_losses_are_sentences(mistake, monkeypatch):
     make, sentence = MISTAKES[mistake]
     monkeypatch.setattr(TwoNetworks, "losses", lambda method, batch, latents: iter([make(method)]))
     with pytest.raises(ConfigError, match=sentence):
-        rehearse(make_agent(method=TwoNetworks))
+        make_agent(method=TwoNetworks).update(fill_replay())
 
 
-def test_a_rehearsal_changes_nothing():
-    agent = make_agent(method=TwoNetworks)
-    before = snapshot(agent.tensors())
-    rehearse(agent)
-    assert not moved(before, agent.tensors())
+def test_a_reward_of_another_shape_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(TwoNetworks, "reward", lambda method, batch, latents: batch.reward[:, None])
+    with pytest.raises(ConfigError, match=r"rewards of shape \(\d+, 1\).*expected \(\d+,\)"):
+        make_agent(method=TwoNetworks).update(fill_replay())

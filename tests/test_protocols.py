@@ -98,13 +98,11 @@ def test_every_method_has_the_representation_that_it_wants(preset, method, repre
 
 
 def methods_and_protocols():
-    """Every method with one protocol of each family, and with the others for which it has a recipe."""
+    """Every method with one protocol of each family, and APT with all."""
     for method in registry.names("method"):
-        for preset in ("urlb-states", "urlb-pixels", "atari-fast", "maze-demo"):
+        families = "urlb-states", "urlb-pixels", "atari-fast", "maze-demo"
+        for preset in PROTOCOLS if method == "apt" else families:
             yield method, preset
-        for preset in ("atari-demo", "atari-authors", "dmc-fast"):
-            if method == "apt":
-                yield method, preset
 
 
 @pytest.mark.parametrize(("method", "preset"), [*methods_and_protocols()])
@@ -173,13 +171,6 @@ def test_options_of_dmcontrol_are_left_out_elsewhere():
     layers = layers_for("Pendulum-v1", "pretrain", "urlb-states")
     assert layers[0].values["env"] == {"num_envs": 8}
     assert PROTOCOLS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
-
-
-@pytest.mark.parametrize("preset", PROTOCOLS)
-def test_protocols_name_no_method_and_no_representation(preset):
-    values = PROTOCOLS[preset].values
-    assert not {"method", "share_encoder", "encoder_trainers"} & values.keys()
-    assert values.get("representation", {}).keys() <= {"encoder", "warmup_updates"}
 
 
 def test_one_learning_rate_and_one_warm_up_hold_while_fine_tuning():

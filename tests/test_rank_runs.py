@@ -86,7 +86,7 @@ def test_parts_are_consecutive_and_differ_by_one_at_most(size):
 def test_what_ranks_cannot_divide_is_refused_by_the_command(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "6")
     request = training.read_request("pretrain", [ENV, *words()])
-    with pytest.raises(ConfigError, match="4 cannot be divided among 6 ranks"):
+    with pytest.raises(ConfigError, match="4 cannot be used with 6 ranks"):
         require_fitting(request.probed, request.config)
 
 

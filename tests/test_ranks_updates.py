@@ -8,10 +8,11 @@ from helpers import CONTINUOUS, points
 from rank_updates import CASES, CHECKS, group_of_one, run, run_ranks
 
 from voidrl import dist
+from voidrl.agent.combinations import check_ranks
 from voidrl.engine.mode import pick_mode
 from voidrl.errors import ConfigError
 from voidrl.representations.simclr import nt_xent
-from voidrl.training.build import build_config, require_ranks
+from voidrl.training.build import build_config
 
 # Sums in another order differ by a few units of 2⁻²⁴ of their largest terms. Adam divides a gradient by its
 # own size, so weights are compared only where it is more than rounding: the bias behind φ(s') − φ(s), say,
@@ -100,18 +101,18 @@ def test_a_group_of_one_that_exchanges_changes_nothing(case):
 REFUSED = {
     "batch": (
         {"learner.batch_size": 32},
-        "learner.batch_size = 32 cannot be divided among 3 ranks: use 30, a multiple of 3",
+        "learner.batch_size = 32 cannot be used with 3 ranks: use 30, a multiple of 3",
     ),
     "representation": (
         {"learner.batch_size": 30, "method": "icm", "representation.batch_size": 64},
-        "representation.batch_size = 64 cannot be divided among 3 ranks",
+        "representation.batch_size = 64 cannot be used with 3 ranks",
     ),
-    "environments": ({"env.num_envs": 2}, "env.num_envs = 2 cannot be divided among 3 ranks"),
-    "on-policy": ({"method": "mepol"}, "rollouts of learner 'mepol' cannot be divided among 3 ranks"),
-    "counts": ({"method": "cbb"}, "the visits of method 'cbb' cannot be divided among 3 ranks"),
+    "environments": ({"env.num_envs": 2}, "env.num_envs = 2 cannot be used with 3 ranks"),
+    "on-policy": ({"method": "mepol"}, "learner 'mepol' cannot be used with 3 ranks"),
+    "counts": ({"method": "cbb"}, "the visits of method 'cbb' cannot be used with 3 ranks"),
     "skills": (
         {"phase": "finetune", "method": "diayn"},
-        "fine-tuning of method 'diayn' cannot be divided among 3 ranks",
+        "fine-tuning of method 'diayn' cannot be used with 3 ranks",
     ),
 }
 
@@ -119,9 +120,9 @@ REFUSED = {
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_ranks_cannot_divide_is_refused(changes, sentence):
     config = build_config(CONTINUOUS, [{"learner.batch_size": 9, "env.num_envs": 6} | changes])
-    require_ranks(config, None, 1)
+    check_ranks(config, 1, is_env_object=False)
     with pytest.raises(ConfigError, match=sentence):
-        require_ranks(config, None, 3)
+        check_ranks(config, 3, is_env_object=False)
 
 
 # The engine

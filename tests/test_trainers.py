@@ -159,27 +159,6 @@ def test_what_cannot_work_is_refused_with_something_that_does(seen, options, sen
 # Learning rates of a fine-tuned agent
 
 
-@pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac")])
-def test_parts_have_their_own_learning_rates(spec, learner):
-    """Adam's first step is as large as its learning rate."""
-    rates = {"learning_rate": 1e-3, "encoder_learning_rate": 1e-5, "first_layer_learning_rate": 1e-4}
-    agent = make_agent(spec, learner=learner, phase="finetune", finetune=rates)
-    before = snapshot(parameters_of(agent.learner))
-    agent.update(fill_replay(spec))
-    first = {id(p) for layer in agent.learner.first_layers for p in layer.parameters()}
-    encoder = {id(p) for p in agent.learner.encoder.parameters()}
-    checked = set()
-    for name, value in agent.learner.named_parameters():
-        if not value.requires_grad:
-            continue
-        rate = 1e-5 if id(value) in encoder else 1e-4 if id(value) in first else 1e-3
-        largest = (value - before[name]).abs().max().item()
-        if largest:
-            assert largest == pytest.approx(rate, rel=0.05), name
-            checked.add(rate)
-    assert checked == {1e-5, 1e-4, 1e-3}
-
-
 def test_a_rate_of_zero_freezes_and_from_scratch_no_part_has_its_own():
     rates = {"first_layer_learning_rate": 0, "encoder_learning_rate": 0}
     tuned = make_agent(phase="finetune", finetune=rates)

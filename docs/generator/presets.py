@@ -122,7 +122,7 @@ def _agents() -> list[str]:
     parts = [
         "## Agents\n",
         wrapped(
-            "`voidrl train ENV --preset NAME` trains one of these [agents](agents/index.md) from scratch. "
+            "`voidrl train ENV --preset NAME` trains one of these [agents](agents.md) from scratch. "
             "The values of a file hold in all its families of environments; a table `atari`, `dmc`, `maze` "
             "(PixelMaze) or `any` (other environments) is for one of them, and `atari+pong`, `dmc+walker` "
             "or `dmc+walker_run` for one game, domain or task. A file adds to what it `extends`. Methods "

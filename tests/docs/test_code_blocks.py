@@ -48,7 +48,7 @@ def workplace(request, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
     make_tiny(monkeypatch, quick=request.getfixturevalue("name") in QUICK)
     hub_fakes.install(monkeypatch, tmp_path_factory.mktemp("hub"))
-    if request.getfixturevalue("name") == "docs/representations/imagenet.md":
+    if request.getfixturevalue("name") == "docs/representations.md":
         monkeypatch.setattr(resnet, "CHANNELS", NARROW)
         write_weights(tmp_path / "resnet18-f37072fd.pth", resnet_weights(channels=NARROW))
     yield tmp_path

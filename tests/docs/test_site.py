@@ -10,7 +10,7 @@ from doc_pages import DOCS, PAGES, ROOT, anchors, inline_code, links
 
 from voidrl.cli import main as cli
 from voidrl.config import registry
-from voidrl.presets.presets import NO_PRESET, PRESETS
+from voidrl.presets.presets import AGENT_NAMES, NO_PRESET, PRESETS
 
 
 @pytest.fixture
@@ -73,10 +73,13 @@ def section(text, title):
 
 
 @pytest.mark.parametrize("representation", registry.names("representation"))
-def test_every_representation_has_a_page_with_a_command(representation):
-    text = (DOCS / "representations" / f"{representation}.md").read_text("utf-8")
-    assert representation in text.splitlines()[0].lower()
-    assert "voidrl pretrain" in text
+def test_every_representation_has_a_section_with_a_command(representation):
+    assert "voidrl pretrain" in section((DOCS / "representations.md").read_text("utf-8"), representation)
+
+
+@pytest.mark.parametrize("agent", AGENT_NAMES)
+def test_every_agent_has_a_section(agent):
+    assert agent in anchors(DOCS / "agents.md")
 
 
 def test_every_command_preset_and_learner_has_a_section():

@@ -9,7 +9,7 @@ from torch import distributions
 
 import voidrl
 from voidrl.agent.on_policy import ascend
-from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.agent.optimizers import Optimizers
 from voidrl.learners import mepol
 from voidrl.learners.base import Surrogate
 from voidrl.learners.mepol import Policy
@@ -77,7 +77,7 @@ class Slope:
     def __init__(self, limit, rate=0.1):
         self.x = torch.nn.Parameter(torch.zeros(2))
         self.optimizers = Optimizers(CPU)
-        self.optimizers.add("policy", [Part([self.x], rate)])
+        self.optimizers.add("policy", {self.x: rate})
         self.limit, self.seen = limit, []
 
     def __call__(self):

@@ -7,7 +7,7 @@ from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, sh
 import voidrl
 from voidrl.config import registry
 from voidrl.engine.host_reads import HostReads
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, PieceFailedError
 from voidrl.representations.base import Representation
 from voidrl.types import CHECK
 
@@ -123,6 +123,9 @@ class Mistaken(Representation):
     has_loss = True
     returns = "vector"
 
+    def encode(self, obs):
+        return super().encode(obs)[:, : 3 if self.returns == "width" else None]
+
     def loss(self, views):
         z = self.encode(views.obs())
         wrong = {
@@ -130,6 +133,7 @@ class Mistaken(Representation):
             "alone": z.sum(),
             "detached": (z.detach().sum(), {}),
             "nothing": None,
+            "width": (z.sum(), {}),
             "raises": None,
         }
         return wrong[self.returns] if self.returns != "raises" else z @ z
@@ -140,13 +144,14 @@ class Mistaken(Representation):
     [
         ("vector", r"loss of representation '.*:Mistaken' returned \(15,\): expected a scalar tensor"),
         ("alone", r"returned \(\): expected a scalar tensor, or one loss"),
+        ("width", r"encode of representation .* to \(\d+, 3\): expected \(\d+, 15\), since its dim is 15"),
         ("nothing", "returned NoneType: expected a scalar tensor"),
         ("detached", "has no gradient: expected one that depends on trainable weights"),
-        ("raises", r"failed in `loss`, line \d+ of .* \(RuntimeError.*given made-up transitions"),
+        ("raises", r"failed in `loss`, line \d+ of .* \(RuntimeError.*at step \d+, update \d+"),
     ],
 )
 def test_mistakes_in_a_custom_representation_are_sentences(mistake, sentence, tmp_path, monkeypatch):
     monkeypatch.setattr(Mistaken, "returns", mistake)
-    with pytest.raises(ConfigError, match=sentence):
-        voidrl.pretrain("CartPole-v1", steps=10, out=tmp_path / "run", config=config(representation=Mistaken))
-    assert not (tmp_path / "run").exists()
+    changes = config(representation=Mistaken) | {"warmup_steps": 4}
+    with pytest.raises((ConfigError, PieceFailedError), match=sentence):
+        voidrl.pretrain("CartPole-v1", steps=10, out=tmp_path / "run", config=changes)

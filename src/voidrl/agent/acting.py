@@ -12,7 +12,7 @@ from voidrl.agent.player import Player
 from voidrl.config import Config, SkillConfig
 from voidrl.config.effective import Effective
 from voidrl.envs.spaces import env_action, observed_frames
-from voidrl.errors import SpaceError
+from voidrl.errors import ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Method
 from voidrl.nets.observations import action_mask, random_allowed
@@ -48,7 +48,14 @@ class ActingAgent(nn.Module):
     @torch.no_grad()
     def encode(self, obs: Tensor) -> Tensor:
         """The representation of observations, (B, dim)."""
-        return self.representation.encode(obs).float()
+        z: Tensor = self.representation.encode(obs).float()
+        if z.shape != (len(obs), self.representation.dim):
+            expected = len(obs), self.representation.dim
+            raise ConfigError(
+                f"encode of representation {self.config.representation.name!r} maps {len(obs)} observations "
+                f"to {tuple(z.shape)}: expected {expected}, since its dim is {self.representation.dim}"
+            )
+        return z
 
     @torch.no_grad()
     def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
@@ -79,6 +86,10 @@ class ActingAgent(nn.Module):
             return self.task_skill.expand(len(episode_steps), -1)
         return self.method.sample_skill(episode_steps)
 
+    def trial_skills(self) -> Tensor | None:
+        """The skills that the warm-up of fine-tuning deals in turn; None elsewhere, and where it samples."""
+        return self.method.trial_skills() if self.effective.adapts else None
+
     def next_skills(self, skill: Tensor, needed: Tensor, episode_steps: Tensor) -> Tensor:
         """(N, skill_dim): new skills where `needed`, (N,), the given ones elsewhere.
 
@@ -86,7 +97,7 @@ class ActingAgent(nn.Module):
         """
         if not self.method.skill_dim:
             return skill
-        trials = self.method.trial_skills() if self.effective.adapts else None
+        trials = self.trial_skills()
         if trials is None or self.task_skill_chosen:
             fresh = self.new_skills(episode_steps)
         else:

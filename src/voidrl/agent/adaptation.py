@@ -44,13 +44,6 @@ MAX_STEPS = 100_000  # of the warm-up, the newest, whose returns are computed
 SAME = 1e-6  # relative difference below which numbers are equal
 
 
-class Returns(NamedTuple):
-    """Steps of the replay, oldest first, with their discounted returns."""
-
-    slots: Tensor  # (P,)
-    values: np.ndarray  # (P,)
-
-
 class Fit(NamedTuple):
     """The affine map from pre-trained values to returns."""
 
@@ -65,12 +58,12 @@ class Fit(NamedTuple):
 class Seen(NamedTuple):
     """The returns of the warm-up."""
 
-    fit: Fit
     span: float
     """Their range."""
     mean: float
     size: float
-    """The largest absolute value."""
+    """The largest of them, without its sign."""
+    fit: Fit
 
 
 class Outcome(NamedTuple):
@@ -121,8 +114,8 @@ def rewards_differ(replay: Replay, newest: int) -> bool:
     return not bool(dist.min_(says_nothing))  # host synchronization
 
 
-def discounted_returns(replay: Replay, discount: float, factor: float) -> Returns:
-    """Discounted returns of the newest steps, of rewards times `factor`; the host reads the rewards.
+def discounted_returns(replay: Replay, discount: float, factor: float) -> tuple[Tensor, np.ndarray]:
+    """Slots of the newest steps, oldest first, and their discounted returns, of rewards times `factor`.
 
     Where an episode was cut, the rest of it is worth V, the mean of all returns: each is M + c V with the
     rewards M up to the cut and the factor c of what follows, so V = Σ M / Σ (1 − c).
@@ -145,22 +138,21 @@ def discounted_returns(replay: Replay, discount: float, factor: float) -> Return
         left = rest[t] = np.where(real[t], discount * left, 1.0)
     m, c = total[row, column], rest[row, column]
     weight = float((1 - c).sum())
-    return Returns(slots, m + c * (float(m.sum()) / weight if weight > 0 else 0.0))
+    return slots, m + c * (float(m.sum()) / weight if weight > 0 else 0.0)
 
 
 @torch.no_grad()
-def fit(agent: Agent, replay: Replay, returns: Returns) -> Fit:
+def fit(agent: Agent, replay: Replay, slots: Tensor, returns: np.ndarray) -> Fit:
     """Least squares from the critic's values to the returns, through 0 for a critic without an offset."""
-    every = warmup_stride(len(returns.slots), agent.spec)
-    batch = replay.batch(returns.slots[::every], 1, 1.0)
+    every = warmup_stride(len(slots), agent.spec)
+    batch = replay.batch(slots[::every], 1, 1.0)
     with agent.precision():
         found = agent.learner.q(batch.obs, batch.skill, batch.action)
     if found is None:
         return Fit()
-    q, y = found.double().cpu().numpy(), returns.values[::every]
+    q, y = found.double().cpu().numpy(), returns[::every]
     largest = float(np.abs(q).max())
-    is_constant = [x.std() <= SAME * np.abs(x).max() for x in (q, y)]
-    if any(is_constant) or not np.isfinite(q).all():
+    if any(x.std() <= SAME * np.abs(x).max() for x in (q, y)) or not np.isfinite(q).all():
         return Fit(largest=largest)
     alignment = float(np.corrcoef(q, y)[0, 1])
     if not getattr(agent.learner.critic, "has_offset", True):
@@ -178,7 +170,10 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     """
     heads, learner = agent.config.finetune.heads, agent.learner
     decides = heads == "auto"
-    seen = _measure(agent, replay, fits=decides)
+    slots, returns = discounted_returns(replay, learner.config.discount, agent.config.reward_scale)
+    found = fit(agent, replay, slots, returns) if decides else Fit()
+    mine = Seen(float(np.ptp(returns)), float(returns.mean()), float(np.abs(returns).max()), found)
+    seen = max(dist.all_gather_object(mine), key=lambda each: each.span)  # each rank has a part of the replay
     if seen.span <= SAME * seen.size:
         return Outcome("all", None, 0.0)
     if agent.effective.adaptation == "full":
@@ -202,19 +197,6 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     _rescale(agent, NEW_VALUE_SCALE, seen.mean * factor)
     _observe_rewards(agent, replay)  # new heads have new limits
     return Outcome(kept, alignment, seen.span, explorer)
-
-
-def _measure(agent: Agent, replay: Replay, *, fits: bool) -> Seen:
-    """Compare the returns, and if `fits` the critic's values with them.
-
-    Each rank has a part of the replay: the one that has seen most decides.
-    """
-    returns = discounted_returns(replay, agent.config.learner.discount, agent.config.reward_scale)
-    found = fit(agent, replay, returns) if fits else Fit()
-    low, high, mean = (float(f(returns.values)) for f in (np.min, np.max, np.mean))
-    mine = Seen(found, high - low, mean, max(abs(low), abs(high)))
-    seen: list[Seen] = dist.all_gather_object(mine)
-    return max(seen, key=lambda each: each.span)
 
 
 def _scale_rewards(agent: Agent, replay: Replay, seen: Seen, *, has_learned: bool) -> None:

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.agent import combinations, renewal, rewards
+from voidrl.agent import renewal, rewards
 from voidrl.agent.acting import ActingAgent
-from voidrl.agent.bonus import Bonus
-from voidrl.agent.encoder_training import Pieces, assign_gradients, decide, make_encoders
-from voidrl.agent.horizon import Horizon
-from voidrl.agent.joint_loss import Aside, JointLoss, require_loss
-from voidrl.agent.normalizer import RewardNormalizer
-from voidrl.agent.optimizers import Optimizers, make_optimizers
+from voidrl.agent.combinations import Combination, refuse
+from voidrl.agent.encoder_training import assign_gradients, make_encoders
+from voidrl.agent.optimizers import Aside, JointLoss, Optimizers, make_optimizers, require_loss
+from voidrl.agent.schedules import Bonus, Horizon
 from voidrl.config import Config, to_json
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.nets.augment import Augment, network_spec
@@ -51,14 +49,14 @@ class Agent(ActingAgent):
         self.steps = 0  # environment steps trained so far, over all phases
         self.origin: Path | None = None  # the folder it was trained in or loaded from, for its model card
         self.trusted = True  # False for one of the Hub: code that its config names is not run
-        pieces = Pieces.of(config)
-        combinations.check_combination(spec, config, pieces)
+        combination = Combination(spec, config)
+        combination.check()
         self.uses_method = self.effective.uses_method
-        self.learns = pieces.method.learns or self.effective.learns_task
-        self.encoder_trainers, self.trains_representation, _ = decide(config, pieces)
+        self.learns = combination.pieces.method.learns or self.effective.learns_task
+        self.encoder_trainers, self.trains_representation, _ = combination.training
         """Pieces whose losses train the representation's encoder in this phase."""
-        self._make_pieces(pieces)
-        combinations.refuse(combinations.network_rows(self))
+        self._make_pieces(combination)
+        refuse(combination.with_networks(self))
         # Until a task chooses one, `act` follows some skill, the same at every call.
         skill = self.method.sample_skill(torch.zeros(1, dtype=torch.int64))[0]
         self.register_buffer("task_skill", skill.clone())
@@ -66,7 +64,7 @@ class Agent(ActingAgent):
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
-        self.normalizer = RewardNormalizer(config)
+        self.normalizer = rewards.RewardNormalizer(config)
         self.bonus = Bonus(config) if self.effective.has_bonus else None
         self.horizon = Horizon(config.learner)
         if self.effective.scales_reward:
@@ -82,14 +80,14 @@ class Agent(ActingAgent):
         self.to(device)  # which makes the optimizers
         self.eval()
 
-    def _make_pieces(self, pieces: Pieces) -> None:
-        config = self.config
+    def _make_pieces(self, combination: Combination) -> None:
+        config, pieces = self.config, combination.pieces
         seen = network_spec(self.spec, config.augment)  # networks may read less than the replay stores
         own_encoder, encoder = make_encoders(seen, config, pieces)
         self.representation = pieces.representation(seen, config.representation, own_encoder)
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
-        combinations.refuse(combinations.critic_rows(config, pieces, method, critic))
+        refuse(combination.with_critic(method, critic))
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.learner.warmup_steps = self.effective.epsilon_hold_steps

@@ -45,12 +45,13 @@ def _diagnose_metric(agent: Agent, key: str) -> Culprit:
     if owner == "task":
         remedy = f"lower reward_scale ({agent.config.reward_scale:g} now)"
         return Culprit("the sum of the task's rewards", remedy)
-    if owner == "latents":
-        return diagnose(agent, "representation", "z = f(s)", "encode")
-    if owner == "reward":
-        return diagnose(agent, "method", "the intrinsic reward", "reward")
     name = "the loss" if key.startswith(CHECK) else f"metric {key!r}"
-    return diagnose(agent, owner, name, "loss" if owner == "representation" else "losses")
+    place = {
+        "latents": ("representation", "z = f(s)", "encode"),
+        "reward": ("method", "the intrinsic reward", "reward"),
+        "representation": ("representation", name, "loss"),
+    }
+    return diagnose(agent, *place.get(owner, (owner, name, "losses")))
 
 
 def diagnose_weight(agent: Agent) -> Culprit | None:

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from voidrl.agent.agent import Agent
-from voidrl.agent.joint_loss import JointLoss
-from voidrl.agent.optimizers import Optimizers
+from voidrl.agent.agent import Agent, MetricOwner
+from voidrl.agent.optimizers import JointLoss, Optimizers
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.replay import Replay, Rollout
 from voidrl.types import Batch, Loss, Metrics
@@ -46,23 +45,22 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
     with agent.precision():
         stored = replay.rollout(steps, agent.config.learner.discount)
         rollout = stored._replace(batch=_as_input(agent, replay, stored))
-        if agent.uses_method:
+        owner: MetricOwner = "reward" if agent.uses_method else "task"
+        if owner == "reward":
             z = torch.cat([agent.encode(part) for part in stored.batch.next_obs.split(CHUNK)])
             hoods = agent.method.neighborhoods(z)  # type: ignore[operator]
             reward, surrogate = hoods.log_volume.float(), learner.surrogate(rollout, hoods)
         else:
             reward = rollout.batch.reward * agent.config.reward_scale
             surrogate = learner.surrogate(rollout, reward)
-        metrics |= agent.owned(
-            "reward" if agent.uses_method else "task",
-            {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()},
-        )
+        logged = {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()}
+        metrics |= agent.owned(owner, logged)
         found, taken = ascend(
             agent.optimizers, surrogate, max_updates=learner.policy_updates, backtracks=learner.backtracks
         )
         counted = {"policy_updates": torch.full_like(found.value, taken)}
         metrics |= agent.owned("learner", found.metrics | counted, Loss("policy", found.value, {}))
-        if not agent.uses_method:
+        if owner == "task":
             for loss in learner.value_losses(rollout, reward):
                 agent.optimizers.minimize(["value"], loss.value)
             metrics |= agent.owned("learner", loss.metrics, loss)

@@ -1,4 +1,4 @@
-"""The agent's optimizers: one Adam per named group of weights, each with a learning rate per part.
+"""The agent's optimizers, one Adam per named group of weights, and losses that are minimized together.
 
 Every trainable weight is in exactly one optimizer. A loss is differentiated with respect to the weights of
 the optimizers that minimize it and no others, so nothing is trained by a loss that does not name it.
@@ -6,7 +6,9 @@ the optimizers that minimize it and no others, so nothing is trained by a loss t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,19 +18,13 @@ from voidrl import dist
 from voidrl.config import LearnerConfig, RepresentationConfig
 from voidrl.errors import ConfigError
 from voidrl.nets.spectral import full_precision
+from voidrl.types import Metrics
 
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
 
 RESERVED_GROUPS = {"actor", "critic", "encoder", "policy", "representation", "temperature", "value"}
 """Names of optimizers of built-in learners and representations, whether this agent has them or not."""
-
-
-class Part(NamedTuple):
-    """Weights that share a learning rate."""
-
-    parameters: list[nn.Parameter]
-    learning_rate: float | Tensor
 
 
 class _Plan(NamedTuple):
@@ -53,32 +49,28 @@ class Optimizers:
     def add(
         self,
         name: str,
-        parts: Sequence[Part],
+        rates: Mapping[nn.Parameter, float | Tensor],
         *,
         eps: float = 1e-8,
         max_grad_norm: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        """Add an optimizer for the trainable weights of these parts; without any there is nothing to add.
+        """Add an optimizer for the trainable of these weights, each with its learning rate, if there are any.
 
         Biases do not decay, nor do other weights of one dimension: those of normalizations.
         """
-        groups = []
-        for part in parts:
-            by_decay: dict[float, list[nn.Parameter]] = {}
-            for parameter in part.parameters:
-                if parameter.requires_grad:
-                    decay = weight_decay if self._decays(parameter) else 0.0
-                    by_decay.setdefault(decay, []).append(parameter)
-            groups += [
-                {"params": trainable, "lr": part.learning_rate, "weight_decay": decay}
-                for decay, trainable in by_decay.items()
-            ]
+        parts: dict[float | Tensor, dict[float, list[nn.Parameter]]] = {}
+        for weight, rate in rates.items():
+            if weight.requires_grad:
+                decay = weight_decay if weight.ndim > 1 and weight not in self._biases else 0.0
+                parts.setdefault(rate, {}).setdefault(decay, []).append(weight)
+        groups = [
+            {"params": weights, "lr": rate, "weight_decay": decay}
+            for rate, by_decay in parts.items()
+            for decay, weights in by_decay.items()
+        ]
         if groups:
             self._plans[name] = _Plan(groups, eps, bool(weight_decay), max_grad_norm)
-
-    def _decays(self, parameter: nn.Parameter) -> bool:
-        return parameter.ndim > 1 and parameter not in self._biases
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._plans)
@@ -180,41 +172,95 @@ class Optimizers:
                 }
 
 
+class Aside:
+    """A context for a loss that changes no weights: here in the order of the code; the engine overlaps it."""
+
+    @contextmanager
+    def __call__(self, *read: Any) -> Iterator[None]:
+        """Compute what is inside, which reads these tensors."""
+        yield
+
+    def join(self) -> None:
+        """Wait for it."""
+
+
+class JointLoss:
+    """Losses of the same weights that wait to be minimized together, in one backward pass.
+
+    No weight changes before that, so that one of them may be computed aside.
+    """
+
+    def __init__(self, aside: Aside | None = None) -> None:
+        self.aside = aside or Aside()
+        self.optimizers: list[str] = []
+        self.priority_terms: list[Tensor] = []
+        """(B,) each: errors of the learner's transitions, whose sum becomes their priority in the replay."""
+        self._terms: list[Tensor] = []
+
+    def __bool__(self) -> bool:
+        """Whether a loss waits."""
+        return bool(self._terms)
+
+    def add(self, value: Tensor, optimizers: list[str]) -> None:
+        """Add a loss to the sum."""
+        self._terms.append(value)
+        self.optimizers += [name for name in optimizers if name not in self.optimizers]
+
+    def total(self) -> Tensor:
+        """Return the sum, and clear it."""
+        self.aside.join()
+        terms, self._terms = self._terms, []
+        return reduce(torch.add, terms)
+
+
+def require_loss(name: str, returned: Any, n: int) -> tuple[Tensor, Metrics]:
+    """What a representation's `loss` of n transitions returned, if that can be minimized."""
+    fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)
+    loss = returned[0] if fits else returned
+    if not fits or not isinstance(loss, Tensor) or loss.shape not in ((), (n,)):
+        given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(
+            f"loss of representation {name!r} returned {given}: expected a scalar tensor, or one loss for "
+            f"each transition, and a dictionary of metrics"
+        )
+    if not loss.requires_grad:
+        raise ConfigError(
+            f"loss of representation {name!r} has no gradient: expected one that depends on trainable "
+            f"weights; look for .detach() or torch.no_grad()"
+        )
+    return loss, returned[1]
+
+
 def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
     """One Adam for each group of weights that a loss names."""
     biases = (p for name, p in agent.named_parameters() if name.endswith(".bias"))
     optimizers = Optimizers(device, biases)
     if not agent.learns:
         return optimizers
-    config, rates, decay = agent.config, _part_rates(agent), agent.config.learner.weight_decay
-    taken: set[int] = set()
+    config, special, decay = agent.config, _special_rates(agent), agent.config.learner.weight_decay
+    taken: set[nn.Parameter] = set()
     for name, group in agent.learner.groups().items():
-        parameters = list(group)
-        taken |= {id(p) for p in parameters}
-        parts: dict[float, list[nn.Parameter]] = {}
-        for parameter in parameters:
-            parts.setdefault(rates(parameter), []).append(parameter)
-        optimizers.add(
-            name, [Part(part, rate) for rate, part in parts.items()], **_settings(config.learner, decay)
-        )
+        rates = {p: special.get(p, agent.effective.learning_rate) for p in group}
+        taken |= rates.keys()
+        optimizers.add(name, rates, **_settings(config.learner, decay))
     if agent.uses_method or agent.trains_representation:
         settings, rate = _settings(config.representation, decay), config.representation.learning_rate
         warmed_up = agent.representation_rate if config.representation.warmup_updates else rate
-        own = [p for p in agent.representation.parameters() if id(p) not in taken]
+        own = [p for p in agent.representation.parameters() if p not in taken]
         heads_only = agent.trains_representation and "representation" not in agent.encoder_trainers
         if heads_only and "method" in agent.encoder_trainers:  # which trains the encoder
             inner = agent.representation.encoder
-            encoder = set() if inner is None else {id(p) for p in inner.parameters()}
-            optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)], **settings)
-            own = [p for p in own if id(p) not in encoder]
-        optimizers.add("representation", [Part(own, warmed_up)], **settings)
+            encoder = set() if inner is None else {*inner.parameters()}
+            optimizers.add("encoder", {p: rate for p in own if p in encoder}, **settings)
+            own = [p for p in own if p not in encoder]
+        optimizers.add("representation", dict.fromkeys(own, warmed_up), **settings)
     if agent.uses_method:
         groups = {name: list(group) for name, group in agent.method.groups().items()}
         _check_groups(agent, groups)
         agent.method_groups = frozenset(groups)
         for name, parameters in groups.items():
-            own = [p for p in parameters if id(p) not in taken]
-            optimizers.add(name, [Part(own, agent.method.learning_rate(name))])
+            mine = [p for p in parameters if p not in taken]
+            optimizers.add(name, dict.fromkeys(mine, agent.method.learning_rate(name)))
     return optimizers
 
 
@@ -242,9 +288,9 @@ def _settings(piece: LearnerConfig | RepresentationConfig, weight_decay: float) 
     return {"eps": piece.adam_eps, "max_grad_norm": piece.max_grad_norm, "weight_decay": weight_decay}
 
 
-def _part_rates(agent: Agent) -> Callable[[nn.Parameter], float]:
-    """The learning rate of each weight of the learner; those with rate 0 are frozen."""
-    phase, special = agent.effective, dict[int, float]()
+def _special_rates(agent: Agent) -> dict[nn.Parameter, float]:
+    """Learning rates of weights that have one of their own; those with rate 0 are frozen."""
+    phase, special = agent.effective, dict[nn.Parameter, float]()
     parts = (
         (phase.encoder_learning_rate, [agent.learner.encoder]),
         (phase.first_layer_learning_rate, agent.learner.first_layers),
@@ -252,7 +298,7 @@ def _part_rates(agent: Agent) -> Callable[[nn.Parameter], float]:
     for rate, modules in parts:
         if rate is not None:
             for parameter in (p for module in modules for p in module.parameters()):
-                special[id(parameter)] = rate
+                special[parameter] = rate
                 if rate == 0:
                     parameter.requires_grad_(False)
-    return lambda parameter: special.get(id(parameter), phase.learning_rate)
+    return special

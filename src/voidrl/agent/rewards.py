@@ -7,11 +7,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.agent.joint_loss import JointLoss
+from voidrl.agent.optimizers import JointLoss
+from voidrl.config import Config
+from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError, shown
+from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Views
@@ -21,12 +24,56 @@ if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
 
 VALUE_METRICS = ("q_mean", "q_target", "value_limit", "temperature")  # in units of the reward
+CONSTANT_SPREAD = 1e-5
+"""Largest standard deviation of a constant reward, relative to its mean: above the rounding of float32, 1e-7,
+and far below that of any informative reward."""
 Pool = Callable[[int], Tensor]
 Options = Callable[[int], Option]
 
-
 # Most steps of the warm-up that are looked at once, for the skill or the values of a task.
 WARMUP_STEPS = {"pixels": 2**12, "vectors": 2**17}
+
+
+class RewardNormalizer(nn.Module):
+    """Divides intrinsic rewards by their running deviation, or standardizes them (`intrinsic_normalization`).
+
+    In an n-step return each of the n rewards is normalized by the same moments, then discounted:
+    Σ γ^i (r_i − μ) / σ over the steps up to the end of the episode. With `intrinsic_n_step = "single"` it is
+    the one reward of n steps.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.variant = config.intrinsic_normalization
+        self.is_used = config.effective.uses_method and self.variant != "none"
+        self.logs = self.is_used or config.effective.has_bonus
+        if self.is_used:
+            self.moments = RunningMoments(momentum=config.intrinsic_momentum)
+
+    @fusable
+    @torch.no_grad()
+    def observe(self, reward: Tensor) -> tuple[Tensor, Metrics]:
+        """Update the moments with (B,) rewards; returns these normalized, and what is logged of them."""
+        found = reward.float()
+        if self.is_used:
+            self.moments.update(found)
+        normalized = self(reward)
+        metrics = {"reward_std": normalized.float().std(correction=0)}
+        if self.logs:
+            metrics |= {"intrinsic_mean": found.mean(), "intrinsic_std": found.std(correction=0)}
+        return normalized, metrics
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """(B,) → (B,), by the moments of all that was observed; vectors (B, dim) by those of their scalars.
+
+        A reward that is constant up to rounding is not divided: `scale` would make it huge, and `standardize`
+        would make noise of it.
+        """
+        if not self.is_used:
+            return reward
+        mean, std = self.moments.mean, self.moments.std
+        centered = reward - mean if self.variant == "standardize" else reward
+        return centered / std.masked_fill(std <= CONSTANT_SPREAD * mean.abs(), 1.0)
 
 
 class Step(NamedTuple):
@@ -147,10 +194,10 @@ def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tupl
 
 def intrinsic_scale(agent: Agent) -> float:
     """The factor of intrinsic rewards in pre-training."""
-    given = agent.config.intrinsic_factor
-    if given is not None:
-        return given
-    return 1 - agent.config.learner.largest_discount if agent.learner.has_bounded_values else 1.0
+    scale = agent.config.intrinsic_scale
+    if scale == "horizon" or (scale is None and agent.learner.has_bounded_values):
+        return 1 - agent.config.learner.largest_discount
+    return scale or 1.0
 
 
 def observe_limits(agent: Agent, reward: Tensor) -> Metrics:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from voidrl.config.schema import Config
+    from voidrl.config.schema import Config, FinetuneConfig
 
 Reward = Literal["intrinsic", "task", "both"]
 Adaptation = Literal["none", "heads", "full"]
@@ -20,11 +20,11 @@ class Effective:
 
     adapts: bool
     """Whether the run begins with a pre-trained agent, whose skills a task chooses from."""
-    may_adapt: bool
-    """Whether this run fine-tunes an agent, or pre-trains one for fine-tuning."""
+    tuning: FinetuneConfig
+    """`finetune.*` of a run that fine-tunes or pre-trains for it; from scratch, where none of it holds, the
+    defaults."""
     reward: Reward
     """The reward that the learner maximizes; `both` adds the intrinsic one to the task's as a bonus."""
-    steps: int
     warmup_steps: int
     """Environment steps before the first update."""
     warmup_is_random: bool
@@ -38,14 +38,19 @@ class Effective:
     """Exploration noise: from the start of its schedule, or at its end; `auto` ends it unless adaptation
     replaces the policy."""
     updates_per_step: Fraction
+    planned_updates: int
+    """Updates on samples of the replay in the whole run; on-policy, those of the representation."""
     learning_rate: float
     """The learner's learning rate."""
-    learning_rate_field: str
-    """The field that sets it."""
     encoder_learning_rate: float | None
     """Learning rate of the learner's encoder, if it has one of its own; 0 freezes it."""
     first_layer_learning_rate: float | None
     """Learning rate of the heads' first layer, if it has one of its own; 0 freezes it."""
+
+    @property
+    def learning_rate_field(self) -> str:
+        """The field that sets the learner's learning rate."""
+        return f"{'finetune' if self.adapts else 'learner'}.learning_rate"
 
     @property
     def pretrains(self) -> bool:
@@ -92,33 +97,29 @@ class Effective:
         """Steps for which exploration that decays with a task is held: the warm-up, none in pre-training."""
         return 0 if self.pretrains else self.warmup_steps
 
-    @property
-    def planned_updates(self) -> int:
-        """Updates on samples of the replay in the whole run; on-policy, those of the representation."""
-        return max(0, int((self.steps - self.warmup_steps) * self.updates_per_step))
-
 
 def resolve(config: Config) -> Effective:
     """Decide for a config what its phase means."""
     adapts, tuning, on_policy = config.phase == "finetune", config.finetune, config.learner.on_policy
     by_chance = not adapts or tuning.warmup_actions == "random"
     restarts = not adapts or (tuning.noise == "auto" and tuning.heads in NEW_HEADS)
+    warmup_steps = tuning.warmup_steps if adapts else config.warmup_steps
     per_step = (adapts and tuning.updates_per_step) or config.updates_per_step
+    exact_per_step = Fraction(str(per_step))  # 100 · 0.29 is 29, not 28.99…
     reward: Reward = "both" if config.bonus.coefficient > 0 else "task"
     adaptation: Adaptation = "full" if tuning.adapt else "heads"
     return Effective(
         adapts=adapts,
-        may_adapt=config.phase != "train",
+        tuning=tuning if config.phase != "train" else type(tuning)(),
         reward="intrinsic" if config.phase == "pretrain" else reward,
-        steps=config.steps,
-        warmup_steps=tuning.warmup_steps if adapts else config.warmup_steps,
+        warmup_steps=warmup_steps,
         warmup_is_random=by_chance and not on_policy,
         explorer_warms_up=not by_chance and tuning.heads in NEW_HEADS and not on_policy,
         adaptation="none" if not adapts or on_policy else adaptation,
         noise="restart" if restarts else tuning.noise,
-        updates_per_step=Fraction(str(per_step)),  # 100 · 0.29 is 29, not 28.99…
+        updates_per_step=exact_per_step,
+        planned_updates=max(0, int((config.steps - warmup_steps) * exact_per_step)),
         learning_rate=(adapts and tuning.learning_rate) or config.learner.learning_rate,
-        learning_rate_field=f"{'finetune' if adapts else 'learner'}.learning_rate",
         encoder_learning_rate=tuning.encoder_learning_rate if adapts else None,
         first_layer_learning_rate=tuning.first_layer_learning_rate if adapts else None,
     )

@@ -271,10 +271,3 @@ class Config(Checked):
     def effective(self) -> Effective:
         """The values that hold in this phase."""
         return resolve(self)
-
-    @property
-    def intrinsic_factor(self) -> float | None:
-        """`intrinsic_scale` as a number; None leaves it to the learner."""
-        if self.intrinsic_scale == "horizon":
-            return 1 - self.learner.largest_discount
-        return self.intrinsic_scale

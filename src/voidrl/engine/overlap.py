@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from voidrl import dist
 from voidrl.agent.agent import Agent, Scored
-from voidrl.agent.joint_loss import Aside
+from voidrl.agent.optimizers import Aside
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.representations.base import Representation

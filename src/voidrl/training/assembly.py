@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from voidrl import dist
 from voidrl.agent import Agent
+from voidrl.agent.combinations import check_ranks
 from voidrl.agent.cost import update_gflop
 from voidrl.config import Config, EnvConfig, ReplayConfig
 from voidrl.engine.engine import Engine
@@ -24,7 +25,6 @@ from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import placed
 from voidrl.system.machine import claim_cores
 from voidrl.system.threads import cpu_threads
-from voidrl.training.build import require_ranks
 from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
 from voidrl.training.metrics.loggers import import_wandb
 from voidrl.training.saved_run import spec_of
@@ -55,13 +55,13 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
-    require_ranks(config, factory, dist.current().size)
+    check_ranks(config, dist.current().size, is_env_object=is_tensor_env(factory))
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
     count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
         claim_cores(),
         closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
-        _eval_envs(config, factory, place) as eval_envs,
+        _eval_envs(config, factory, place, say) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
         cpu_threads(
@@ -76,11 +76,6 @@ def assemble(
             require_same_spaces(spec_of(saved), config.env.id, envs.spec, config.env.id)
         for notice in envs.reading.notices:
             say(notice)
-        if config.effective.adapts and is_tensor_env(factory) and config.log.eval_episodes:
-            say(
-                "fine-tuning is not evaluated in environments that were passed as objects: to keep its best "
-                "agent, pass a function that takes num_envs and device"
-            )
         dist.place(device)
         agent = Agent(envs.spec, config, device)
         dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
@@ -100,7 +95,9 @@ def replay_part(config: Config) -> ReplayConfig:
 
 
 @contextmanager
-def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Iterator[OpenEnvs | None]:
+def _eval_envs(
+    config: Config, factory: EnvFactory | None, device: str, say: Callable[[str], None]
+) -> Iterator[OpenEnvs | None]:
     """A function that opens the evaluation environments, if any; only the first rank evaluates.
 
     With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them at its start and its end.
@@ -112,7 +109,13 @@ def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Itera
             f"were passed as objects, since evaluations would cut their episodes: pass a function that takes "
             f"num_envs and device, or set it to 0"
         )
-    at_ends = config.effective.adapts and log.eval_episodes > 0 and not is_tensor_env(factory)
+    at_ends = config.effective.adapts and log.eval_episodes > 0
+    if at_ends and is_tensor_env(factory):
+        say(
+            "fine-tuning is not evaluated in environments that were passed as objects: to keep its best "
+            "agent, pass a function that takes num_envs and device"
+        )
+        at_ends = False
     if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
         yield None
         return

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 
 from voidrl import dist
-from voidrl.agent.combinations import check_combination
+from voidrl.agent.combinations import Combination, check_ranks
 from voidrl.agent.cost import update_gflop
-from voidrl.agent.encoder_training import Pieces, decide
 from voidrl.config import (
     PIECES,
     AtariConfig,
     Config,
     DMControlConfig,
     EnvConfig,
-    SkillConfig,
     merge,
     registry,
     require,
@@ -27,7 +25,7 @@ from voidrl.config import (
 )
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import EnvFactory, probe_env
-from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
+from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, by_caller
 from voidrl.nets.augment import network_spec, with_shift
 from voidrl.nets.encoder import stack_for
@@ -107,43 +105,16 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
     return pieces
 
 
-def require_fitting(
-    probed: Probed, config: Config, layers: Sequence[ConfigLayer] = (), size: int | None = None
-) -> None:
-    """Refuse pieces that cannot work together on `size` ranks, by default torchrun's; builds no network."""
+def require_fitting(probed: Probed, config: Config, layers: Sequence[ConfigLayer] = ()) -> None:
+    """Refuse pieces that cannot work together, or on so many ranks; builds no network."""
     try:
-        check_combination(probed.spec, config, Pieces.of(config))
+        Combination(probed.spec, config).check()
     except ConfigError as error:
         kind, _, preset = config_sources(config, layers)["learner.name"].partition(" ")
         if kind != "protocol":
             raise
         raise ConfigError(f"{error} (preset {preset!r} sets learner {config.learner.name!r})") from None
-    require_ranks(config, probed.factory, dist.expected_size() if size is None else size)
-
-
-def require_ranks(config: Config, factory: Any, size: int) -> None:
-    """Refuse a run that `size` ranks cannot divide."""
-    num_envs, learner, method = config.env.num_envs, config.learner, config.method
-    batches, pieces = {"learner": learner.batch_size}, Pieces.of(config)
-    if decide(config, pieces).trains_representation:
-        batches["representation"] = config.representation.batch_size
-    counts = config.effective.uses_method and pieces.method.counts_visits
-    counts = counts and not pieces.method.uses_latents(config)  # whose sample is that of all ranks
-    chooses = config.effective.adapts and isinstance(method, SkillConfig)
-    rows = [
-        (n % size > 0, f"{kind}.batch_size = {n}", f"use {max(1, n // size) * size}, a multiple of {size}")
-        for kind, n in batches.items()
-    ]
-    rows += [
-        (is_tensor_env(factory), "an environment object", "pass a function that takes num_envs and device"),
-        (learner.on_policy, f"rollouts of learner {learner.name!r}", "use 1 rank, or a learner such as dqn"),
-        (counts, f"the visits of method {method.name!r}", "use 1 rank, or a representation such as simclr"),
-        (chooses, f"fine-tuning of method {method.name!r}", "one chooses a skill for the task; use 1 rank"),
-        (num_envs < size, f"env.num_envs = {num_envs}", f"start a run with {size} or more, or fewer ranks"),
-    ]
-    for is_refused, what, remedy in rows:
-        if is_refused and size > 1:
-            raise ConfigError(f"{what} cannot be divided among {size} ranks: {remedy}")
+    check_ranks(config, dist.expected_size(), is_env_object=is_tensor_env(probed.factory))
 
 
 def cpu_preset_note(env: Env, spec: EnvSpec, config: Config) -> str:
@@ -180,8 +151,7 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if is_tensor_env(env):
-        own = cast(TensorVectorEnv, env)
-        base = dataclasses.replace(base, num_envs=own.num_envs, backend="tensor")
+        base = dataclasses.replace(base, num_envs=env.num_envs, backend="tensor")
     elif not callable(env) or isinstance(env, gym.Env):
         raise ConfigError(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import diagnosis
-from voidrl.agent.adapter import Adapter
-from voidrl.agent.exploration import Detours
 from voidrl.envs.vector import StepResult
 from voidrl.errors import ConfigError
 from voidrl.kernels.copies import HostCopy
 from voidrl.methods.base import Method
 from voidrl.training import failures
+from voidrl.training.adapting import Adapter
 from voidrl.training.evaluation import run_seed
 from voidrl.training.run import Run
 
@@ -47,13 +46,14 @@ class Collector:
 
     def __init__(self, run: Run, adapter: Adapter) -> None:
         self.run, self.adapter = run, adapter
-        self.agent, self.engine, self.envs, self.replay = run.agent, run.engine, run.envs, run.replay
-        agent, method = run.agent, run.agent.method
+        self.agent, self.envs, self.replay = run.agent, run.envs, run.replay
         self.first_column = run.group.part(run.config.env.num_envs).start
-        self.detours = Detours(agent, run.envs.num_envs)
-        self.observes = agent.uses_method and type(method).observe is not Method.observe
-        self.begins = agent.uses_method and type(method).begin is not Method.begin
-        self.env_numbers = torch.arange(run.envs.num_envs, device=agent.device)
+        watching = type(run.agent.method) if run.agent.uses_method else Method
+        self.observes, self.begins = (
+            watching.observe is not Method.observe,
+            watching.begin is not Method.begin,
+        )
+        self.env_numbers = torch.arange(run.envs.num_envs, device=run.agent.device)
 
     def begin(self) -> None:
         """Reset all environments, with a seed made from the run's seed and the step."""
@@ -66,9 +66,7 @@ class Collector:
         self.skill, self.ended = torch.zeros(n, self.agent.method.skill_dim, device=device), np.zeros(n, bool)
         self.change_all_skills()
         self._count_visits(info)
-        self.detours.begin()
-        if self.engine.explorer is not None:
-            self.engine.explorer.begin(n)
+        self.adapter.begin()
         if self.begins:
             self.agent.method.begin(self.replay.latest(), self.env_numbers, self.agent.representation)
 
@@ -92,28 +90,9 @@ class Collector:
 
     def choose(self) -> PendingStep:
         """Choose an action for every environment."""
-        agent = self.agent
-        agent.set_progress(self.run.state.steps)
-        self.adapter.advance()
-        if self.adapter.in_warmup and agent.effective.warmup_is_random:
-            actions = agent.random_actions(self.replay.latest())
-        else:
-            agent.learner.set_progress(self.adapter.noise_steps)
-            actions = self.engine.choose(self.skill, explore=self._explores())
-            if probability := self.adapter.detour_probability:
-                obs, steps = self.replay.latest(), self.adapter.detour_steps
-                actions = self.detours.replace(actions, obs, probability, steps)
+        self.agent.set_progress(self.run.state.steps)
+        actions = self.adapter.choose(self.skill)
         return PendingStep(actions.clone() if self.envs.takes_tensors else HostCopy(actions), self.skill)
-
-    def _explores(self) -> bool:
-        """Whether the pre-trained policy may act now; it is released once it never will again."""
-        explorer = self.engine.explorer
-        if explorer is None:
-            return False
-        explores = self.adapter.explores(explorer)
-        if not explores and not self.adapter.in_warmup:
-            self.engine.explorer = None
-        return explores
 
     def send(self, pending: PendingStep) -> None:
         """Start the step of the environments."""

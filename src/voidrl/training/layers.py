@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from voidrl.config import (
     PIECES,
-    BonusConfig,
     Config,
     LearnerConfig,
     flat,
@@ -21,6 +20,7 @@ from voidrl.config import (
     to_json,
     update,
 )
+from voidrl.config.schema import BonusConfig
 from voidrl.envs.make import EnvFactory
 from voidrl.envs.suites.dmcontrol import find_dmc_task
 from voidrl.envs.tensor import TensorVectorEnv

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, cast
 
 from voidrl import dist
-from voidrl.config import RESUMABLE_FIELDS, Config, differences, may_change, update
+from voidrl.config import Config, update
+from voidrl.config.fields import RESUMABLE_FIELDS, may_change
 from voidrl.config.registry import import_path
+from voidrl.config.updating import differences
 from voidrl.envs.ids import is_importable, parse_id
 from voidrl.envs.make import EnvFactory
 from voidrl.errors import (

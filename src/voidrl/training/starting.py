@@ -10,7 +10,6 @@ from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.agent.adapter import Adapter
 from voidrl.config import bonus_method
 from voidrl.errors import RunFolderError, by_caller
 from voidrl.replay.sizes import slot_bytes
@@ -19,6 +18,7 @@ from voidrl.runs.folder import RunFolder
 from voidrl.system.machine import free_disk
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_bytes, human_seconds
+from voidrl.training.adapting import Adapter
 from voidrl.training.assembly import Parts
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
@@ -149,7 +149,7 @@ def make_loop(
         probe: Measures the agent, for `log.probe_every_steps`; None likewise.
         pretrained: The agent that a new run fine-tunes.
     """
-    adapter = Adapter(run.agent, run.replay, run.state, run.engine.say)
+    adapter = Adapter(run.engine, run.state)
     collector = Collector(run, adapter)
     trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
     hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]

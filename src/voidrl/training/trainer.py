@@ -7,10 +7,10 @@ from functools import partial
 import torch
 
 from voidrl.agent import diagnosis
-from voidrl.agent.adapter import Adapter
 from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.renewal import reset
 from voidrl.training import failures
+from voidrl.training.adapting import Adapter
 from voidrl.training.collecting import Collector
 from voidrl.training.run import Run
 
@@ -57,7 +57,9 @@ class OffPolicyTrainer(Trainer):
         if state.updates == 0 < due and not run.agent.effective.samples_skills:
             self._choose_task_skill()
         if adapter.is_due() and due:  # after the skill for the task is chosen
-            self._adapt()
+            outcome = adapter.adapt()
+            if run.is_main:
+                run.write(outcome.metrics())
         every = run.config.reset.every_updates
         run.replay.set_progress(state.steps / run.config.steps)
         while state.updates < due:
@@ -73,20 +75,10 @@ class OffPolicyTrainer(Trainer):
                 reset(run.agent)
                 adapter.restart_exploration()
 
-    def _adapt(self) -> None:
-        """Adapt the agent to the task, and say how."""
-        run, outcome = self.run, self.adapter.adapt()
-        if outcome.explorer is not None:
-            run.engine.explorer = outcome.explorer
-            run.agent.generation += 1  # a captured step may hold another explorer
-        run.engine.say(outcome.sentence())
-        if run.is_main:
-            run.write(outcome.metrics())
-
     def _choose_task_skill(self) -> None:
         agent, say = self.run.agent, self.run.engine.say
-        trials = agent.method.trial_skills()
-        if trials is not None and agent.effective.adapts:
+        trials = agent.trial_skills()
+        if trials is not None:
             dealt = int(agent.trials_dealt)  # host synchronization, once in a run
             if dealt < len(trials):
                 say(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voidrl.agent.normalizer import CONSTANT_SPREAD
+from voidrl.agent.rewards import CONSTANT_SPREAD
 from voidrl.config import Config
 
 ROWS = 3

@@ -1,4 +1,4 @@
-"""n and γ that are annealed on the device, so that a captured update sees them change (BBF)."""
+"""Values that change on the device, where a captured update sees them: n, γ (BBF) and β of a bonus."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig
+from voidrl.config import Config, LearnerConfig
 from voidrl.replay import Replay, Segment
+
+BONUS_DECAY = 1e-5  # of a geometric β (RE3)
 
 
 class Horizon(nn.Module):
@@ -50,3 +52,21 @@ class Horizon(nn.Module):
 def _log_linear(start: float, end: float, progress: Tensor) -> Tensor:
     """From start to end, exponentially."""
     return start * torch.exp(progress * math.log(end / start))
+
+
+class Bonus(nn.Module):
+    """β_t, the weight of an intrinsic reward that is added to the task's (`bonus.*`)."""
+
+    coefficient: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config, self.total_steps = config.bonus, config.steps
+        self.register_buffer("coefficient", torch.tensor(config.bonus.coefficient))
+
+    def set_progress(self, steps: int) -> None:
+        """Move β to where it is after `steps` environment steps of the run."""
+        decay, left = self.config.decay, max(0.0, 1 - steps / self.total_steps)
+        if decay != "none":
+            factor = left if decay == "linear" else (1 - BONUS_DECAY) ** steps
+            self.coefficient.fill_(self.config.coefficient * factor)

@@ -1,19 +1,16 @@
-"""Runs adaptation within a run: when learning starts and with what, who waits and who explores."""
+"""Who explores in a run, when learning starts and with what, and the adaptation of a pre-trained agent."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from voidrl.agent.adaptation import Outcome, adapt, rewards_differ
-from voidrl.agent.agent import Agent
-from voidrl.agent.exploration import DETOUR_STEPS, Explorer
-from voidrl.replay import Replay
-
-if TYPE_CHECKING:
-    from voidrl.training.saved_run import LoopState
+from voidrl.agent.exploration import DETOUR_STEPS, Detours
+from voidrl.engine.engine import Engine
+from voidrl.training.saved_run import LoopState
 
 CRITIC_SHARE = Fraction(1, 10)  # of the updates, in which a new critic learns to judge the kept actor
 DETOURS = 0.05  # probability per step of a detour, until the agent is adapted
@@ -21,18 +18,83 @@ DETOURS_END = 0.5  # of the steps after the warm-up, from which on there are no 
 
 
 class Adapter:
-    """A run's warm-up, and in fine-tuning the adaptation that follows it.
+    """A run's warm-up and exploration, and in fine-tuning the adaptation that follows the warm-up.
 
-    All that changes is in `state` and in the agent's weights, so that resuming is exact.
+    All that changes is in `state` and in the agent's weights, so that resuming is exact; a checkpoint cuts
+    detours and stretches of the pre-trained policy.
     """
 
-    def __init__(self, agent: Agent, replay: Replay, state: LoopState, say: Callable[[str], None]) -> None:
-        self.agent, self.replay, self.state, self.say = agent, replay, state, say
-        self.effective = agent.effective
+    def __init__(self, engine: Engine, state: LoopState) -> None:
+        self.engine, self.agent, self.replay, self.state = engine, engine.agent, engine.replay, state
+        self.effective = self.agent.effective
+        self.detours = Detours(self.agent, self.replay.num_envs)
         self._looked_at, self._differ = -1, False
-        agent.learner.trains_actor = not self._actor_waits
+        self.agent.learner.trains_actor = not self._actor_waits
 
-    # Warm-up
+    # Exploration
+
+    def begin(self) -> None:
+        """All environments start over."""
+        self.detours.begin()
+        if self.engine.explorer is not None:
+            self.engine.explorer.begin(self.replay.num_envs)
+
+    def choose(self, skill: Tensor) -> Tensor:
+        """(N,) or (N, A): actions for the newest observations."""
+        self.advance()
+        if self.in_warmup and self.effective.warmup_is_random:
+            return self.agent.random_actions(self.replay.latest())
+        self.agent.learner.set_progress(self.noise_steps)
+        actions = self.engine.choose(skill, explore=self._explores())
+        if probability := self.detour_probability:
+            actions = self.detours.replace(actions, self.replay.latest(), probability, self.detour_steps)
+        return actions
+
+    def _explores(self) -> bool:
+        """Whether the pre-trained policy may act now; it is released once it never will again.
+
+        Stretches that adaptation has asked for become rarer to the end of the run.
+        """
+        explorer, state = self.engine.explorer, self.state
+        if explorer is None:
+            return False
+        everywhere = self.in_warmup and self.effective.explorer_warms_up
+        is_asked = state.kept == "policy" and not self.in_warmup
+        share = max(0.0, 1 - state.steps / self.agent.config.steps) if is_asked else 0.0
+        explorer.set_progress(everywhere=everywhere, share=share)
+        if not (self.in_warmup or share > 0):
+            self.engine.explorer = None
+        return everywhere or share > 0
+
+    @property
+    def noise_steps(self) -> float:
+        """Steps that the schedule of exploration noise has run; infinite at its end."""
+        state, noise = self.state, self.effective.noise
+        if noise == "end" or (noise == "auto" and state.kept != "policy"):
+            return math.inf
+        if state.adapted_from is None or not self.effective.waits_for_reward:
+            return state.steps
+        return state.steps - max(0, state.adapted_from - self.effective.warmup_steps)
+
+    @property
+    def detour_probability(self) -> float:
+        """Probability that an environment begins a detour; 0 while skills are tried, which it would blur."""
+        state = self.state
+        if self.effective.adaptation != "full" or (self.in_warmup and self.agent.method.skill_dim):
+            return 0.0
+        if state.adapted_from is None:
+            return DETOURS
+        steps = self.agent.config.steps - state.adapted_from
+        done = (state.steps - state.adapted_from) / max(DETOURS_END * steps, 1)
+        return DETOURS * max(0.0, 1 - done)
+
+    @property
+    def detour_steps(self) -> float:
+        """Mean length of detours, which grows while learning waits, to reach states farther away."""
+        waited = self.state.steps / max(self.effective.warmup_steps, 1) if self.in_warmup else 1.0
+        return DETOUR_STEPS * max(1.0, waited)
+
+    # Warm-up and adaptation
 
     @property
     def in_warmup(self) -> bool:
@@ -70,20 +132,24 @@ class Adapter:
             self._differ = rewards_differ(self.replay, len(self.replay) if is_first else new)
             self._looked_at = state.steps
             if is_first and phase.waits_for_reward and not self._differ:
-                self.say(
+                self.engine.say(
                     f"the task's rewards were all equal in {state.steps} steps, so there is nothing to adapt "
                     f"to yet: the agent keeps exploring until one differs"
                 )
         return self._differ
 
     def adapt(self) -> Outcome:
-        """Adapt the agent to the task."""
+        """Adapt the agent to the task, and say how."""
         state = self.state
         outcome = adapt(self.agent, self.replay, has_learned=state.updates > 0)
         state.kept, state.return_range = outcome.kept, outcome.return_range
         state.adapted_from = state.steps if state.updates else state.learning_from or 0
         if outcome.kept == "actor" and not state.updates:
             self._begin_with_critic(state.adapted_from)
+        if outcome.explorer is not None:
+            self.engine.explorer = outcome.explorer
+            self.agent.generation += 1  # a captured step may hold another explorer
+        self.engine.say(outcome.sentence())
         return outcome
 
     def restart_exploration(self) -> None:
@@ -97,7 +163,7 @@ class Adapter:
     def _begin_with_critic(self, start: int) -> None:
         """Let only the critic learn, for its share of the updates after `start` steps."""
         if self.effective.adaptation == "full":
-            left = (self.effective.steps - start) * self.effective.updates_per_step
+            left = (self.agent.config.steps - start) * self.effective.updates_per_step
             self.state.critic_until = self.state.updates + int(CRITIC_SHARE * left)
             self.agent.learner.trains_actor = not self._actor_waits
 
@@ -115,45 +181,3 @@ class Adapter:
         if not agent.learner.trains_actor and not self._actor_waits:
             agent.learner.trains_actor = True
             agent.generation += 1  # captured updates have no actor
-
-    # Exploration
-
-    @property
-    def noise_steps(self) -> float:
-        """Steps that the schedule of exploration noise has run; infinite at its end."""
-        state, noise = self.state, self.effective.noise
-        if noise == "end" or (noise == "auto" and state.kept != "policy"):
-            return math.inf
-        if state.adapted_from is None or not self.effective.waits_for_reward:
-            return state.steps
-        return state.steps - max(0, state.adapted_from - self.effective.warmup_steps)
-
-    @property
-    def detour_probability(self) -> float:
-        """Probability that an environment begins a detour; 0 while skills are tried, which it would blur."""
-        state = self.state
-        if self.effective.adaptation != "full" or (self.in_warmup and self.agent.method.skill_dim):
-            return 0.0
-        if state.adapted_from is None:
-            return DETOURS
-        steps = self.effective.steps - state.adapted_from
-        done = (state.steps - state.adapted_from) / max(DETOURS_END * steps, 1)
-        return DETOURS * max(0.0, 1 - done)
-
-    @property
-    def detour_steps(self) -> float:
-        """Mean length of detours, which grows while learning waits, to reach states farther away."""
-        waited = self.state.steps / max(self.effective.warmup_steps, 1) if self.in_warmup else 1.0
-        return DETOUR_STEPS * max(1.0, waited)
-
-    def explores(self, explorer: Explorer) -> bool:
-        """Whether the pre-trained policy may act in this step; moves its schedule to where it is.
-
-        Stretches that adaptation has asked for become rarer to the end of the run.
-        """
-        state, phase = self.state, self.effective
-        everywhere = self.in_warmup and phase.explorer_warms_up
-        is_asked = state.kept == "policy" and not self.in_warmup
-        share = max(0.0, 1 - state.steps / phase.steps) if is_asked else 0.0
-        explorer.set_progress(everywhere=everywhere, share=share)
-        return everywhere or share > 0
