@@ -25,8 +25,8 @@ EXIT_CODES = [
     ["2", "invalid input or a failed run, explained in one sentence"],
     [
         "75",
-        "stopped by a signal after a checkpoint ([more](resume.md)), or the [Ray](machines.md#ray) cluster of "
-        "an experiment was lost",
+        "stopped by a signal after a checkpoint ([more](resume.md)), or the [Ray](machines.md#ray) cluster "
+        "of an experiment was lost",
     ],
     [
         "129, 130, 143",
