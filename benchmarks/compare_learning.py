@@ -3,7 +3,7 @@
     mkdir -p build/old && git archive OLD_COMMIT src | tar -x -C build/old
     python benchmarks/compare_learning.py build/old/src src --out build/learning --seeds 1 2 3 4 \
         -- dmc/walker --preset urlb-states --steps 100k --env.count-states True --log.log-every-steps 10000
-    python benchmarks/compare_learning.py --load results/engine/rounding-2026-11-17.jsonl.gz
+    python benchmarks/compare_learning.py --load FILE.jsonl.gz
 
 After `--` come the arguments of `voidrl pretrain`, of which `--env.count-states True` logs `coverage/bins`.
 Runs of one seed begin alike in both versions, so that differences are taken within seeds: their mean, its

@@ -15,7 +15,7 @@ from voidrl.cli.options import Parser, common_fields, usage_of
 GUIDES = {  # the page with more about a command
     "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
     "experiment": "experiments.md", "evaluate": "video.md", "export": "sharing.md", "doctor": "doctor.md",
-    "demo": "demo.md", "bench": "performance.md",
+    "demo": "expectations.md", "bench": "performance.md",
 }  # fmt: skip
 
 
@@ -25,8 +25,8 @@ EXIT_CODES = [
     ["2", "invalid input or a failed run, explained in one sentence"],
     [
         "75",
-        "stopped by a signal after a checkpoint ([more](resume.md)), or the [Ray](ray.md) cluster of an "
-        "experiment was lost",
+        "stopped by a signal after a checkpoint ([more](resume.md)), or the [Ray](machines.md#ray) cluster "
+        "of an experiment was lost",
     ],
     [
         "129, 130, 143",

@@ -18,7 +18,7 @@ ABOUT = {
     ),
     "maze-demo": (
         "Used by `voidrl demo`: small networks and batches, one update every four steps. The values were "
-        "tuned on seeds 1 and 2 of the demo's maze ([limits](demo.md#what-it-does-not-show)).",
+        "tuned on seeds 1 and 2 of the demo's maze ([limits](expectations.md#what-the-demo-does-not-show)).",
         "voidrl pretrain 'voidrl/PixelMaze-v0?size=13&loops=0.1' --preset maze-demo --steps 16k",
     ),
     "atari-paper": (
