@@ -1,7 +1,8 @@
 """Finds a method, representation or learner by file name, by `module:Class`, or takes a class as it is.
 
-Other packages register theirs by entry points: `voidrl.methods`, `voidrl.representations` and `voidrl.learners`
-name a class, `voidrl.environments` a module, or a function to call, that registers ids with Gymnasium.
+Other packages register theirs by entry points: `voidrl.methods`, `voidrl.representations` and
+`voidrl.learners` name a class; `voidrl.environments` a module, or a function to call, that registers ids with
+Gymnasium.
 """
 
 from __future__ import annotations
