@@ -35,10 +35,8 @@ from typing import Any
 GAME = ("atari/ms_pacman", "--preset", "atari-fast")
 RUNS = {  # names, and arguments of `voidrl bench train`
     "walker": ("dmc/walker", "--preset", "urlb-states", "--steps", "40k"),
-    "walker-16": ("dmc/walker", "--preset", "urlb-states", "--steps", "48k", "--num-envs", "16"),
     "walker-pixels": ("dmc/walker", "--preset", "urlb-pixels", "--steps", "8k"),
     "atari": (*GAME, "--steps", "160k"),
-    "atari-128": (*GAME, "--steps", "240k", "--num-envs", "128"),
 }
 VERSIONS = ("old", "new")
 TIMEOUT_S = 300

@@ -1,8 +1,8 @@
 """The records in `results/`, the index of them, and the tables of them in README and docs.
 
     python benchmarks/results.py add runs/* --benchmark urlb --method apt-2M   # enter finished runs
-    python benchmarks/results.py write                                        # index.csv and all tables
-    python benchmarks/results.py check                                        # fails where they are out of date
+    python benchmarks/results.py write     # index.csv and all tables
+    python benchmarks/results.py check     # fails where they are out of date
 
 A record is `results/<benchmark>/<method>/seed<N>/record.json`: the scores of one seed by task, with command,
 commit, machine and date; `metrics.jsonl.gz` beside it has the rows of its log. `index.csv` has a row for each
@@ -260,9 +260,10 @@ def add(run: Path, benchmark: str, method: str, status: str) -> None:
         "episodes": [round(value, 3) for value in returns],
     }
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    old = gzip.decompress((folder / "metrics.jsonl.gz").read_bytes()) if (folder / "metrics.jsonl.gz").exists() else b""
+    log = folder / "metrics.jsonl.gz"
+    old = gzip.decompress(log.read_bytes()) if log.exists() else b""
     new = [json.dumps({"task": task, **json.loads(line)}) for line in (run / "metrics.jsonl").open()]
-    with gzip.GzipFile(folder / "metrics.jsonl.gz", "wb", mtime=0) as file:
+    with gzip.GzipFile(log, "wb", mtime=0) as file:
         file.write(old + ("\n".join(new) + "\n").encode())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 CORE = "import voidrl.agent, voidrl.engine.engine, voidrl.replay, voidrl.training.evaluation"
 CORE += ", voidrl.training.loop"
-ENVIRONMENTS = ("atari", "coverage", "dmc", "dmc_tasks", "dmc_worker", "make", "maze", "ram", "ram_worker")
+ENVIRONMENTS = ("atari", "dmc", "dmc_tasks", "make", "maze", "ram")
 
 
 def loaded_by(statement):

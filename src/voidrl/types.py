@@ -40,6 +40,12 @@ class ObsPart:
     high: float = 255.0
     """Value of an image that becomes 255."""
 
+    def find(self, within: Any) -> Any:
+        """This entry of an observation, or of its space."""
+        for key in self.path:
+            within = within[key]
+        return within
+
     @property
     def name(self) -> str:
         """The path as one word, such as `agent/position`."""

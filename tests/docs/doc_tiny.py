@@ -11,7 +11,7 @@ from voidrl.cli import doctor, evaluating
 from voidrl.config import Config, EnvConfig
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.experiments import cell, experiment, run
-from voidrl.experiments.executors import local
+from voidrl.experiments.executors import base
 from voidrl.report import gallery
 from voidrl.system import units
 from voidrl.training import assembly, build
@@ -94,7 +94,7 @@ def make_tiny(monkeypatch, *, quick):
     monkeypatch.setattr(
         experiment, "run_plan", lambda plan, *at, **how: run_plan(begun(plan, quick), *at, **how)
     )
-    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Here, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(base, "subprocess", SimpleNamespace(Popen=Here, PIPE=subprocess.PIPE))
     monkeypatch.setattr(run, "POLL_SECONDS", 0)
 
 

@@ -62,12 +62,6 @@ def test_every_game_is_built_and_played(game):
     envs.close()
 
 
-def test_a_game_without_a_human_score_can_be_played_but_not_normalized():
-    envs = atari("adventure")
-    assert envs.game is None
-    envs.close()
-
-
 def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
     """Each of the steps after a lost life is counted, stored and can be sampled; only resets are not."""
     config = {**TINY, "env.num_envs": 4, "replay.capacity_steps": 2000, "log.checkpoint_every_steps": 600}
@@ -232,11 +226,6 @@ def test_counted_states_survive_a_stop(tmp_path):
 
 
 # Bad input
-
-
-def test_an_unknown_game_is_answered_with_near_ones():
-    with pytest.raises(UnknownNameError, match="unknown game 'mspacmen'; did you mean 'ms_pacman'"):
-        atari("mspacmen")
 
 
 @pytest.mark.parametrize(

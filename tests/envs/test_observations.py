@@ -97,16 +97,6 @@ def test_an_image_of_floats_is_scaled_by_its_bounds():
     assert "image of float32 in [-1, 1]: stored with 8 bits" in envs.reading.notices[0]
 
 
-def test_an_image_of_bools_is_black_and_white():
-    image = np.zeros((10, 10, 6), np.bool_)
-    image[3, 4, 5] = True
-    (frame,), envs = frames_of(box(0, 1, 10, 10, 6, dtype=np.bool_), [image])
-    assert frame.shape == (6, 10, 10)
-    assert np.argwhere(frame).tolist() == [[5, 3, 4]]
-    assert frame.max() == 255
-    assert envs.reading.notices == ()
-
-
 @pytest.mark.parametrize(
     ("space", "value", "expected"),
     [
@@ -147,17 +137,6 @@ def test_channels_are_the_shorter_of_first_and_last_axis():
     shapes = {(9, 8, 3): (3, 9, 8), (3, 9, 8): (3, 9, 8), (9, 8, 9): (9, 9, 8), (8, 9, 10): (8, 9, 10)}
     for shape, frame in shapes.items():
         assert spec_of(box(0, 255, *shape, dtype=np.uint8), TWO, 1).frame_shape == frame
-
-
-def test_images_of_one_size_become_channels():
-    space = spaces.Dict({"a": box(0, 255, 8, 9, 3, dtype=np.uint8), "b": box(0, 255, 8, 9, dtype=np.uint8)})
-    a = np.arange(216, dtype=np.uint8).reshape(8, 9, 3)
-    (frame,), envs = frames_of(space, [{"a": a, "b": a[..., 0]}])
-    assert frame.shape == (4, 8, 9)
-    assert np.array_equal(frame[:3], a.transpose(2, 0, 1))
-    assert np.array_equal(frame[3], a[..., 0])
-    assert envs.spec.num_values == 0
-    assert np.array_equal(envs.render(), a), "the first image"
 
 
 def test_smaller_images_are_padded_at_the_bottom_and_the_right():
@@ -314,12 +293,6 @@ def test_a_wrong_entry_is_named(changes, sentence):
         frames_of(MIXED, [mixed(), mixed(**changes)])
 
 
-def test_a_wrong_entry_is_named_in_worker_processes():
-    wrong = mixed(agent={"at": np.array([0, 2])})
-    with pytest.raises(EnvironmentFailedError, match=r"returned observation\['agent'\]\['at'\]\[1\] = 2 at"):
-        frames_of(MIXED, [mixed(), wrong], "async")
-
-
 def test_without_bounds_only_choices_are_checked():
     (_, frame), _ = frames_of(MIXED, [mixed(), mixed(agent={"at": np.array([5, 6])})], check_bounds=False)
     assert frame[3].reshape(-1)[:8].view("<f4").tolist() == [5, 6]
@@ -449,8 +422,3 @@ FLATTEN = "gymnasium.wrappers:FlattenObservation"
 def test_what_cannot_be_seen_names_the_wrapper_that_helps(space, advice):
     with pytest.raises(SpaceError, match=rf"^environment 'world': .* is not supported.*{advice}"):
         frames_of(space, [None])
-
-
-def test_the_wrapper_helps():
-    space = spaces.Text(3, charset="ab")
-    assert frames_of(space, ["ab"], wrappers=(FLATTEN,))[0].shape == (1, 3)

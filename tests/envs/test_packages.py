@@ -8,9 +8,8 @@ import gymnasium as gym
 import pytest
 
 from voidrl.config import EnvConfig
-from voidrl.envs.ids import names_code, parse_id
+from voidrl.envs.ids import PACKAGES, import_package, names_code, package_of, parse_id
 from voidrl.envs.make import make_envs
-from voidrl.envs.packages import PACKAGES, import_package, package_of
 from voidrl.errors import ConfigError, UnknownNameError
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from voidrl.config import EnvConfig
+from voidrl.envs.coverage import StateCounter
 from voidrl.envs.make import make_envs
-from voidrl.envs.ram import MEASURES, Shadows, StateCounter, addresses_of
-from voidrl.errors import CheckpointError, EnvironmentFailedError
+from voidrl.envs.ram import MEASURES, Shadows, addresses_of, digests
+from voidrl.errors import EnvironmentFailedError
 
 ale_py = pytest.importorskip("ale_py")
 from ale_py import roms  # noqa: E402
@@ -139,40 +140,30 @@ def rams(rom="breakout", seed=9, steps=150):
     return by_hand(rom, played)[~played.fresh]
 
 
+def counted(memories, counter=None):
+    counter = counter or StateCounter(addresses_of("breakout"))
+    for measure, found in addresses_of("breakout").items():
+        counter.add(measure, digests(memories[:, found]))
+    return counter
+
+
 def test_counting_resumes_from_a_saved_state():
     first, second = rams(), rams(seed=2, steps=40)
-    whole, resumed = StateCounter("breakout"), StateCounter("breakout")
-    whole.add(first)
+    whole = counted(first)
     saved, counts = whole.state(), whole.counts()
     assert counts == distinct("breakout", first)
-    whole.add(second)
-    resumed.add(second[:9])  # forgotten: it is not in what is loaded
+    counted(second, whole)
+    resumed = counted(second[:9])  # forgotten: it is not in what is loaded
     resumed.load(saved)
     assert resumed.counts() == counts
-    resumed.add(second)
+    counted(second, resumed)
     assert resumed.counts() == whole.counts() == distinct("breakout", np.concatenate([first, second]))
-    assert resumed.recent() == whole.recent()
 
 
 def test_merged_counters_count_each_state_once():
-    mine, other = StateCounter("breakout"), StateCounter("breakout")
-    mine.add(rams())
-    other.add(rams(seed=2, steps=40))
+    mine, other = counted(rams()), counted(rams(seed=2, steps=40))
     mine.merge(other.state())
     assert mine.counts() == distinct("breakout", np.concatenate([rams(), rams(seed=2, steps=40)]))
-
-
-def test_recent_positions_are_those_of_a_window():
-    counter, seen = StateCounter("breakout"), rams()
-    for window in (seen[:60], seen[60:]):
-        counter.add(window)
-        assert counter.recent() == {"positions_recent": distinct("breakout", window)["positions"]}
-    assert counter.recent() == {"positions_recent": 0}
-
-
-def test_a_state_of_another_game_is_refused():
-    with pytest.raises(CheckpointError, match=r"counter of 'alien'.*another environment"):
-        StateCounter("alien").load(StateCounter("breakout").state())
 
 
 def test_measures_of_games():

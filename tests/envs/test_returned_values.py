@@ -8,7 +8,6 @@ from gymnasium.vector import AutoresetMode
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
-from voidrl.envs.spaces import ObservationCheck
 from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError
 
@@ -125,15 +124,6 @@ def test_what_means_the_same_is_taken(odd):
     assert result.truncated.tolist() == [bool(odd.get("truncated", False))]
 
 
-def test_a_list_is_taken_for_a_tuple():
-    listed = [np.zeros(2), 0.5, True, False, {}]
-    envs = make_envs(EnvConfig("mine"), lambda: Odd(seed=0, all=listed, reset=[np.ones(2), {}]))
-    assert envs.reset(0)[0].tolist() == [[1, 1]]
-    envs.step(np.zeros(1, np.int64))
-    assert envs.step(np.zeros(1, np.int64)).terminated.tolist() == [True]
-    envs.close()
-
-
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_bounds_are_not_checked_if_the_user_says_so(backend):
     outside = {"obs": np.array([0, 1.5])}
@@ -174,11 +164,6 @@ def test_observations_of_other_spaces(space, value, expected):
     sentence = failure(space=space, obs=value)
     assert sentence.startswith("environment 1 ('mine') returned ")
     assert expected in sentence
-
-
-def test_a_bool_space_has_no_values_outside():
-    check = ObservationCheck(spaces.Box(0, 1, (2,), np.bool_))
-    check.require_values(np.ones((3, 2), np.bool_))
 
 
 class OddVector(gym.vector.VectorEnv):

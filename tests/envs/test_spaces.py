@@ -90,12 +90,6 @@ def test_scaled_actions_lie_in_their_space(low, high):
             assert space.contains(taken), taken
 
 
-def test_a_scalar_action():
-    spec = spec_of(vector(3), spaces.Box(0, 1, ()), 1)
-    assert spec.action_dim == 1
-    assert env_action(np.array([[0.0], [1.0]], np.float32), spec).tolist() == [0.5, 1.0]
-
-
 @pytest.mark.parametrize(
     ("observation", "action", "masks"),
     [

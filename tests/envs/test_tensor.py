@@ -94,9 +94,9 @@ def zeros(n=3):
     "options",
     [
         {},
-        {"goal": "near", "show_goal": True, "loops": 0.3},
+        {"goal": "near", "loops": 0.3},
         {"continuous": True},
-        {"continuous": True, "goal": "near", "speed": 0.9, "image_size": 61},
+        {"continuous": True, "goal": "near", "image_size": 61},
     ],
 )
 def test_the_maze_in_torch_is_the_maze(options):
@@ -153,8 +153,8 @@ def test_frames_are_the_environments_own_memory():
     assert frames.is_contiguous()  # nothing was moved: the maze draws the channels first
     assert info["cell"].tolist() == [6, 6, 6]
     kept = {}
-    step = envs._env.step
-    envs._env.step = lambda actions: kept.setdefault("result", step(actions))
+    step = envs.vector.step
+    envs.vector.step = lambda actions: kept.setdefault("result", step(actions))
     result = envs.step(torch.tensor([1, 3, 0]))
     assert result.frames.data_ptr() == kept["result"][0].data_ptr()
     assert result.info["cell"].dtype == np.int64

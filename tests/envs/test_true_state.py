@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 
 from voidrl.config import EnvConfig
-from voidrl.envs import ram_variables
+from voidrl.envs import ram
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import AGENT
-from voidrl.envs.variables import Variable
+from voidrl.envs.vector import Variable
 from voidrl.errors import EnvironmentFailedError
 
 
 @pytest.fixture
 def few_trials(monkeypatch):
     """Measure control in fewer states, for speed, and forget it afterwards."""
-    monkeypatch.setattr(ram_variables, "TRIED_STATES", 24)
-    ram_variables.ram_variables.cache_clear()
+    monkeypatch.setattr(ram, "TRIED_STATES", 24)
+    ram.ram_variables.cache_clear()
     yield
-    ram_variables.ram_variables.cache_clear()
+    ram.ram_variables.cache_clear()
 
 
 def agent_in(frames):
@@ -148,7 +148,7 @@ def replayed(ale_py, rom, noops, actions, sticky, seed):
 
 def test_the_state_of_a_game_is_its_ram(few_trials, monkeypatch):
     ale_py = pytest.importorskip("ale_py")
-    monkeypatch.setattr(ram_variables, "TRIED_STATES", 2)  # control is not looked at
+    monkeypatch.setattr(ram, "TRIED_STATES", 2)  # control is not looked at
     sticky = 0.5  # actions are repeated by the same random numbers
     env = EnvConfig(id=f"atari/pong?sticky={sticky}")
     envs, actions = make_envs(env, true_state=True), np.random.default_rng(0).integers(6, size=60)
@@ -160,9 +160,9 @@ def test_the_state_of_a_game_is_its_ram(few_trials, monkeypatch):
     envs.close()
     names = [v.name for v in envs.variables]
     at = [names.index(name) for name in ("player_y", "ball_x", "ball_y")]
-    ram = replayed(ale_py, "pong", info["episode_frame_number"][0], actions, sticky, 5)
-    assert (np.array(states)[:, at] == ram[:, [51, 49, 54]]).all()
-    assert all(len(np.unique(ram[:, address])) > 5 for address in (51, 49, 54))
+    memory = replayed(ale_py, "pong", info["episode_frame_number"][0], actions, sticky, 5)
+    assert (np.array(states)[:, at] == memory[:, [51, 49, 54]]).all()
+    assert all(len(np.unique(memory[:, address])) > 5 for address in (51, 49, 54))
 
 
 @pytest.mark.parametrize(
@@ -174,15 +174,15 @@ def test_the_state_of_a_game_is_its_ram(few_trials, monkeypatch):
 )
 def test_control_is_measured(rom, states, controlled, few_trials, monkeypatch):
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(ram_variables, "TRIED_STATES", states)
-    variables = ram_variables.ram_variables(rom)
+    monkeypatch.setattr(ram, "TRIED_STATES", states)
+    variables = ram.ram_variables(rom)
     assert {v.name for v in variables if v.controllable} == controlled
     assert len(variables) > len(controlled)  # cars, ghosts, scores
 
 
 def test_a_game_without_annotations_has_its_varying_bytes(few_trials):
     pytest.importorskip("ale_py")
-    variables = ram_variables.ram_variables("assault")
+    variables = ram.ram_variables("assault")
     assert all(v.name == f"ram_{address}" for v, address in variables.items())
     assert 102 not in variables.values()  # a random number generator's: it jumps from value to value
     assert any(v.controllable for v in variables)

@@ -149,13 +149,6 @@ def test_a_step_by_hand(make):
     assert fresh.reward.tolist() == [0, 0]
 
 
-def test_the_same_seed_gives_the_same_episodes(make):
-    envs = make(f"{HERE}:Walk", num_envs=2)
-    first, again, other = played(envs), played(envs), played(envs, seed=4)
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not np.array_equal(first[0], other[0])
-
-
 @pytest.mark.parametrize("backend", ["auto", "native", "sync"])
 def test_the_maze_in_all_backends(make, backend):
     envs = make(f"{MAZE_ID}?size=7", num_envs=2, backend=backend, frame_stack=2)
@@ -293,11 +286,6 @@ def test_sys_exit_is_a_failure_of_the_environment(make, backend, where):
         played(make("mine", lambda: Restless(where, SystemExit(3)), backend=backend))
 
 
-def test_the_users_own_ctrl_c_is_none(make):
-    with pytest.raises(KeyboardInterrupt):
-        played(make("mine", lambda: Restless("step", KeyboardInterrupt())))
-
-
 def test_an_environment_that_fails_to_close_is_a_warning(make):
     class Stuck(Walk):
         def close(self):
@@ -340,12 +328,6 @@ def test_an_unknown_option_is_named(env_id, backend):
         make_envs(EnvConfig(env_id, backend=backend))
     assert str(caught.value).startswith(f"environment {env_id!r} cannot be made: ")
     assert env_id.partition("?")[2].partition("=")[0] in str(caught.value)
-
-
-@pytest.mark.parametrize("backend", ["auto", "sync"])
-def test_a_bad_value_of_an_option_is_the_environments_own_sentence(backend):
-    with pytest.raises(ConfigError, match="PixelMaze got size=8; pass an odd number of cells"):
-        make_envs(EnvConfig(f"{MAZE_ID}?size=8", backend=backend))
 
 
 def test_an_unknown_id_is_answered_with_a_near_one():

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from voidrl.config import EnvConfig
 from voidrl.envs import workers
-from voidrl.envs.make import make_envs, probe_env
+from voidrl.envs.make import make_envs
 from voidrl.errors import EnvironmentFailedError, VoidrlWarning
 
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -176,12 +176,6 @@ def test_a_worker_that_hangs_is_named_and_killed(make, where):
     assert str(caught.value).endswith(f"while it ran environment {which} ('mine') {WHEN[where]}")
     assert time.monotonic() - begin < 20
     assert not Path(f"/proc/{str(caught.value).split()[2]}").exists()
-
-
-def test_a_probe_of_an_environment_that_hangs_ends(make):
-    config = EnvConfig("mine", backend="async", timeout_s=0.3)
-    with pytest.raises(EnvironmentFailedError, match=r"no answer for 0\.3 s .* when it was created"):
-        probe_env(config, lambda: Trouble("hang", "created"))
 
 
 def test_an_environment_that_hangs_when_it_is_closed(make):

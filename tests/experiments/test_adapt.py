@@ -5,7 +5,6 @@ from pathlib import Path
 
 from done_cells import make_done
 
-from voidrl.config import flat, to_json
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
@@ -23,11 +22,6 @@ def own(tmp_path, tasks, more="[methods.apt]"):
     path = tmp_path / "mine.toml"
     path.write_text(f"{tasks}\n{more}")
     return path
-
-
-def differences(one, other):
-    one, other = (flat(to_json(config)) for config in (one, other))
-    return {name for name in {**one, **other} if one.get(name) != other.get(name)}
 
 
 # --- tasks with settings ----------------------------------------------------------------------------
@@ -90,38 +84,7 @@ def test_the_command_line_overrules_the_settings_of_a_task(tmp_path):
     assert (first.config.learner.n_step, tuned.config.learner.n_step, first.config.steps) == (2, 2, 20)
 
 
-def test_games_with_settings_are_told_apart(tmp_path):
-    tasks = "preset = 'atari-fast'\ntasks = ['atari/pong', { env = 'atari/alien', config.warmup_steps = 99 }]"
-    warmup = {cell.task: cell.config.warmup_steps for cell in plan_of(own(tmp_path, tasks)).cells}
-    assert warmup["atari/alien"] == 99 != warmup["atari/pong"]
-
-
 # --- the file ---------------------------------------------------------------------------------------
-
-
-def test_adapt_has_ten_tasks_of_five_bodies_and_its_arms():
-    adapt = read_experiment("adapt")
-    assert len(adapt.tasks) == 10
-    assert len(adapt.seeds) == 5
-    plan = make_plan(adapt, ExperimentRequest(seeds=(1,), device="cpu"), "out")
-    pretrained = [cell for cell in plan.cells if cell.phase == "pretrain"]
-    assert {cell.config.steps > 0 for cell in pretrained if cell.arm.name == "apt"} == {True}
-    assert {cell.config.steps for cell in pretrained if cell.arm.name == "zero_step"} == {0}
-    assert len(pretrained) == 2 * 5
-    assert {cell.config.learner.name for cell in pretrained} == {"sac", "ddpg", "dqn"}
-    arms = {arm: [c for c in plan.cells if c.arm.name == arm] for arm in adapt.arms}
-    assert {len(arms[arm]) for arm in ("before", "after", "from_zero", "scratch")} == {10}
-    for cell in plan.cells:
-        if cell.is_final and cell.phase != "pretrain":
-            every = cell.config.log.eval_every_steps
-            assert [share * cell.config.steps % every for share in (0.1, 0.3, 1)] == [0, 0, 0]
-    after = {cell.task: cell.config for cell in arms["after"]}
-    for cell in arms["before"]:
-        assert differences(cell.config, after[cell.task]) <= {
-            *("finetune.heads", "finetune.adapt", "finetune.noise", "learner.clamp_targets"),
-        }
-    for cell in arms["from_zero"]:
-        assert differences(cell.config, after[cell.task]) == set()
 
 
 def test_the_script_makes_table_verdicts_and_picture(tmp_path, monkeypatch, capsys):

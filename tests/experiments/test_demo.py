@@ -48,9 +48,9 @@ def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monk
         result.visits["random"].sum() == result.visits["apt"].sum() > 160
     )  # the start of each episode counts
     assert (result.visits["random"][result.maze.walls] == 0).all()
-    assert result.curves["coverage_random"][-1][0] == 160
+    assert result.curves["random"][-1][0] == 160
     evaluation = read_evaluation(tmp_path / "goal/finetuned/seed2" / FILE_NAME)  # what reports show
-    assert result.summary()["success_finetuned"] == np.mean(evaluation["successes"])
+    assert result.final["finetuned"] == np.mean(evaluation["successes"])
     # What is there is kept; with another number of steps it would be another demo.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "maze").rglob("*")}
     assert cli.main(["demo", "--scale", "0.01", "--out", str(tmp_path), "--no-report"]) == 0
@@ -79,10 +79,9 @@ def test_apt_explores_more_and_adapts_where_scratch_fails(tmp_path):
     assert run_demo(tmp_path, seeds=seeds, jobs=2, report=False) == 0
     successes = []
     for result in (read_demo(plan_of(tmp_path, seeds=seeds), seed) for seed in seeds):
-        summary = result.summary()
-        assert result.curves["coverage_apt"][-1][0] >= 16_000
-        assert result.curves["success_finetuned"][-1][0] >= 8000
-        assert summary["coverage_apt"] >= 1.5 * summary["coverage_random"]
-        assert summary["success_scratch"] < 0.3
-        successes.append(summary["success_finetuned"])
+        assert result.curves["apt"][-1][0] >= 16_000
+        assert result.curves["finetuned"][-1][0] >= 8000
+        assert result.final["apt"] >= 1.5 * result.final["random"]
+        assert result.final["scratch"] < 0.3
+        successes.append(result.final["finetuned"])
     assert np.mean(successes) >= 0.6  # one seed may learn late: processors round differently

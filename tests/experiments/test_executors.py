@@ -14,9 +14,9 @@ from tiny_runs import assert_same_run
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
 from voidrl.experiments.executors import make_options, slurm
-from voidrl.experiments.executors.ray import Options as RayOptions
-from voidrl.experiments.executors.ray import resources_per_cell
+from voidrl.experiments.executors import ray as ray_executor
 from voidrl.runs.status import read_status
+from voidrl.system.machine import CORES
 
 FILE = """
 title = "Walks"
@@ -176,7 +176,7 @@ def test_resources_that_ray_reserves():
     nodes = [{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}]
 
     def resources(device, nodes=nodes, **options):
-        return resources_per_cell(RayOptions(**options), device, nodes)
+        return ray_executor.resources_per_cell(ray_executor.Options(**options), device, nodes)
 
     assert resources("cpu") == {"num_cpus": 1.0, "num_gpus": 0.0}
     assert resources("auto", cpus_per_cell=4.0) == {"num_cpus": 4.0, "num_gpus": 1.0}
@@ -190,6 +190,14 @@ def test_resources_that_ray_reserves():
         resources("cpu", gpus_per_cell=0.5)
     with pytest.raises(ConfigError, match="no node of the cluster has more than 0 GPUs"):
         resources("cuda", nodes[:1])
+
+
+def test_a_cell_on_ray_has_the_cores_that_ray_reserved(monkeypatch):
+    started = []
+    monkeypatch.setattr(ray_executor, "start_cell", lambda job, variables: started.append(variables))
+    monkeypatch.setattr(ray_executor, "wait_for_cell", lambda process: 0)
+    assert ray_executor.run_cell({}, 4) == 0
+    assert started == [{CORES: "4"}]
 
 
 def test_no_ray_cluster_at_the_address(folder, capsys):
@@ -218,7 +226,7 @@ def queue(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_slurm_runs_a_killed_cell_again(folder, queue):
-    assert cli.main(words(folder, "slurm", "--time", "10")) == 0
+    assert cli.main(words(folder, "slurm", "--hours", "0.2")) == 0
     assert_all_done_and_one_resumed(folder)
     calls = (queue / "calls.log").read_text()
     assert calls.count("sbatch") == 4  # pre-trainings, the killed one, and a fine-tuning after each
@@ -230,14 +238,14 @@ def test_slurm_runs_a_killed_cell_again(folder, queue):
 def test_slurm_requeues_at_the_limit_while_the_command_is_away(folder, queue):
     (folder / "victim").unlink()
     (folder / "walks.toml").write_text(FILE.replace("steps = 240", "steps = 2_400"))
-    command = [sys.executable, "-m", "voidrl", *words(folder, "slurm", "--time", "10")]
+    command = [sys.executable, "-m", "voidrl", *words(folder, "slurm", "--hours", "0.2")]
     first = folder / "out" / CELLS[0]
     with subprocess.Popen(command) as driver:
         until(lambda: checkpoint_of(first) > 100 or driver.poll() is not None)
         driver.kill()
     fake_slurm.send("101_0", signal.SIGUSR2)  # the signal before the limit
     until(lambda: "scontrol requeue 101_0" in (queue / "calls.log").read_text())
-    assert cli.main(words(folder, "slurm", "--time", "10")) == 0
+    assert cli.main(words(folder, "slurm", "--hours", "0.2")) == 0
     assert [read_status(folder / "out" / cell).state for cell in CELLS] == ["done"] * 4
     assert [starts(folder, cell) for cell in CELLS] == [2, 1, 1, 1]
     assert fake_slurm.read("101_0")["requeues"] == "1"
@@ -245,11 +253,11 @@ def test_slurm_requeues_at_the_limit_while_the_command_is_away(folder, queue):
 
 
 def test_the_script_of_an_array(queue, tmp_path):
-    given = {"partition": "gpu", "mem": "64G", "max_running": 2, "time": "12:00:00", "cpus_per_cell": 8}
+    given = {"partition": "gpu", "mem": "64G", "max_running": 2, "hours": 12.0, "cpus_per_cell": 8}
     options = make_options("slurm", {**given, "slurm_option": ("account=rl", "exclusive")})
     executor = slurm.Slurm(tmp_path, "voidrl-own", options, "auto")
     for i in range(3):
-        executor.submit({"root": str(tmp_path), "cell": f"a/s{i}", "source": None, "lock": 3})
+        executor.submit({"root": str(tmp_path), "cell": f"a/s{i}"})
     assert executor.poll() == {}
     text = (tmp_path / "slurm/101_submission.sh").read_text()
     for line in (
@@ -263,7 +271,7 @@ def test_the_script_of_an_array(queue, tmp_path):
 
 def test_what_sbatch_does_not_take_fails_with_its_reason(queue, tmp_path):
     executor = slurm.Slurm(tmp_path, "own", make_options("slurm", {"partition": "nowhere"}), "cpu")
-    executor.submit({"root": str(tmp_path), "cell": "a/s1", "source": None, "lock": 3})
+    executor.submit({"root": str(tmp_path), "cell": "a/s1"})
     [ended] = executor.poll().values()
     assert "sbatch did not take it: sbatch: error: invalid partition specified: nowhere" in ended.why
 
@@ -291,20 +299,9 @@ def test_jobs_that_slurm_ends(queue, tmp_path, state, lost, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "minutes"), [("90", 90), ("00:00:30", 1), ("01:30:00", 90), ("1-12:00:00", 2160)]
-)
-def test_time_limits(text, minutes):
-    assert slurm.parse_minutes(text) == minutes
-
-
-@pytest.mark.parametrize(
     ("on", "options", "sentence"),
     [
-        (
-            "slurm",
-            {"time": "soon"},
-            "--time = 'soon' cannot be used: expected minutes, HH:MM:SS or D-HH:MM:SS",
-        ),
+        ("slurm", {"hours": 0.0}, "--hours = 0.0 cannot be used: expected a number above 0"),
         ("slurm", {"gpus_per_cell": 0.5}, "--gpus-per-cell = 0.5 cannot be used: expected 0 or 1"),
         ("slurm", {"cpus_per_cell": 0}, "--cpus-per-cell"),
         ("slurm", {"max_running": 0}, "--max-running"),

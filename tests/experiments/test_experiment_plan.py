@@ -14,7 +14,7 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
-from voidrl.presets.presets import DEMO_ENV, PRESETS
+from voidrl.presets.presets import DEMO_ENV
 from voidrl.training import build
 from voidrl.training.layers import BONUS_COEFFICIENT, layers_for, task_config
 
@@ -163,27 +163,8 @@ def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else()
     assert (diayn.representation.name, diayn.encoder_trainers) == ("learner", ("method", "learner"))
     assert contrast.representation == table3["apt", "pretrain"].config.representation
     assert (contrast.encoder_trainers, contrast.method) == (("representation",), diayn.method)
-    fast = by_arm(plan_of("table4", tasks=("alien",), seeds=(1,), preset="atari-fast"))
-    # Its f has ReLU without spectral norm in APT, too; a fixed one shares no convolutions with Q.
-    assert {arm for arm, _ in fast} == {"apt", "random_neighbors", "fixed_encoder"}
     with pytest.raises(ConfigError, match=r"relu.* with preset = 'atari-fast' cannot be used: .*atari-p"):
         plan_of("table4", tasks=("alien",), preset="atari-fast", methods=("relu",))
-    own, fixed = (fast[arm, "pretrain"].config for arm in ("apt", "fixed_encoder"))
-    assert fixed.representation.encoder == own.representation.encoder
-    assert (fixed.share_encoder, fixed.encoder_trainers) == ("nothing", ())
-    moved = {name for name in differences(own, fixed) if not name.startswith("representation.")}
-    assert moved == {"share_encoder", "encoder_trainers"}
-
-
-def test_arms_with_contrast_have_it_whatever_f_the_preset_has():
-    for preset, batch in (("atari-paper", 512), ("atari-fast", 256)):
-        cells = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,), preset=preset))
-        apt, without = (cells[arm, "pretrain"].config for arm in ("apt", "apt_no_contrast"))
-        assert (apt.representation.name, apt.representation.batch_size) == ("simclr", batch)
-        assert (apt.share_encoder, apt.encoder_trainers) == ("nothing", ("representation",))
-        assert (without.representation.name, without.share_encoder) == ("learner", "nothing")
-        contrast = cells["diayn_contrast", "pretrain"].config
-        assert (contrast.representation.name, contrast.share_encoder) == ("simclr", "nothing")
 
 
 def test_heads_share_one_pretraining():
@@ -192,10 +173,9 @@ def test_heads_share_one_pretraining():
         *("alien/apt/seed1", "alien/pretrained_heads/seed1", "alien/random_heads/seed1"),
     ]
     assert plan.cells[1].source == plan.cells[2].source == "alien/apt/seed1"
-    for preset in (None, "atari-fast", "atari-authors"):
-        kept, new = plan_of("table5", tasks=("alien",), seeds=(1,), preset=preset).cells[1:]
-        assert (kept.config.finetune.heads, new.config.finetune.heads) == ("pretrained", "random")
-        assert differences(kept.config, new.config) == {"finetune.heads": "random"}
+    kept, new = plan_of("table5", tasks=("alien",), seeds=(1,), preset="atari-fast").cells[1:]
+    assert (kept.config.finetune.heads, new.config.finetune.heads) == ("pretrained", "random")
+    assert differences(kept.config, new.config) == {"finetune.heads": "random"}
     assert [cell.label for cell in plan.cells] == ["APT", "APT, pre-trained heads", "APT, random heads"]
     alone = plan_of("table5", tasks=("alien",), seeds=(1,), methods=("random_heads",))
     assert [cell.folder for cell in alone.cells] == ["alien/apt/seed1", "alien/random_heads/seed1"]
@@ -247,29 +227,16 @@ def test_an_arm_with_its_own_preset_is_trained_and_evaluated_as_that_agent():
     lengths = [(each.evaluation["episodes"], each.evaluation["steps"]) for each in (drq, apt)]
     assert lengths == [(100, None), (None, 125_000)]
     assert [each.evaluation["epsilon"] for each in (drq, apt)] == [0.05, 0.001]
-    # Another preset of the experiment, with changes of its own, is not for this arm.
-    fast = by_arm(plan_of("table2", preset="atari-fast", **one))
-    assert fast["drq", "train"] == drq
-    assert fast["apt", "pretrain"].config != cells["apt", "pretrain"].config
-    # Neither is what fine-tuning is set to, by which agents from scratch are trained otherwise.
+    # Neither another preset nor what fine-tuning is set to is for this arm.
     tuning = {"finetune.steps": 30_000, "finetune.updates_per_step": 0.5}
     alone = {**one, "methods": ("drq",)}
-    assert by_arm(plan_of("table2", changes=tuning, **alone))["drq", "train"] == drq
+    assert by_arm(plan_of("table2", preset="atari-fast", changes=tuning, **alone))["drq", "train"] == drq
     changes = {"train.steps": "20k", "learner.n_step": 3, "evaluation.episodes": 7}
     changed = by_arm(plan_of("table2", changes=changes, **alone))["drq", "train"]
     assert (changed.config.steps, changed.config.learner.n_step) == (20_000, 3)
     assert changed.evaluation["episodes"] == 7
     short = by_arm(plan_of("table2", steps_scale=0.1, **alone))["drq", "train"]
     assert (short.config.steps, short.protocol_steps, short.evaluation["episodes"]) == (10_000, 100_000, 10)
-
-
-def test_presets_with_values_for_one_game_reach_that_game(monkeypatch):
-    drq = PRESETS["drq"]
-    special = drq._replace(tables={**drq.tables, "atari+pong": {"learner": {"n_step": 7}}})
-    monkeypatch.setitem(PRESETS, "drq", special)
-    cells = plan_of("table2", tasks=("alien", "pong", "qbert"), seeds=(1,), methods=("drq",)).cells
-    assert [cell.config.learner.n_step for cell in cells] == [10, 7, 10]
-    assert [cell.task for cell in cells] == ["atari/alien", "atari/pong", "atari/qbert"]
 
 
 def test_an_arm_that_needs_what_only_the_user_has_is_left_out_without_it():

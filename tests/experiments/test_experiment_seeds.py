@@ -5,14 +5,14 @@ import dataclasses
 
 import pytest
 
-from voidrl.cli.seeds import ReadSeeds, read_seeds
+from voidrl.cli.options import ReadSeeds, read_seeds
 from voidrl.config import flat, to_json
 from voidrl.config.schema import FinetuneConfig
 from voidrl.errors import ConfigError
+from voidrl.experiments.configs import ADAPTATION
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.scratch import ADAPTATION
 
 WALKS = """
 tasks = [{ name = "walk", env = "tiny_runs:Walk" }]

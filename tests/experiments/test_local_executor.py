@@ -16,7 +16,7 @@ from voidrl.errors import ConfigError
 from voidrl.experiments import executors, run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors import base, local, mps
-from voidrl.experiments.executors.devices import Gpu, read_gpus
+from voidrl.experiments.executors.local import visible_gpus
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
@@ -85,13 +85,13 @@ def test_options_of_executors_are_read_without_torch_and_extras():
 def test_gpus_are_numbered_as_cuda_numbers_them(on_path, monkeypatch):
     on_path("nvidia-smi", "printf '0, GPU-aa\\n1, GPU-bb\\n2, GPU-cc\\n'")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu.uuid for gpu in read_gpus()] == ["GPU-aa", "GPU-bb", "GPU-cc"]
+    assert visible_gpus() == ["GPU-aa", "GPU-bb", "GPU-cc"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-a,9,1")
-    assert read_gpus() == [Gpu(0, "GPU-cc"), Gpu(1, "GPU-aa")]
+    assert visible_gpus() == ["GPU-cc", "GPU-aa"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert read_gpus() == []
+    assert visible_gpus() == []
     on_path("nvidia-smi", "echo no driver; exit 9")
-    assert read_gpus() == []
+    assert visible_gpus() == []
 
 
 # Processes
@@ -100,7 +100,10 @@ def test_gpus_are_numbered_as_cuda_numbers_them(on_path, monkeypatch):
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     request = ExperimentRequest(methods=("random", "apt"))
-    return make_plan(read_experiment("demo"), request, tmp_path_factory.mktemp("demo") / "out")
+    plan = make_plan(read_experiment("demo"), request, tmp_path_factory.mktemp("demo") / "out")
+    plan.out.mkdir()
+    (plan.out / "experiment.json").touch()
+    return plan
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def recorder(tmp_path, monkeypatch):
         "open(path, 'w').write(json.dumps([seen, job['config']['device']]))"
     )
     monkeypatch.setattr(base, "cell_command", lambda: [sys.executable, "-S", "-c", code])
-    monkeypatch.setattr(run, "try_to_write_record", lambda plan, say: None)
+    monkeypatch.setattr(run, "try_to_write_record", lambda *plan, say: None)
 
     def state_of(cell, folder):
         is_done = (tmp_path / f"{cell.folder.replace('/', '-')}.json").exists()
@@ -137,10 +140,7 @@ def work(plan, executor):
 
 
 def test_each_process_sees_its_own_gpu_alone(plan, recorder):
-    gpus = [Gpu(1, "GPU-b"), Gpu(3, "GPU-d")]
-    shown = work(plan, local.Local(local.Options(devices="1,3"), device="cuda", gpus=gpus))
-    assert "maze/random/seed2: pretrain, 16000 steps on cuda:1" in shown
-    assert "maze/apt/seed2: pretrain, 16000 steps on cuda:3" in shown
+    work(plan, local.Local(local.Options(devices="1,3"), device="cuda", gpus=["GPU-b", "GPU-d"]))
     first, second = recorder()
     assert (first[0]["CUDA_VISIBLE_DEVICES"], first[1]) == ("GPU-b", "cuda")
     assert (second[0]["CUDA_VISIBLE_DEVICES"], second[1]) == ("GPU-d", "cuda")
@@ -190,7 +190,7 @@ def sharing(no_mps=False, **how):
 
 def test_a_daemon_serves_the_runs_of_one_command_and_ends_with_it(plan, recorder, on_path, calls):
     on_path(mps.DAEMON, DAEMON)
-    executor = sharing(device="cuda", gpus=[Gpu(0, "GPU-a"), Gpu(1, "GPU-b")])
+    executor = sharing(device="cuda", gpus=["GPU-a", "GPU-b"])
     assert "note" not in work(plan, executor)
     [(start, pipe, served), (end, same, _)] = calls()
     assert (start, end, same, served) == ("-d", "quit", pipe, "GPU-a,GPU-b")

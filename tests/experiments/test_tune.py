@@ -1,27 +1,21 @@
-"""Tuning: trials are cells, are pruned when they fall behind, and are resumed rather than drawn again."""
+"""Tuning: trials are cells, and are resumed rather than drawn again."""
 
-import dataclasses
 import json
 
 import pytest
 from done_cells import write_status
 
-from voidrl.cli import main as cli
-from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments import run as running
 from voidrl.experiments import tune
 from voidrl.experiments.board import Board
-from voidrl.experiments.cell import DONE, PRUNED
+from voidrl.experiments.cell import DONE
 from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
-from voidrl.report.grids import find_grids
-from voidrl.report.read import read_all
 from voidrl.runs.checkpoint import write_json_atomic
-from voidrl.runs.status import PRUNING, is_pruned
 
 optuna = pytest.importorskip("optuna", reason="tuning needs optuna")
 FILE = """
@@ -45,7 +39,7 @@ def at_once(monkeypatch):
 
 
 class Pretend(Executor):
-    """Cells that write metrics of a known height, a row with every poll, and report them to their trial."""
+    """Cells that write metrics of a known height, a row with every poll."""
 
     def __init__(self, root, height, jobs=2, failures=0, stops_after=None):
         self.root, self.height, self.jobs = root, height, jobs
@@ -84,22 +78,11 @@ class Pretend(Executor):
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, "coverage/cells": value}) + "\n")
         self.jobs_left[cell] = (job, step)
-        if job["trial"] is not None:
-            assert job["trial"]["metric"] == "coverage/cells"
-            trial = tune.open_trial(self.root, job["trial"], total)
-            trial.report(value, step)
-            if step < total and trial.should_prune():
-                write_status(folder, "stopped", callback=PRUNING, checkpoint=step, steps=step)
-                del self.jobs_left[cell]
-                return Ended(PRUNED)
         if step >= total:
             write_status(folder, "done", checkpoint=step, steps=step)
             del self.jobs_left[cell]
             return Ended(DONE)
         return None
-
-    def where(self, cell):
-        return ""
 
     def stop(self):
         self.jobs_left.clear()
@@ -118,9 +101,8 @@ def tuned(tmp_path, capsys):
 
     def run(number, *, text=FILE, height=lambda rate: 100.0, **pretend):
         path.write_text(text)
-        plan = make_plan(
-            read_experiment(path), ExperimentRequest(device="cpu", tune=number), tmp_path / "out"
-        )
+        request = ExperimentRequest(device="cpu", tune=number)
+        plan = make_plan(read_experiment(path), request, tmp_path / "out")
         executor = Pretend(plan.out, height, **pretend)
         with tune.open_tuner(plan) as tuner:
             outcome = run_plan(plan, executor, command=["voidrl"], board=Board(), tuner=tuner)
@@ -145,26 +127,6 @@ def test_all_trials_are_run_as_cells_and_the_same_command_adds_none(tuned):
     more, executor, _ = tuned(4)  # a larger number adds to them
     assert len(executor.submitted) == 1
     assert states(more) == ["COMPLETE"] * 4
-
-
-def test_trials_that_fall_behind_end_early_and_are_shown_as_pruned(tuned, capsys):
-    tuner, executor, outcome = tuned(8, height=lambda rate: 100.0 if rate > 1e-3 else 1.0)
-    assert outcome.ok
-    pruned_trials = [trial for trial in tuner.studies["apt"].trials if trial.state.name == "PRUNED"]
-    assert pruned_trials
-    assert all(trial.params["learner.learning_rate"] <= 1e-3 for trial in pruned_trials)
-    assert len(states(tuner)) == 8
-    [result] = find_grids(read_all([tuner.plan.out], print)).values()
-    assert len(result.pruned) == len(pruned_trials)
-    assert len(result.ranked) == 8 - len(pruned_trials)
-    assert result.ranked[0].mean == 100.0
-    printed = capsys.readouterr().err
-    assert "pruned at step" in printed
-    assert "failed" not in printed
-    for folder in tuner.pruned:  # it ended early, and another command leaves it so
-        assert is_pruned(tuner.plan.out / folder)
-    _, executor, _ = tuned(8, height=lambda rate: 100.0)
-    assert executor.submitted == []
 
 
 def test_an_interrupted_search_resumes_its_trials(tuned):
@@ -215,63 +177,21 @@ def test_another_grid_or_a_metric_that_is_not_measured_is_refused(tuned):
         tuned(2, text=FILE.replace('"coverage/cells"', '"return"'))
 
 
-def test_seeds_of_a_trial_make_one_value_and_are_not_pruned(tuned, capsys):
+def test_seeds_of_a_trial_make_one_value(tuned):
     text = f"seeds = [1, 2]\n{FILE}"
     tuner, executor, _ = tuned(6, text=text, height=lambda rate: 100.0 if rate > 1e-3 else 1.0, jobs=1)
     assert len(executor.submitted) == len(tuner.plan.cells)
     assert {*states(tuner)} == {"COMPLETE"}
     assert {trial.value for trial in tuner.studies["apt"].trials} == {100.0, 1.0}
-    assert capsys.readouterr().err.count("no trial is pruned, as each has 2 runs") == 1
 
 
 def test_the_space_is_that_of_the_grid():
     from voidrl.experiments.grid import Axis
 
-    values = optuna.distributions.CategoricalDistribution((3, 6, 12))
+    values = optuna.distributions.CategoricalDistribution(("3", "6", "12"))
     assert tune._distribution(Axis("a", (3, 6, 12))) == values
+    assert tune._value(Axis("a", (3, 6, 12)), "6") == 6
     rate = Axis("a", low=1e-4, high=1e-2, count=3, log=True)
     assert tune._distribution(rate) == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
     assert tune._value(rate, 0.00123456) == 0.001235
-    lists = Axis("a", ((1, 2), (3,)))
-    assert tune._value(lists, 1) == (3,)
-
-
-def test_a_run_that_was_pruned_while_its_command_was_killed_is_not_resumed(tuned, tmp_path):
-    with pytest.raises(RunInterrupted):
-        tuned(1, stops_after=3)
-    [status] = (tmp_path / "out").rglob("config.json")
-    write_status(status.parent, "stopped", callback=PRUNING, checkpoint=200, steps=200)
-    tuner, executor, outcome = tuned(1)
-    assert outcome.ok
-    assert (states(tuner), executor.submitted) == (["PRUNED"], [])
-
-
-@pytest.mark.slow
-def test_a_run_reports_to_its_trial(tmp_path, capsys):
-    path = tmp_path / "search.toml"
-    path.write_text(FILE)
-    words = ["--tune", "2", "--device", "cpu", "--no-report", "--out", str(tmp_path / "out")]
-    assert cli.main(["experiment", str(path), *words]) == 0
-    storage = tune._storage(tmp_path / "out" / tune.FILE_NAME)
-    for trial in optuna.load_study(study_name="apt", storage=storage).trials:
-        assert (len(trial.intermediate_values), max(trial.intermediate_values)) == (8, 800)
-        assert trial.value == trial.intermediate_values[800]
-
-
-def test_the_column_that_shows_a_measure_during_training(tmp_path):
-    """In its unit: the points of a game say nothing about human-normalized scores."""
-    path = tmp_path / "search.toml"
-    path.write_text(
-        "tasks = ['atari/pong']\nconfig = { log.eval_every_steps = 100 }\n"
-        "[methods.scratch]\nphases = ['train']\ntrain.steps = 800"
-    )
-    [cell] = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out").cells
-    unevaluated = dataclasses.replace(cell, config=update(cell.config, {"log.eval_every_steps": 0}))
-    for metric, evaluated, otherwise in (
-        ("return", "eval/return", "episode/return"),
-        ("human_normalized", "eval/human_normalized", None),
-        ("eval/return", "eval/return", None),
-        ("coverage/cells", "coverage/cells", "coverage/cells"),
-    ):
-        assert tune.pruning_column(cell, metric) == evaluated
-        assert tune.pruning_column(unevaluated, metric) == otherwise
+    assert tune._value(Axis("a", ((1, 2), (3,))), "3") == (3,)

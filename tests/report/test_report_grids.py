@@ -25,18 +25,17 @@ from voidrl.report.page import write_report
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
 from voidrl.report.terminal import print_results
-from voidrl.runs.status import PRUNING
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    """Eleven points of the shipped grid with two seeds, whatever k; the twelfth was pruned."""
+    """Eleven points of the shipped grid with two seeds, whatever k; the twelfth was stopped."""
     request = ExperimentRequest(device="cpu", seeds=(1, 2))
     plan = make_plan(read_experiment("maze-grid"), request, tmp_path_factory.mktemp("grid") / "out")
     for cell in plan.cells:
         rate, k = cell.point["learner.learning_rate"], cell.point["method.k"]
         if (rate, k) == (1e-5, 24):
-            write_status(make_started(plan, cell), "stopped", callback=PRUNING)
+            write_status(make_started(plan, cell), "stopped", signal="SIGTERM")
             continue
         cells = {1e-5: 10, 1e-4: 20, 1e-3: 40, 1e-2: 30}[rate] + cell.seed
         make_done(plan, cell, **{"coverage/cells": cells})
@@ -55,13 +54,12 @@ def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
     assert [row[-1] for row in table.rows[:4]] == ["", *["equal to the best"] * 2, ""]
     assert [bar.color for bar in table.bars[:4]] == [*["competence"] * 3, "knowledge"]
     assert (table.position(11), table.position(42)) == ("0.0%", "100.0%")
-    assert (table.rows[-1][-1], table.bars[-1]) == ("pruned", None)
     print_results(Report.read([plan.out], print))
     printed = capsys.readouterr().out
     ranked = [line.split()[:3] for line in printed.splitlines() if re.match(r"\d+  ", line)]
-    assert ranked == [row[:3] for row in table.rows[:-1]]
+    assert ranked == [row[:3] for row in table.rows]
     assert "Best of 11 points: learning_rate 0.001, k 3 with 41.5 (2 seeds)." in printed
-    assert "pruned" in printed
+    assert "Not done yet: 1 point." in printed
 
 
 def test_the_page_shows_fields_and_points(plan, tmp_path):
@@ -71,8 +69,6 @@ def test_the_page_shows_fields_and_points(plan, tmp_path):
     [picture] = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', text)
     assert base64.b64decode(picture).startswith(b"<?xml")
     assert "NaN" not in text
-    assert "2 pruned" in text  # runs
-    assert "Pruned by --tune" in text
     # The summary names the grid rather than each of its points, whose table is folded.
     assert "APT at 12 points of a grid" in text
     assert re.search(r"APT at 11 points of a grid, [\d.]+% to [\d.]+%\. The points are ranked below\.", text)

@@ -9,7 +9,7 @@ from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridReco
 from voidrl.system.units import value_text
 
 
-def results_of(runs, log=None, direction="maximize", pruned=(), chosen="product"):
+def results_of(runs, log=None, direction="maximize", chosen="product"):
     """`runs`: points, each with the values of its seeds; None for a run that is not done."""
     log = log or dict.fromkeys(runs[0][0], False)
     cells, values = [], {}
@@ -24,7 +24,7 @@ def results_of(runs, log=None, direction="maximize", pruned=(), chosen="product"
             values |= {} if value is None else {folder: value}
     grid = GridRecord(log, chosen, "coverage/cells", direction, short={"method.k": "k"})
     record = ExperimentRecord(Path("x"), "g", "G", "", None, "", cells, grid=grid)
-    [result] = grid_results(record, values, {f"p{number}/seed0" for number in pruned})
+    [result] = grid_results(record, values)
     return result
 
 
@@ -80,13 +80,12 @@ def test_points_that_optuna_chose_have_no_shares():
     assert [(each.value, each.mean) for each in k.means] == [(3, 2.0), (6, 3.0)]
 
 
-def test_unfinished_and_pruned_points_are_not_ranked():
-    runs = [({"k": 3}, [5.0]), ({"k": 6}, [None]), ({"k": 9}, [None]), ({"k": 12}, [7.0])]
-    result = results_of(runs, pruned=[2])
+def test_unfinished_points_are_not_ranked():
+    runs = [({"k": 3}, [5.0]), ({"k": 6}, [None]), ({"k": 12}, [7.0])]
+    result = results_of(runs)
     assert [point.point["k"] for point in result.ranked] == [12, 3]
-    assert (len(result.pruned), result.missing, result.is_balanced) == (1, 1, False)
+    assert (result.missing, result.is_balanced) == (1, False)
     text = " ".join(result.sentences(str))
-    assert "Pruned before the end, and so not ranked: 1 point." in text
     assert "Not done yet: 1 point." in text
 
 

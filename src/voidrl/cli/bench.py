@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from voidrl.cli.options import Parser
-from voidrl.config import require
-from voidrl.errors import ConfigError
+from voidrl.cli.options import HELP, HELP_ALL, Parser, split_options
+from voidrl.cli.training import DEFAULT_ENV, ENV_HELP, read_request, start_parser
+from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import print_table, wrap_text
-from voidrl.system.units import parse_count
 
-DEFAULT_ENV = "voidrl/PixelMaze-v0"
-MAX_SECONDS = 3600
+ENV_NUMBERS = ("1", "16", "64")
 COLUMNS = {  # of the tables: title, and the figure of a row
     "env": {"backend": "backend", "envs": "num_envs", "steps/s": "steps_per_second"},
     "train": {
@@ -26,7 +23,39 @@ COLUMNS = {  # of the tables: title, and the figure of a row
 
 def bench(argv: list[str]) -> None:
     """Measure environments or whole runs on this machine: `voidrl bench train ENV`."""
-    options = _parse(argv)
+    what, *words = argv or HELP
+    if what in (*HELP, HELP_ALL):
+        parser = Parser("bench", bench.__doc__)
+        parser.add_argument(
+            "what", metavar="{env,train}", help="environments without an agent, or a whole run"
+        )
+        env_help = f"{ENV_HELP} (default: {DEFAULT_ENV}), and any option of `voidrl pretrain`"
+        parser.add_argument("env", metavar="[ENV …]", help=env_help)
+        _add_json(parser)
+        parser.print_help()
+        return
+    if what not in COLUMNS:
+        raise UnknownNameError("measurement", what, COLUMNS, "Expected `voidrl bench env` or `bench train`.")
+    if not words or words[0].startswith("-"):
+        words.insert(0, DEFAULT_ENV)
+    given = dict(split_options(words[1:]))
+    from voidrl.presets.presets import AGENTS
+
+    command = "train" if given.get("--preset") in AGENTS else "pretrain"
+
+    def read(*more: str) -> Any:
+        parser = start_parser(command, f"bench {what}")
+        about = (bench.__doc__ or "").partition(":")[0]
+        parser.description = f"{about}, with the options of `voidrl {command}`."
+        _add_json(parser)
+        return read_request(command, [*words, *more], parser)
+
+    varies = what == "env" and not {"--env.num-envs", "--env.num_envs"} & {*given}
+    requests = [read("--env.num-envs", number) for number in ENV_NUMBERS] if varies else [read()]
+    options = requests[0].options
+    path = None if options.json is None else Path(options.json)
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(f"--json {path} cannot be written: expected a file in an existing folder")
     import torch
 
     from voidrl.cli import speed
@@ -35,49 +64,25 @@ def bench(argv: list[str]) -> None:
     from voidrl.system.device import placed
 
     info = environment_info()
-    with placed(options.device, 0) as device:
-        rows = list(speed.MEASURES[options.what](options, device, say))
+    with placed(requests[0].config.device, 0) as device:
+        if what == "env":
+            rows = [speed.env_rates(each, device) for each in requests]
+        else:
+            rows = [speed.run_rates(requests[0], None if "--steps" in given else speed.STEPS, device, say)]
     hardware = info["cpu"]["model"] if device.type == "cpu" else torch.cuda.get_device_name(device)
-    print(f"{options.env} on {hardware}, torch {torch.__version__}")
-    columns = COLUMNS[options.what]
+    print(f"{words[0]} on {hardware}, torch {torch.__version__}")
+    columns = COLUMNS[what]
     print_table([*columns, "range"], [_cells(row, columns.values()) for row in rows])
     for row in rows:
         if "limit" in row:
             print(wrap_text(row["limit"], indent=0))
-    if options.json is not None:
-        command = " ".join(["voidrl", "bench", *argv])
-        document = {**info, "command": command, "device": str(device), "threads": torch.get_num_threads()}
-        write_json_atomic(options.json, {**document, "rows": rows})
+    if path is not None:
+        document = {**info, "command": " ".join(["voidrl", "bench", *argv]), "device": str(device)}
+        write_json_atomic(path, {**document, "threads": torch.get_num_threads(), "rows": rows})
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser("bench", bench.__doc__)
-    add = parser.add_argument
-    what_help = "environments without an agent, or a whole run"
-    add("what", choices=[*COLUMNS], metavar="{env,train}", help=what_help)
-    add("env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})")
-    add("--preset", help="a protocol or an agent (default: as in `voidrl pretrain`)")
-    add("--method", help="the intrinsic reward (default: as in `voidrl pretrain`)")
-    add("--num-envs", type=int, nargs="+", metavar="N", help="environments; `env` measures each number")
-    add("--steps", default="8k", help="of a whole run (default: 8k)")
-    add("--updates-per-step", type=float, help="of a whole run (default: the preset's)")
-    add("--seconds", type=float, default=2.0, help="of environments (default: 2)")
-    add("--backend", help="how environments are stepped (default: the preset's)")
-    engine_help = "auto, eager, graph or compile (default: auto)"
-    add("--engine", choices=("auto", "eager", "graph", "compile"), default="auto", help=engine_help)
-    add("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="auto, fp32 or bf16")
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    add("--json", type=Path, metavar="FILE", help="also write every figure to this file")
-    options = parser.parse_args(argv)
-    limits = f"more than 0 and at most {MAX_SECONDS}"
-    require(0 < options.seconds <= MAX_SECONDS, "--seconds", options.seconds, limits)
-    for number in options.num_envs or ():
-        require(number > 0, "--num-envs", number, "1 or more")
-    options.steps = parse_count(options.steps)
-    path = options.json
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ConfigError(f"--json {path} cannot be written: expected a file in an existing folder")
-    return options
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", metavar="FILE", help="also write every figure to this file")
 
 
 def _cells(row: dict[str, Any], keys: Any) -> list[str]:

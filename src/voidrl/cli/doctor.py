@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -37,20 +36,13 @@ def doctor(argv: list[str]) -> int:
     """Check what works on this machine, and print the command that fixes the rest: `voidrl doctor`."""
     parser = Parser("doctor", doctor.__doc__)
     parser.add_argument("--out", default="runs", metavar="DIR", help="where runs would go (default: runs)")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)
     findings = []
     for finding in examine(user_path(options.out)):
         findings.append(finding)
-        if not options.json:
-            _print(finding)
-    ready = all(finding.state != "fail" for finding in findings)
-    if options.json:
-        found = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"ready": ready, "summary": summary(findings), "findings": found}, indent=2))
-    else:
-        print(wrap_text(f"\n{summary(findings)}", indent=0))
-    return 0 if ready else 1
+        _print(finding)
+    print(wrap_text(f"\n{summary(findings)}", indent=0))
+    return int(any(finding.state == "fail" for finding in findings))
 
 
 def _print(finding: Finding) -> None:

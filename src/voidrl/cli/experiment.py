@@ -6,8 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from voidrl.cli.options import Parser, read_changes
-from voidrl.cli.seeds import ReadSeeds
+from voidrl.cli.options import Parser, ReadSeeds, read_changes
 from voidrl.errors import ConfigError
 
 

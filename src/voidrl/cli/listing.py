@@ -102,7 +102,7 @@ def _first_line(file: Path) -> str:
 
 
 def _environments() -> Listing:
-    from voidrl.envs.packages import PACKAGES
+    from voidrl.envs.ids import PACKAGES
 
     others = f"of {', '.join(package.pip for package in PACKAGES)}, such as {PACKAGES[0].example}"
     rows = [

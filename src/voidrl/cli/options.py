@@ -34,6 +34,7 @@ COMMON_FIELDS = (
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
 WORDS = {"true": True, "false": False, "none": None}
+MAX_SEEDS = 256  # in a range; a longer one is a slip of the finger
 UNKNOWN = bool | int | float | None  # the type of a field that is not known yet
 
 
@@ -138,6 +139,36 @@ def load_agent(options: argparse.Namespace, run: str, device: str = "cpu") -> Ag
     from voidrl import api
 
     return api.load(run, device=device, trust_code=options.trust_code, best=options.best)
+
+
+def read_seeds(text: str, option: str) -> list[int]:
+    """The seeds in `1..8` or `1,3,5`."""
+    ends = text.split("..")
+    words = ends if len(ends) == 2 else text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(
+            f"{option} {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5"
+        )
+    numbers = [int(word) for word in words]
+    if len(ends) == 2 and numbers[1] - numbers[0] >= MAX_SEEDS:
+        raise ConfigError(f"{option} {text} cannot be used: expected at most {MAX_SEEDS} seeds")
+    seeds = [*range(numbers[0], numbers[1] + 1)] if len(ends) == 2 else numbers
+    if not seeds:
+        raise ConfigError(f"{option} {text} cannot be used: expected the smaller number first, as in 1..8")
+    if len({*seeds}) < len(seeds):
+        raise ConfigError(f"{option} {text} cannot be used: expected each seed once")
+    return seeds
+
+
+class ReadSeeds(argparse.Action):
+    """Action for options of several words, each a list of seeds: `--seeds 1..4 7`."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        """Put the seeds of all words together."""
+        option = self.option_strings[0]
+        setattr(namespace, self.dest, [seed for word in values for seed in read_seeds(word, option)])
 
 
 def read_callbacks(texts: Sequence[str]) -> list[Any]:

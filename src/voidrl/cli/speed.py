@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -15,53 +14,47 @@ from typing import Any
 import numpy as np
 import torch
 
-from voidrl.config import Config, update
+from voidrl.cli.training import RunRequest
+from voidrl.config import update
 from voidrl.envs.make import make_envs
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, RunInterrupted
-from voidrl.presets.presets import AGENTS
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.training import assembly, build
-from voidrl.training.layers import layers_for
+from voidrl.training import assembly
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState
 from voidrl.training.starting import make_loop
 from voidrl.types import EnvSpec
 
-REPEATS = 5
-ENV_NUMBERS = (1, 16, 64)
+STEPS = 8000
+SECONDS, REPEATS = 2.0, 5
 ACTION_SETS = 64  # drawn in advance and used in turn
 LOG_ROWS = 20  # of a whole run; more rows would mean more host reads than a real run has
 DROPPED_ROWS = 2  # of those with updates: graphs are captured in the first of them
 WAITING = 0.2  # share of its time that a learner waits for environments, above which these are the limit
 
-Say = Callable[[str], None]
-Rows = Iterator[dict[str, Any]]
-
 
 # Environments
 
 
-def env_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
-    """Steps per second with random actions and no agent, for each number of environments."""
-    for number in options.num_envs or ENV_NUMBERS:
-        env = {"num_envs": number} | ({"backend": options.backend} if options.backend else {})
-        probed, config = _configured(options, {"env": env}, say)
-        with closing(make_envs(config.env, probed.factory, device=str(device))) as envs:
-            rates = _stepping(envs, options.seconds, device)
-            yield {
-                "env": options.env,
-                "backend": config.env.backend,
-                "num_envs": number,
-                "frames_per_step": envs.frames_per_step,
-                "steps_per_second": statistics.median(rates),
-                "steps_per_second_min": min(rates),
-                "steps_per_second_max": max(rates),
-            }
+def env_rates(request: RunRequest, device: torch.device) -> dict[str, Any]:
+    """Steps per second with random actions and no agent."""
+    config = request.config
+    with closing(make_envs(config.env, request.probed.factory, device=str(device))) as envs:
+        rates = _stepping(envs, device)
+        return {
+            "env": config.env.id,
+            "backend": config.env.backend,
+            "num_envs": config.env.num_envs,
+            "frames_per_step": envs.frames_per_step,
+            "steps_per_second": statistics.median(rates),
+            "steps_per_second_min": min(rates),
+            "steps_per_second_max": max(rates),
+        }
 
 
-def _stepping(envs: Envs, seconds: float, device: torch.device) -> list[float]:
+def _stepping(envs: Envs, device: torch.device) -> list[float]:
     """Steps per second in each repeat, without those in which an environment resets."""
     drawn = random_actions(envs.spec, np.random.default_rng(0), (ACTION_SETS, envs.num_envs))
     # Where a policy would choose them.
@@ -73,7 +66,7 @@ def _stepping(envs: Envs, seconds: float, device: torch.device) -> list[float]:
     rates = []
     for _ in range(REPEATS):
         steps, start = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - start) < seconds / REPEATS or not steps:
+        while (elapsed := time.perf_counter() - start) < SECONDS / REPEATS or not steps:
             result = envs.step(next(actions))
             steps += envs.num_envs - int(ended.sum())
             ended = result.ended & ~ended
@@ -91,26 +84,26 @@ def random_actions(spec: EnvSpec, rng: np.random.Generator, shape: tuple[int, ..
 # Whole runs
 
 
-def run_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
-    """A run in a temporary folder, without evaluations, and what limits it."""
-    steps = options.steps
-    log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
-    log |= {"eval_every_steps": 0, "eval_episodes": 0, "probe_every_steps": 0, "tensorboard": False}
-    changes: dict[str, Any] = {"steps": steps, "log": log}
-    if options.num_envs:
-        changes["env"] = {"num_envs": options.num_envs[0]}
-    if options.updates_per_step is not None:
-        changes["updates_per_step"] = options.updates_per_step
-    probed, config = _configured(options, changes, say)
-    config = update(config, {"warmup_steps": min(config.warmup_steps, steps // 4)})  # not measured
+def run_rates(
+    request: RunRequest, steps: int | None, device: torch.device, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """A run in a temporary folder, without evaluations, and what limits it; None for the config's steps."""
+    config, steps = request.config, steps or request.config.steps
     if steps < (least := 2 * LOG_ROWS * config.env.num_envs):
         raise ConfigError(
             f"--steps {steps} cannot be used with {config.env.num_envs} environments: expected at least "
             f"{least}, since the first ones do not count"
         )
+    log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
+    log |= {"eval_every_steps": 0, "eval_episodes": 0, "probe_every_steps": 0, "tensorboard": False}
+    warmup = min(config.warmup_steps, steps // 4)  # not measured
+    changes = {"steps": steps, "log": log, "warmup_steps": warmup, "device": str(device)}
+    config = update(config, changes)
+    if request.note:
+        say(request.note)
     with tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder:
         with (
-            assembly.assemble(config, probed.factory, say) as parts,
+            assembly.assemble(config, request.probed.factory, say) as parts,
             RunFolder.create(Path(folder) / "run") as home,
         ):
             engine, frames = parts.engine.mode, parts.envs.frames_per_step
@@ -119,8 +112,8 @@ def run_rates(options: Namespace, device: torch.device, say: Say) -> Rows:
             except RunInterrupted:
                 raise KeyboardInterrupt from None  # there is nothing to resume
         found = steady_rates(read_metrics(home.path))
-    yield {
-        "env": options.env,
+    return {
+        "env": config.env.id,
         "engine": engine,
         "num_envs": config.env.num_envs,
         "frames_per_step": frames,
@@ -135,7 +128,7 @@ def limit(waits: float) -> str:
     """Which part of a run limits it, given the share of time for which the learner waits."""
     share = f"the learner waits for environments {waits:.0%} of the time"
     if waits > WAITING:
-        return f"Environments limit this run: {share}. Try more --num-envs, or `voidrl bench env`."
+        return f"Environments limit this run: {share}. Try more --env.num-envs, or `voidrl bench env`."
     return f"Updates limit this run: {share}. Try fewer --updates-per-step, or another --engine."
 
 
@@ -164,29 +157,3 @@ def steady_rates(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "updates_per_second": mean("time/updates_per_second"),
         "learner_waits": mean("time/learner_waits"),
     }
-
-
-# Shared
-
-
-def _configured(
-    options: Namespace, changes: Mapping[str, Any], say: Say, preset: str | None = None
-) -> tuple[build.Probed, Config]:
-    """The environment and the config that `voidrl pretrain`, or for an agent `voidrl train`, would take."""
-    preset = preset or options.preset
-    own = {"engine": options.engine, "precision": options.precision, "device": options.device}
-    phase, named = "train" if preset in AGENTS else "pretrain", {"method": options.method}
-    layers = layers_for(options.env, phase, preset, {**changes, **own}, named if options.method else {})
-    probed = build.probe(options.env, layers)
-    config = build.config_for(probed, layers)
-    if preset is None and (note := build.cpu_preset_note(options.env, probed.spec, config)):
-        if options.what != "env":
-            say(note)
-        return _configured(options, changes, say, build.CPU_PRESET)
-    return probed, config
-
-
-MEASURES: dict[str, Callable[[Namespace, torch.device, Say], Rows]] = {
-    "env": env_rates,
-    "train": run_rates,
-}

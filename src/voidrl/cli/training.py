@@ -68,9 +68,9 @@ def finetune(argv: list[str]) -> int:
 PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune": finetune, "train": train}
 
 
-def _parser(command: str, prefix: str = "") -> Parser:
+def start_parser(command: str, title: str | None = None) -> Parser:
     """The options of a command that starts a run, other than fields of the config."""
-    parser = Parser(prefix + command, PHASES[command].__doc__)
+    parser = Parser(title or command, PHASES[command].__doc__)
     add, rare = parser.add_argument, parser.rare
     tunes = command == "finetune"
     add("subject", metavar="RUN" if tunes else "ENV", help=RUN_HELP if tunes else ENV_HELP)
@@ -107,10 +107,10 @@ def _start(command: str, argv: list[str]) -> int:
             command, told = ("train", "finetune") if command == "finetune" else (command, command)
         else:
             told = command
-        print(_parser(told).help_text(whole=True))
+        print(start_parser(told).help_text(whole=True))
         print(all_fields(read_request(command, words).config))
         return 0
-    _parsed(_parser(command), argv)  # before torch is imported
+    _parsed(start_parser(command), argv)  # before torch is imported
     return _on_ranks(command, argv, _train)
 
 
@@ -158,7 +158,9 @@ def config(argv: list[str]) -> None:
     if command not in PHASES:
         usage = f"voidrl config {{{','.join(PHASES)}}} …"
         raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
-    request = read_request(command, argv[1:], shows=True)
+    parser = start_parser(command, f"config {command}")
+    _add_config_options(parser)
+    request = read_request(command, argv[1:], parser)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
     from voidrl.training.build import require_fitting
     from voidrl.training.layers import config_sources
@@ -197,11 +199,9 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, li
     return options, words
 
 
-def read_request(command: str, argv: Sequence[str], *, shows: bool = False) -> RunRequest:
-    """Resolve the config that a command line asks for; `shows` takes the options of `voidrl config` too."""
-    parser = _parser(command, "config " if shows else "")
-    if shows:
-        _add_config_options(parser)
+def read_request(command: str, argv: Sequence[str], parser: Parser | None = None) -> RunRequest:
+    """Resolve the config that a command line asks for; a parser may have more options."""
+    parser = parser or start_parser(command)
     options, words = _parsed(parser, argv)
     given = split_options(words)
     if command == "finetune" and "--method" in dict(given):

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voidrl.config import AtariConfig, EnvConfig, update
+from voidrl.envs.coverage import StateCounter
 from voidrl.envs.ids import atari_game
-from voidrl.envs.ram import FRAME_SKIP, Shadows, StateCounter
+from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests, ram_variables
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import count_workers
-from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from voidrl.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -68,7 +69,7 @@ class AtariEnvs(Envs):
         frames, info = super().reset(seed)
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
-            self._keep_picture(*self._color.reset(seed=seed), info)
+            self._picture = self._color.reset(seed=seed)[0][0, -1]
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
@@ -83,8 +84,7 @@ class AtariEnvs(Envs):
         frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
         if self._color is not None:
-            picture, _, _, _, color_info = self._color.recv()
-            self._keep_picture(picture, color_info, info)
+            self._picture = self._color.recv()[0][0, -1]
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
@@ -101,16 +101,6 @@ class AtariEnvs(Envs):
         """The current color picture of game 0, (210, 160, 3): the maximum of the last two frames."""
         assert self._picture is not None, "created without a `render_height`, or not reset yet"
         return self._picture
-
-    def _keep_picture(self, picture: np.ndarray, color_info: dict[str, Any], info: dict[str, Any]) -> None:
-        """Keep the color picture, after checking that the color game agrees with game 0."""
-        for key in ("episode_frame_number", "lives"):
-            if color_info[key][0] != info[key][0]:
-                raise EnvironmentFailedError(
-                    f"environment {self.name!r} cannot be shown: a second game with the same seed and "
-                    f"actions has {key} {color_info[key][0]} where the first has {info[key][0]}"
-                )
-        self._picture = picture[0, -1]
 
     def close(self) -> None:
         """End the games."""
@@ -145,10 +135,9 @@ class AtariWithRam(AtariEnvs):
     ) -> None:
         super().__init__(vector, config, rom, true_state=true_state, **options)
         self._start_shadows = shadows
-        self._counter = StateCounter(rom) if config.count_states else None
+        self._measures = addresses_of(rom)
+        self._counter = StateCounter(self._measures) if config.count_states else None
         if true_state:
-            from voidrl.envs.ram_variables import ram_variables
-
             variables = ram_variables(rom)
             self._variables, self._addresses = tuple(variables), [*variables.values()]
 
@@ -195,7 +184,9 @@ class AtariWithRam(AtariEnvs):
     def _count(self) -> None:
         """Count the states of the last step, for which the shadows had the time of one step."""
         if self._counter is not None and self._shadows is not None and self._uncounted is not None:
-            self._counter.add(self._shadows.ram()[self._uncounted])
+            memories = self._shadows.ram()[self._uncounted]
+            for measure, addresses in self._measures.items():
+                self._counter.add(measure, digests(memories[:, addresses]))
         self._uncounted = None
 
     def close(self) -> None:

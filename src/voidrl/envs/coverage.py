@@ -1,4 +1,4 @@
-"""State coverage in DMControl: visited bins of a body's height, angle and velocity.
+"""Counts of visited states: of distinct memories on Atari, and on DMControl of bins of a body's pose.
 
 Two states of a simulation are almost never equal, so distinct states cannot be counted as on Atari. Imports
 neither torch nor dm_control.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,55 @@ MAX_HEIGHT_M, MAX_VELOCITY_MPS = 10.0, 25.0  # in both directions; anything beyo
 FREE, BALL, SLIDE = range(3)  # MuJoCo's mjtJoint
 
 _bodies: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by model
+
+
+class StateCounter:
+    """Counts the distinct states that environments visit, each identified by 64 bits.
+
+    Args:
+        measures: The kinds of state that are counted, such as `ram` and `positions`.
+    """
+
+    def __init__(self, measures: Iterable[str]) -> None:
+        self._known = {measure: np.zeros(0, np.int64) for measure in measures}  # sorted
+        self._new: dict[str, set[int]] = {measure: set() for measure in self._known}
+
+    def add(self, measure: str, states: Iterable[int]) -> None:
+        """Count visited states."""
+        self._new[measure].update(states)
+
+    def counts(self) -> dict[str, int]:
+        """The number of distinct states by measure over all steps so far."""
+        return {measure: len(known) for measure, known in self.state().items()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All states counted so far by measure."""
+        for measure, new in self._new.items():
+            if new:
+                fresh, known = np.array(sorted(new), np.int64), self._known[measure]
+                fresh = fresh[~np.isin(fresh, known, assume_unique=True)]
+                self._known[measure] = np.insert(known, np.searchsorted(known, fresh), fresh)
+                new.clear()
+        return dict(self._known)
+
+    def clear(self) -> None:
+        """Forget all states."""
+        self.__init__(self._known)  # type: ignore[misc]
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        """Restore what `state` returned, replacing everything counted so far."""
+        self.clear()
+        self.merge(state)
+
+    def merge(self, state: dict[str, np.ndarray]) -> None:
+        """Add the states of another counter, whose `state` this is."""
+        if state.keys() != self._known.keys():
+            raise CheckpointError(
+                f"the counted states cannot be loaded: expected {', '.join(self._known)}, got "
+                f"{', '.join(state)}; they were counted in another environment"
+            )
+        for measure, known in self.state().items():
+            self._known[measure] = np.union1d(known, state[measure])
 
 
 def measure_pose(physics: Any) -> np.ndarray:
@@ -55,63 +105,13 @@ def _moving_body(model: Any) -> int:
     return int(np.flatnonzero(links)[-1])
 
 
-class PoseBins:
-    """Counts the distinct bins of height, angle and velocity, of 5 cm, 10° and 0.25 m/s.
-
-    Args:
-        domain: The domain's name.
-    """
-
-    def __init__(self, domain: str) -> None:
-        self.domain = domain
-        self._bins: set[int] = set()
-
-    def clear(self) -> None:
-        """Forget all bins."""
-        self._bins.clear()
-
-    def add(self, poses: np.ndarray) -> None:
-        """Add (n, 3) visited poses, as `measure_pose` returns them."""
-        if not np.isfinite(poses).all():
-            raise EnvironmentFailedError(f"the physics state of {self.domain!r} has become NaN or infinite")
-        self._bins.update(_bin_numbers(poses).tolist())
-
-    def recent(self) -> dict[str, int]:
-        """No measure restricted to recent steps."""
-        return {}
-
-    def counts(self) -> dict[str, int]:
-        """The number of bins visited so far."""
-        return {"bins": len(self._bins)}
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The state for a checkpoint."""
-        return {
-            "domain": np.frombuffer(self.domain.encode(), np.uint8).copy(),
-            "bins": np.array(sorted(self._bins), np.int64),
-        }
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned, replacing everything visited so far."""
-        self.clear()
-        self.merge(state)
-
-    def merge(self, state: dict[str, np.ndarray]) -> None:
-        """Add the bins of another counter of this domain, whose `state` this is."""
-        domain = state["domain"].tobytes().decode() if "domain" in state else "another kind of environment"
-        if domain != self.domain:
-            raise CheckpointError(
-                f"the visited states cannot be loaded: expected those of {self.domain!r}, got those of "
-                f"{domain!r}"
-            )
-        self._bins.update(state["bins"].tolist())
-
-
-def _bin_numbers(poses: np.ndarray) -> np.ndarray:
-    """(n, 3) → (n,) int64."""
+def pose_bins(poses: np.ndarray, name: str) -> list[int]:
+    """The bins, of 5 cm, 10° and 0.25 m/s, of poses (n, 3) in environment `name`."""
+    if not np.isfinite(poses).all():
+        raise EnvironmentFailedError(f"the physics state of {name!r} has become NaN or infinite")
     heights, velocities = round(MAX_HEIGHT_M / HEIGHT_BIN_M), round(MAX_VELOCITY_MPS / VELOCITY_BIN_MPS)
     height = np.rint(poses[:, 0] / HEIGHT_BIN_M).clip(-heights, heights)
     angle = np.rint(poses[:, 1] / (2 * np.pi / ANGLE_BINS)) % ANGLE_BINS  # −180° is 180°
     velocity = np.rint(poses[:, 2] / VELOCITY_BIN_MPS).clip(-velocities, velocities)
-    number: np.ndarray = (height * ANGLE_BINS + angle) * (2 * velocities + 1) + velocity
-    return number.astype(np.int64)
+    number = (height * ANGLE_BINS + angle) * (2 * velocities + 1) + velocity
+    return number.astype(np.int64).tolist()  # type: ignore[no-any-return]

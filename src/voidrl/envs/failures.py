@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 
@@ -32,10 +34,25 @@ def raised(error: BaseException) -> str:
     return f"raised {shown(error)}"
 
 
-def creation_failure(error: BaseException, name: str, number: int | None = None) -> VoidrlError:
-    """The error for an environment that raised when it was created."""
-    # A wrong option, a missing simulator or a bad version comes with a clear message.
-    if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
-        return ConfigError(f"environment {name!r} cannot be made: {error}")
-    who = repr(name) if number is None else f"{number} ({name!r})"
-    return EnvironmentFailedError(f"environment {who} {raised(error)} when it was created")
+@contextmanager
+def creating(name: str, number: int | None = None) -> Iterator[None]:
+    """Name the environment in errors of its constructor; `number` is that of a separate one."""
+    try:
+        yield
+    except (VoidrlError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit too: it is not the environment's to end the run
+        # A wrong option, a missing simulator or a bad version comes with a clear message.
+        if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
+            raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
+        who = repr(name) if number is None else f"{number} ({name!r})"
+        raise EnvironmentFailedError(f"environment {who} {raised(error)} when it was created") from error
+
+
+def not_n(name: str, made: Any, n: int, expected: str, backend: str) -> ConfigError:
+    """The error for a factory of N environments that returned something else."""
+    what = f"{made.num_envs} environments" if hasattr(made, "num_envs") else type(made).__name__
+    return ConfigError(
+        f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a {expected} of as "
+        f"many, as env.backend = {backend!r} asks for"
+    )

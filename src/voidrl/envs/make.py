@@ -18,13 +18,12 @@ from voidrl.config import EnvConfig
 from voidrl.config.registry import import_environments, import_path
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
-from voidrl.envs.failures import creation_failure
-from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
-from voidrl.envs.packages import import_package
+from voidrl.envs.failures import creating, not_n
+from voidrl.envs.ids import ATARI, DMC, import_package, is_importable, parse_id
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
-from voidrl.envs.single import CheckedEnv, EnvWrapper, wrap_all
-from voidrl.envs.spaces import Reading, info_mask, mask_method, read_spaces
+from voidrl.envs.single import CheckedEnv, load_wrapper
+from voidrl.envs.spaces import info_mask, mask_method, read_spaces
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import NAMES
 from voidrl.envs.vector import Envs
@@ -33,7 +32,6 @@ from voidrl.errors import (
     EnvironmentFailedError,
     SpaceError,
     UnknownNameError,
-    VoidrlError,
 )
 from voidrl.types import EnvSpec
 
@@ -42,6 +40,7 @@ TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
 PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
 EnvFactory = Callable[..., Any]
 """Creates one environment; with the backends `native` and `tensor`, all of them."""
+Wrapper = Callable[[gym.Env], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
 
 
@@ -112,7 +111,7 @@ def _make_gym(
     true_state: bool,
 ) -> Envs:
     """N environments of Gymnasium; `native` creates all of them, if there is such a function."""
-    wrappers = [EnvWrapper(text) for text in config.wrappers]
+    wrappers = [load_wrapper(text) for text in config.wrappers]
     if config.backend == "native" and native is None and _takes(factory, "num_envs"):
         native = partial(factory, num_envs=n)
     if config.backend == "native" and (native is None or wrappers):
@@ -124,25 +123,21 @@ def _make_gym(
         native = None
     if config.backend == "auto" and name.startswith(PREPROCESSED):
         native = None
-    try:
+    reading, masks = None, "none"
+    with creating(config.id):
         if native is not None:
             vector = _with_render_mode(native(), native) if renders else native()
             if not isinstance(vector, VectorEnv) or vector.num_envs != n:
-                raise _not_n(config.id, vector, n)
-        else:
+                raise not_n(config.id, vector, n, "gymnasium.vector.VectorEnv", "native")
+            masks = _known_masks(config.action_masks, vector)
+        elif config.backend == "async":
             make = partial(_make_checked, factory, config, wrappers, renders)
-            if config.backend == "async":
-                vector = ParallelVector(make, n, config.id, config.timeout_s)
-            else:
-                makers = [partial(make, i) for i in range(n)]
-                vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
-    except (VoidrlError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit too: it is not the environment's to end the run
-        raise creation_failure(error, config.id) from error
-    reading: Reading | None = None
-    if native is None:  # separate environments
-        reading = (vector if config.backend == "async" else vector.envs[0]).reading
+            vector = ParallelVector(make, n, config.id, config.timeout_s)
+            reading = vector.reading
+        else:
+            makers = [partial(_make_checked, factory, config, wrappers, renders, i) for i in range(n)]
+            vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+            reading = vector.envs[0].reading  # type: ignore[attr-defined]
     return Envs(
         vector,
         config.id,
@@ -151,14 +146,15 @@ def _make_gym(
         true_state=true_state,
         reading=reading,
         keys=config.keys,
-        masks=_known_masks(config.action_masks, vector) if native else "none",
+        masks=masks,
     )
 
 
 def _imported(name: str) -> Callable[..., Any]:
     """The function `module:function`."""
     try:
-        found = import_path("environment", name)
+        with creating(name):
+            found = import_path("environment", name)
     except ConfigError as error:
         if is_importable(name):
             raise
@@ -166,10 +162,6 @@ def _imported(name: str) -> Callable[..., Any]:
             f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
             f"name an importable one with --env module:function"
         ) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise creation_failure(error, name) from error
     if not callable(found):
         raise ConfigError(
             f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
@@ -191,14 +183,6 @@ def _no_tensors(name: str) -> ConfigError:
     return ConfigError(
         f"env.backend = 'tensor' cannot be used with environment {name!r}, which has no version in torch: "
         f"expected {', '.join(TENSOR_VERSIONS)}, or a function that takes num_envs and device"
-    )
-
-
-def _not_n(name: str, made: Any, n: int) -> ConfigError:
-    what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
-    return ConfigError(
-        f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a "
-        f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
     )
 
 
@@ -306,10 +290,10 @@ def registered_id(vector: VectorEnv) -> str | None:
 
 
 def _make_checked(
-    factory: EnvFactory, config: EnvConfig, wrappers: list[EnvWrapper], renders: bool, number: int
+    factory: EnvFactory, config: EnvConfig, wrappers: list[Wrapper], renders: bool, number: int
 ) -> gym.Env:
     name = config.id
-    try:
+    with creating(name, number):
         env = factory()
         if not isinstance(env, gym.Env):
             vector = "; one that returns a vector environment takes num_envs, with env.backend = 'native'"
@@ -317,17 +301,16 @@ def _make_checked(
                 f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
                 f"{vector if isinstance(env, VectorEnv) else ''}"
             )
-        env = wrap_all(_with_render_mode(env, factory) if renders else env, wrappers)
+        env = _with_render_mode(env, factory) if renders else env
+        for wrap in wrappers:
+            env = wrap(env)
         masks = _known_masks(config.action_masks, env)
         spaces = (env.observation_space, env.action_space)
-        reading = read_spaces(*spaces, config.frame_stack, keys=config.keys, masks=masks)
+        try:
+            reading = read_spaces(*spaces, config.frame_stack, keys=config.keys, masks=masks)
+        except SpaceError as error:
+            raise SpaceError(f"environment {name!r}: {error}") from None
         return CheckedEnv(env, name, number, reading, check_bounds=config.check_bounds)
-    except SpaceError as error:
-        raise SpaceError(f"environment {name!r}: {error}") from None
-    except (VoidrlError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit too
-        raise creation_failure(error, name, number) from error
 
 
 def _find(name: str) -> gym.envs.registration.EnvSpec:

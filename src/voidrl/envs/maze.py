@@ -20,6 +20,7 @@ WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 2
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
 LARGEST = {"size": 255, "image_size": 1024}  # the farthest goal in 255 × 255 cells is found in seconds
 NEAR = 1 / 6  # of the distance to the farthest cell: random actions get there in one episode of ten or so
+SPEED = 0.5  # cells per step of a continuous agent at full action, along each axis
 RADIUS = 0.25  # half the width of a continuous agent in cells: thin enough to turn into side corridors
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 Cell = tuple[int, int]
@@ -55,23 +56,137 @@ def _require(ok: object, name: str, value: object, expected: str) -> None:
         raise ConfigError(f"PixelMaze got {name}={value!r}; pass {expected}.")
 
 
-class MazeRules:
-    """Moves and episode ends of N agents, as NumPy arrays or torch tensors."""
+class PixelMazeVector(gym.vector.VectorEnv[Any, Any, Any]):
+    """N agents in one maze, each seeing an RGB image of it; an ended episode is reset on the next step.
 
-    size: int
-    speed: float
-    slip: float
-    continuous: bool
-    _xp: Any
-    """The module of the arrays: `numpy` or `torch`."""
-    _walls: Any  # (size, size) bool
-    _start: Any  # (2,)
-    _moves: Any  # (4, 2)
-    _goal_index: int
-    _limit: int
-    _position: Any  # (N, 2)
-    _steps: Any  # (N,)
-    _done: Any  # (N,) bool
+    Args:
+        num_envs: Number of agents, which do not interact.
+        size: Cells per side with the border walls, odd, up to 255.
+        layout_seed: Seed of the maze; independent of the seed given to `reset`.
+        loops: Fraction of the inner walls between two rooms that are opened; 0 is a perfect maze.
+        image_size: Pixels per side of the observation, up to 1024; a cell has `image_size // size` per side.
+        continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².
+        goal: None, "far" for the cell farthest from the start, "near" at a sixth of that, or (row, col).
+        slip: Probability that an action is replaced by a uniformly random one.
+        max_episode_steps: Steps until truncation; None for no limit.
+        render_mode: None or "rgb_array".
+    """
+
+    metadata = METADATA | {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        size: int = 17,
+        layout_seed: int = 0,
+        loops: float = 0.0,
+        image_size: int = 42,
+        continuous: bool = False,
+        goal: Literal["far", "near"] | Cell | None = None,
+        slip: float = 0.0,
+        max_episode_steps: int | None = 100,
+        render_mode: str | None = None,
+    ) -> None:
+        limit = np.iinfo(np.int64).max if max_episode_steps is None else max_episode_steps
+        integers = {"num_envs": (num_envs, 1), "size": (size, 5), "layout_seed": (layout_seed, 0)}
+        integers |= {"image_size": (image_size, size), "max_episode_steps": (limit, 1)}
+        for name, (value, least) in integers.items():
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            _require(whole and value >= least, name, value, f"an integer of at least {least}")
+            most = LARGEST.get(name, value)
+            _require(value <= most, name, value, f"an integer of at most {most}")
+        _require(size % 2, "size", size, f"an odd number of cells, such as {size + 1}")
+        for name, number in {"loops": loops, "slip": slip}.items():
+            _require(isinstance(number, Real) and 0 <= number <= 1, name, number, "a number from 0 to 1")
+        _require(render_mode in (None, "rgb_array"), "render_mode", render_mode, "'rgb_array' or None")
+        self.num_envs, self.size, self.continuous, self.slip = num_envs, size, continuous, slip
+        self.render_mode, self._limit = render_mode, limit
+
+        self._xp: Any = np  # the module of the arrays: `numpy`, or `torch` in `TorchPixelMaze`
+        self._moves: Any = MOVES
+        self.walls = make_walls(self.size, layout_seed, loops)
+        self._walls: Any = self.walls
+        self.num_open_cells = int((~self.walls).sum())
+        self.start_cell: Cell = (1, 1)
+        self.goal_cell: Cell | None = None
+        if isinstance(goal, str):
+            shares = {"far": 1.0, "near": NEAR}
+            _require(
+                goal in shares, "goal", goal, "'far', 'near', an open cell (row, col), or None for no goal"
+            )
+            lengths = self.shortest_path_lengths()
+            target = max(1.0, shares[goal] * lengths.max())
+            distance = np.where(lengths > 0, np.abs(lengths - target), np.inf)
+            self.goal_cell = divmod(int(distance.argmin()), size)  # ties: topmost
+        elif goal is not None:
+            pair = np.asarray(goal)
+            fits = pair.shape == (2,) and pair.dtype.kind in "iu" and 0 < pair.min() <= pair.max() < size
+            fits = fits and not self.walls[tuple(pair)]
+            _require(fits, "goal", goal, "an open cell (row, col), such as (1, 3), where `walls` is False")
+            self.goal_cell = int(pair[0]), int(pair[1])
+            _require(self.goal_cell != self.start_cell, "goal", goal, "a cell other than the start")
+        self.single_action_space = gym.spaces.Box(-1, 1, (2,)) if continuous else gym.spaces.Discrete(4)
+        self.single_observation_space = gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self._cell_pixels, self._margin = image_size // size, image_size % size // 2
+        self._scene: Any = self._draw_scene(image_size, self.goal_cell)  # for `render`
+        self._background: Any = self._draw_scene(image_size, None)  # for agents
+        self._goal_index = -1 if self.goal_cell is None else self.goal_cell[0] * self.size + self.goal_cell[1]
+        self._start: Any = np.array(self.start_cell, dtype=np.float64 if continuous else np.int64)
+        self._begun = False
+        self._rngs: list[np.random.Generator] = []  # one per agent, made by the first reset
+        self._restart()
+
+    def _restart(self) -> None:
+        self._position: Any = np.tile(self._start, (self.num_envs, 1))  # (N, 2)
+        self._steps: Any = np.zeros(self.num_envs, np.int64)
+        self._done: Any = np.zeros(self.num_envs, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Start all episodes; with `seed`, agent i has its own random stream, seeded `seed + i`."""
+        super().reset(seed=seed)
+        if seed is not None or not self._rngs:
+            first = self.np_random_seed or 0  # Gymnasium draws one if none is given
+            self._rngs = [gym.utils.seeding.np_random(first + i)[0] for i in range(self.num_envs)]
+        self._restart()
+        self._begun = True
+        return self._images(self._background), self._info(self._cells(), np.zeros(self.num_envs, np.bool_))
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Info]:
+        """Move all agents; those whose episode ended on the previous step start a new one instead."""
+        if not self._begun:
+            raise gym.error.ResetNeeded("PixelMaze was stepped before its first reset; call reset() first.")
+        cells, terminated, truncated = self._advance(self._slipped(self._checked(actions)))
+        info = self._info(cells, terminated | False)  # a copy
+        return self._images(self._background), 1.0 * terminated, terminated, truncated, info
+
+    def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
+        """One enlarged picture per agent, with the goal, which observations do not show."""
+        if self.render_mode is None:
+            return None
+        scale = -(-256 // self._scene.shape[0])  # at least 256 pixels
+        return tuple(self._images(self._scene).repeat(scale, axis=1).repeat(scale, axis=2))
+
+    def shortest_path_lengths(self) -> NDArray[np.int64]:
+        """Steps from the start to every cell, (size, size); -1 at walls."""
+        lengths = np.full(self.walls.shape, -1, dtype=np.int64)
+        front = np.zeros_like(self.walls)
+        front[self.start_cell] = True
+        while front.any():  # breadth-first
+            lengths[front] = lengths.max() + 1
+            around = [np.roll(front, move, axis=(0, 1)) for move in MOVES]
+            front = np.logical_or.reduce(around) & ~self.walls & (lengths < 0)
+        return lengths
+
+    def _checked(self, actions: Any) -> Any:
+        actions = np.asarray(actions)
+        fits = actions.shape == self.action_space.shape and np.isfinite(actions).all()
+        if fits and not self.continuous:
+            fits = actions.dtype.kind in "iu" and actions.min() >= 0 and actions.max() < len(MOVES)
+        _require(fits, "actions", actions, "one action of the action space per agent")
+        return actions
 
     def _advance(self, actions: Any) -> tuple[Any, Any, Any]:
         """Move all agents; those whose episode ended on the previous step start a new one instead.
@@ -87,19 +202,12 @@ class MazeRules:
         self._done = terminated | truncated
         return cells, terminated, truncated
 
-    def _replaced(self, actions: Any, draws: Any) -> Any:
-        """Actions, of which the fraction `slip` is random; `draws` (N, 3) are uniform in [0, 1)."""
-        slips = draws[:, 0] < self.slip  # (N,)
-        if self.continuous:
-            return self._xp.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
-        return self._xp.where(slips, self._whole(len(MOVES) * draws[:, 1]), actions)
-
     def _move(self, actions: Any) -> Any:
         position = self._position
         if not self.continuous:
             target = position + self._moves[actions]  # (N, 2)
             return self._xp.where(self._walls[target[:, 0], target[:, 1], None], position, target)
-        rows, cols = (self.speed * self._xp.clip(actions, -1, 1)).T
+        rows, cols = (SPEED * self._xp.clip(actions, -1, 1)).T
         # Rows, then columns: agents slide along a wall that blocks one axis.
         moved = self._slide(position[:, 0], position[:, 1], rows, self._walls)
         return self._xp.stack([moved, self._slide(position[:, 1], moved, cols, self._walls.T)], 1)
@@ -119,162 +227,27 @@ class MazeRules:
         rows, cols = self._whole(self._xp.floor(self._position + 0.5)).T  # (N,) each
         return rows * self.size + cols
 
-    def _whole(self, numbers: Any) -> Any:
-        """Floating-point numbers as int64, rounded towards 0."""
-        raise NotImplementedError
-
-
-class PixelMazeVector(MazeRules, gym.vector.VectorEnv[Array, Array, Array]):
-    """N agents in one maze, each seeing an RGB image of it; an ended episode is reset on the next step.
-
-    Args:
-        num_envs: Number of agents, which do not interact.
-        size: Cells per side with the border walls, odd, up to 255.
-        layout_seed: Seed of the maze; independent of the seed given to `reset`.
-        loops: Fraction of the inner walls between two rooms that are opened; 0 is a perfect maze.
-        image_size: Pixels per side of the observation, up to 1024; a cell has `image_size // size` per side.
-        continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².
-        speed: Cells per step at full action, along each axis; continuous only.
-        goal: None, "far" for the cell farthest from the start, "near" at a sixth of that, or (row, col).
-        show_goal: Whether the observation shows the goal.
-        start: The start of every episode, (row, col); None is the top-left room (1, 1).
-        slip: Probability that an action is replaced by a uniformly random one.
-        max_episode_steps: Steps until truncation; None for no limit.
-        render_mode: None or "rgb_array".
-    """
-
-    metadata = METADATA | {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
-
-    def __init__(
-        self,
-        num_envs: int = 1,
-        *,
-        size: int = 17,
-        layout_seed: int = 0,
-        loops: float = 0.0,
-        image_size: int = 42,
-        continuous: bool = False,
-        speed: float = 0.5,
-        goal: Literal["far", "near"] | Cell | None = None,
-        show_goal: bool = False,
-        start: Cell | None = None,
-        slip: float = 0.0,
-        max_episode_steps: int | None = 100,
-        render_mode: str | None = None,
-    ) -> None:
-        limit = np.iinfo(np.int64).max if max_episode_steps is None else max_episode_steps
-        integers = {"num_envs": (num_envs, 1), "size": (size, 5), "layout_seed": (layout_seed, 0)}
-        integers |= {"image_size": (image_size, size), "max_episode_steps": (limit, 1)}
-        for name, (value, least) in integers.items():
-            whole = isinstance(value, Integral) and not isinstance(value, bool)
-            _require(whole and value >= least, name, value, f"an integer of at least {least}")
-            most = LARGEST.get(name, value)
-            _require(value <= most, name, value, f"an integer of at most {most}")
-        _require(size % 2, "size", size, f"an odd number of cells, such as {size + 1}")
-        for name, number in {"loops": loops, "slip": slip, "speed": speed}.items():
-            _require(isinstance(number, Real) and 0 <= number <= 1, name, number, "a number from 0 to 1")
-        _require(speed > 0, "speed", speed, "a number above 0, up to 1")
-        _require(render_mode in (None, "rgb_array"), "render_mode", render_mode, "'rgb_array' or None")
-        self.num_envs, self.size, self.continuous, self.speed = num_envs, size, continuous, speed
-        self.slip, self.render_mode, self._limit = slip, render_mode, limit
-
-        self._xp, self._moves = np, MOVES
-        self.walls = self._walls = make_walls(self.size, layout_seed, loops)
-        self.num_open_cells = int((~self.walls).sum())
-        self.start_cell: Cell = self._open_cell("start", (1, 1) if start is None else start)
-        self.goal_cell: Cell | None = None
-        if isinstance(goal, str):
-            shares = {"far": 1.0, "near": NEAR}
-            _require(
-                goal in shares, "goal", goal, "'far', 'near', an open cell (row, col), or None for no goal"
-            )
-            lengths = self.shortest_path_lengths()
-            target = max(1.0, shares[goal] * lengths.max())
-            distance = np.where(lengths > 0, np.abs(lengths - target), np.inf)
-            self.goal_cell = divmod(int(distance.argmin()), size)  # ties: topmost
-        elif goal is not None:
-            self.goal_cell = self._open_cell("goal", goal)
-            _require(self.goal_cell != self.start_cell, "goal", goal, "a cell other than the start")
-        _require(self.goal_cell or not show_goal, "show_goal", show_goal, "a goal too, such as goal='far'")
-        self.single_action_space = gym.spaces.Box(-1, 1, (2,)) if continuous else gym.spaces.Discrete(4)
-        self.single_observation_space = gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
-        self._cell_pixels, self._margin = image_size // size, image_size % size // 2
-        self._scene = self._draw_scene(image_size, self.goal_cell)  # for `render`
-        self._background = self._scene if show_goal else self._draw_scene(image_size, None)  # for agents
-        self._goal_index = -1 if self.goal_cell is None else self.goal_cell[0] * self.size + self.goal_cell[1]
-        self._start = np.array(self.start_cell, dtype=np.float64 if continuous else np.int64)
-        self._rngs: list[np.random.Generator] = []  # one per agent, made by the first reset
-        self._restart()
-
-    def _open_cell(self, name: str, cell: Cell) -> Cell:
-        pair = np.asarray(cell)
-        inside = pair.shape == (2,) and pair.dtype.kind in "iu" and 0 < pair.min() <= pair.max() < self.size
-        is_open = inside and not self.walls[tuple(pair)]
-        _require(is_open, name, cell, "an open cell (row, col), such as (1, 1), where `walls` is False")
-        return int(pair[0]), int(pair[1])
-
-    def _restart(self) -> None:
-        self._position = np.tile(self._start, (self.num_envs, 1))  # (N, 2)
-        self._steps, self._done = np.zeros(self.num_envs, np.int64), np.zeros(self.num_envs, np.bool_)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        """Start all episodes; with `seed`, agent i has its own random stream, seeded `seed + i`."""
-        super().reset(seed=seed)
-        if seed is not None or not self._rngs:
-            first = self.np_random_seed or 0  # Gymnasium draws one if none is given
-            self._rngs = [gym.utils.seeding.np_random(first + i)[0] for i in range(self.num_envs)]
-        self._restart()
-        return self._images(self._background), self._info(self._cells(), np.zeros(self.num_envs, np.bool_))
-
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        """Move all agents; those whose episode ended on the previous step start a new one instead."""
-        if not self._rngs:
-            raise gym.error.ResetNeeded("PixelMaze was stepped before its first reset; call reset() first.")
-        cells, terminated, truncated = self._advance(self._slipped(self._checked(actions), ~self._done))
-        info = self._info(cells, terminated.copy())
-        return self._images(self._background), terminated.astype(np.float64), terminated, truncated, info
-
-    def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
-        """One enlarged picture per agent, with the goal even if observations do not show it."""
-        if self.render_mode is None:
-            return None
-        scale = -(-256 // self._scene.shape[0])  # at least 256 pixels
-        return tuple(self._images(self._scene).repeat(scale, axis=1).repeat(scale, axis=2))
-
-    def shortest_path_lengths(self, from_cell: Cell | None = None) -> NDArray[np.int64]:
-        """Steps from a cell (by default the start) to every cell, (size, size); -1 at walls."""
-        cell = self.start_cell if from_cell is None else self._open_cell("from_cell", from_cell)
-        lengths = np.full(self.walls.shape, -1, dtype=np.int64)
-        front = np.zeros_like(self.walls)
-        front[cell] = True
-        while front.any():  # breadth-first
-            lengths[front] = lengths.max() + 1
-            around = [np.roll(front, move, axis=(0, 1)) for move in MOVES]
-            front = np.logical_or.reduce(around) & ~self.walls & (lengths < 0)
-        return lengths
-
-    def _checked(self, actions: Array) -> Array:
-        actions = np.asarray(actions)
-        fits = actions.shape == self.action_space.shape and np.isfinite(actions).all()
-        if fits and not self.continuous:
-            fits = actions.dtype.kind in "iu" and actions.min() >= 0 and actions.max() < len(MOVES)
-        _require(fits, "actions", actions, "one action of the action space per agent")
-        return actions
-
-    def _slipped(self, actions: Array, live: NDArray[np.bool_]) -> Any:
+    def _slipped(self, actions: Any) -> Any:
+        """Actions, of which the fraction `slip` is random."""
         if self.slip == 0:
             return actions
-        draws = np.ones((self.num_envs, 3))
-        for i in np.flatnonzero(live):  # agents that only restart draw nothing, as in a single env
-            draws[i] = self._rngs[i].random(3)
-        return self._replaced(actions, draws)
+        draws = self._draws()  # (N, 3), uniform in [0, 1)
+        slips = draws[:, 0] < self.slip  # (N,)
+        if self.continuous:
+            return self._xp.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
+        return self._xp.where(slips, self._whole(len(MOVES) * draws[:, 1]), actions)
 
-    def _whole(self, numbers: Array) -> Array:
+    def _draws(self) -> Any:
+        draws = np.ones((self.num_envs, 3))
+        for i in np.flatnonzero(~self._done):  # agents that only restart draw nothing, as in a single env
+            draws[i] = self._rngs[i].random(3)
+        return draws
+
+    def _whole(self, numbers: Any) -> Any:
+        """Floating-point numbers as int64, rounded towards 0."""
         return numbers.astype(np.int64)
 
-    def _info(self, cells: NDArray[np.int64], success: NDArray[np.bool_]) -> Info:
+    def _info(self, cells: Any, success: Any) -> Info:
         info: Info = {"position": self._position.astype(np.float32), "cell": cells, "success": success}
         info |= {f"_{key}": np.ones(self.num_envs, np.bool_) for key in info}
         y, x = self._position.T.astype(np.float64)
@@ -288,7 +261,7 @@ class PixelMazeVector(MazeRules, gym.vector.VectorEnv[Array, Array, Array]):
         margins = (self._margin, image_size - self._margin - len(kinds))
         return np.array([WALL, FLOOR, GOAL], dtype=np.uint8)[np.pad(kinds, margins)]  # (H, W, 3)
 
-    def _images(self, scene: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _images(self, scene: Any) -> Any:
         images = scene[None].repeat(self.num_envs, axis=0)  # (N, H, W, 3), a new array: callers keep it
         corner = self._margin + np.floor(self._position * self._cell_pixels + 0.5).astype(np.int64)  # (N, 2)
         square = corner[:, :, None] + np.arange(self._cell_pixels)  # (N, 2, pixels)
@@ -328,7 +301,7 @@ class PixelMaze(gym.Env[Array, Any]):
         return images[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._single(info)
 
     def render(self) -> Array | None:  # type: ignore[override]
-        """An enlarged picture, with the goal even if observations do not show it."""
+        """An enlarged picture, with the goal, which observations do not show."""
         frames = self._maze.render()
         return None if frames is None else frames[0]
 

@@ -12,7 +12,7 @@ import mmap
 import pickle
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,7 +25,7 @@ from voidrl.envs.spaces import Reading
 from voidrl.envs.workers import Worker, WorkerLostError, allocate, await_end, kill_with, shared_file
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 
-MAP, RESET, STEP, RENDER, CLOSE = b"m", b"r", b"s", b"v", b"c"  # first bytes of messages
+START, RESET, STEP, RENDER, CLOSE = b"m", b"r", b"s", b"v", b"c"  # first bytes of messages
 ALIGNMENT = 64  # bytes
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 MakeEnv = Callable[[int], gym.Env]
@@ -37,37 +37,27 @@ class EnvDescription(NamedTuple):
 
     observation: gym.Space
     action: gym.Space
+    reading: Reading
     render_mode: str | None
     render_fps: float | None
-    reading: Reading
 
-    @classmethod
-    def of(cls, env: gym.Env) -> EnvDescription:
-        """The description of an environment that was made."""
-        rate = (env.metadata or {}).get("render_fps")
-        reading: Reading = env.reading  # type: ignore[attr-defined]
-        return cls(env.observation_space, env.action_space, env.render_mode, rate, reading)
+    def __str__(self) -> str:
+        """Its spaces."""
+        return f"{self.observation} and {self.action} ({self.reading.spec.describe()})"
 
 
-class SharedArrays(NamedTuple):
-    """Values of N environments in one memory; observations of any size would not fit into a pipe."""
+def shared_arrays(n: int, described: EnvDescription, map_memory: Callable[[int], Any]) -> list[np.ndarray]:
+    """Observations, actions, rewards, terminated and truncated of N environments, (N, …) each.
 
-    obs: np.ndarray  # (N, *shape)
-    action: np.ndarray  # (N, *shape)
-    reward: np.ndarray  # (N,) float64
-    terminated: np.ndarray  # (N,) bool
-    truncated: np.ndarray  # (N,) bool
-
-    @classmethod
-    def over(cls, num_envs: int, described: EnvDescription, map_memory: Callable[[int], Any]) -> SharedArrays:
-        """Views into the memory that `map_memory` returns for a number of bytes."""
-        spaces = described.observation, described.action  # Boxes and choices, converted where needed
-        blocks = [((num_envs, *(space.shape or ())), np.dtype(space.dtype)) for space in spaces]
-        blocks += [((num_envs,), np.dtype(kind)) for kind in (np.float64, np.bool_, np.bool_)]
-        sizes = [-(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT for shape, kind in blocks]
-        memory = map_memory(sum(sizes))
-        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-        return cls(*(np.ndarray(*block, memory, at) for block, at in zip(blocks, offsets, strict=True)))
+    They are views into the memory that `map_memory` returns for a number of bytes, since observations of any
+    size would not fit into a pipe.
+    """
+    spaces = described.observation, described.action  # Boxes and choices, converted where needed
+    blocks = [((n, *(space.shape or ())), np.dtype(space.dtype)) for space in spaces]
+    blocks += [((n,), np.dtype(kind)) for kind in (np.float64, np.bool_, np.bool_)]
+    sizes = [-(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT for shape, kind in blocks]
+    memory = map_memory(sum(sizes))
+    return [np.ndarray(*block, memory, sum(sizes[:i])) for i, block in enumerate(blocks)]
 
 
 class WorkerTracebackError(Exception):
@@ -111,10 +101,8 @@ class ParallelVector(VectorEnv):
         except BaseException:
             self._end()
             raise
-        self.single_observation_space, self.single_action_space = first.observation, first.action
-        self.render_mode = first.render_mode
-        self.reading = first.reading
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": first.render_fps}
+        self.single_observation_space, self.single_action_space, self.reading, self.render_mode, rate = first
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
 
     def _start(self, make: MakeEnv, variables: Mapping[str, str] | None) -> EnvDescription:
         when = "when it was created"
@@ -123,22 +111,16 @@ class ParallelVector(VectorEnv):
                 arguments = make, numbers, self.num_envs, self._name, file.fileno()
                 worker = Worker(_serve, *arguments, variables=variables, files=(file.fileno(),))
                 self._workers.append(worker)
-            described: list[EnvDescription] = []
-            for i in range(len(self._workers)):
-                described += self._answer(i, when)
-            first = described[0]
+            described = [each for k in range(len(self._workers)) for each in self._answer(k, when)]
+            first: EnvDescription = described[0]
             for i, other in enumerate(described):
-                spaces = [(each.observation, each.action, each.reading.spec) for each in (first, other)]
-                if spaces[0] != spaces[1]:
+                if other[:2] != first[:2] or other.reading.spec != first.reading.spec:
                     raise SpaceError(
-                        f"environment {i} ({self._name!r}) has the spaces {other.observation} and "
-                        f"{other.action} ({other.reading.spec.describe()}) and environment 0 has "
-                        f"{first.observation} and {first.action} ({first.reading.spec.describe()}): expected "
-                        f"the same in all of them"
+                        f"environment {i} ({self._name!r}) has the spaces {other} and environment 0 has "
+                        f"{first}: expected the same in all of them"
                     )
-            arrays = SharedArrays.over(self.num_envs, first, lambda size: allocate(file, size, self._name))
-            self._request_all(MAP, when)
-        self._arrays = arrays
+            self._arrays = shared_arrays(self.num_envs, first, lambda size: allocate(file, size, self._name))
+            self._request_all(START, when)
         return first
 
     def reset(
@@ -155,7 +137,7 @@ class ParallelVector(VectorEnv):
         """Start one step of each environment."""
         self._steps += ~self._ended
         self._busy = True
-        self._arrays.action[:] = actions
+        self._arrays[1][:] = actions
         self._send_all(STEP)
 
     def recv(self) -> Step:
@@ -239,8 +221,15 @@ def _serve(
 ) -> None:
     """Run some of the environments until they are closed or one of them fails."""
     try:
-        envs = [(i, make(i)) for i in numbers]
-        _describe_and_step(pipe, envs, num_envs, name, descriptor)
+        for answer in _answers(pipe, [(i, make(i)) for i in numbers], num_envs, descriptor):
+            try:
+                message = b"" if answer is None else pickle.dumps((False, answer))
+            except Exception as error:  # any error of an object's own code
+                raise EnvironmentFailedError(
+                    f"environment {numbers[0]} ({name!r}) has spaces or an info that cannot be sent between "
+                    f"processes ({shown(error)}): use plain values, or env.backend = 'sync'"
+                ) from error
+            pipe.send_bytes(message)
     except (EOFError, ConnectionError):
         return  # the run's process has closed the pipe
     except BaseException as error:
@@ -252,35 +241,31 @@ def _serve(
         pipe.send_bytes(pickle.dumps((True, (kind, sentence, trace))))
 
 
-def _describe_and_step(
-    pipe: Connection, envs: list[tuple[int, gym.Env]], num_envs: int, name: str, descriptor: int
-) -> None:
-    def answer(value: Any) -> None:
-        try:
-            message = pickle.dumps((False, value))
-        except Exception as error:  # any error of an object's own code
-            raise EnvironmentFailedError(
-                f"environment {envs[0][0]} ({name!r}) has spaces or an info that cannot be sent between "
-                f"processes ({shown(error)}): use plain values, or env.backend = 'sync'"
-            ) from error
-        pipe.send_bytes(message)
-
-    described = [EnvDescription.of(env) for _, env in envs]
-    answer(described)
+def _answers(
+    pipe: Connection, envs: list[tuple[int, gym.Env]], num_envs: int, descriptor: int
+) -> Iterator[Any]:
+    """The descriptions of environments, then the answer to each request."""
+    described = []
+    for _, env in envs:
+        reading: Reading = env.reading  # type: ignore[attr-defined]
+        rate = (env.metadata or {}).get("render_fps")
+        spaces = env.observation_space, env.action_space
+        described.append(EnvDescription(*spaces, reading, env.render_mode, rate))
+    yield described
     pipe.recv_bytes()
-    arrays = SharedArrays.over(num_envs, described[0], lambda size: mmap.mmap(descriptor, size))
+    arrays = shared_arrays(num_envs, described[0], lambda size: mmap.mmap(descriptor, size))
     obs, action, reward, terminated, truncated = arrays
-    pipe.send_bytes(b"")
+    yield None
     while True:
         message = pipe.recv_bytes()
         command = message[:1]
         if command == CLOSE:
             for _, env in envs:
                 env.close()
-            pipe.send_bytes(b"")
+            yield None
             return
         if command == RENDER:
-            answer(envs[0][1].render())
+            yield envs[0][1].render()
             continue
         seed = pickle.loads(message[1:]) if command == RESET else None
         infos = []
@@ -291,7 +276,4 @@ def _describe_and_step(
             else:
                 obs[i], reward[i], terminated[i], truncated[i], info = env.step(action[i].copy())
             infos.append(info)
-        if any(infos):
-            answer(infos)
-        else:
-            pipe.send_bytes(b"")
+        yield infos if any(infos) else None

@@ -1,4 +1,4 @@
-"""The memory of Atari games, and counts of the distinct states visited. Imports neither torch nor ALE.
+"""The memory of Atari games, and the variables in it. Imports neither torch nor ALE.
 
 ALE's vector environment does not expose the RAM, so for each game a second emulator, its *shadow*, repeats
 all no-ops and actions in a worker process. Emulators with equal seeds and actions do the same, and at every
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import json
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import read_spaces
+from voidrl.envs.vector import Variable
 from voidrl.envs.workers import count_workers
-from voidrl.errors import CheckpointError, EnvironmentFailedError
+from voidrl.errors import EnvironmentFailedError
 
 MEASURES = ("ram", "variables", "positions")
 """The kinds of state that are counted, from fine to coarse.
@@ -30,14 +31,31 @@ MEASURES = ("ram", "variables", "positions")
 `positions`: the player's position, `player_x` and `player_y` as far as they are annotated, and the room.
 """
 
-RECENT = "positions_recent"
-"""The positions since the last row of metrics."""
-
 FRAME_SKIP = 4
 RAM_BYTES = 128
 POSITION = ("player_x", "player_y", "room_number", "current_room")
 NOOP = 0  # of ALE's actions
 STEP, FRESH, LOAD = 0, 1, 2  # a step, the start of the next game, the first start after loading the ROM
+
+DIRECT_FRAMES = 2  # consoles read the joystick once a frame, some games every other frame
+LASTING_FRAMES = 4
+TRIED_STATES = 96
+TRIED_ACTIONS = 8  # in each state, drawn from the game's: with all 18, this would take twice as long
+STATE_GAP_STEPS = 12  # mean steps between two of them
+HOLD_STEPS = 8  # mean steps for which exploratory play holds an action
+LEAST_STATES = 3  # fewer may be coincidences, such as a ghost that turns at this very frame
+SHARE = 0.25
+"""A byte is controllable if it differs in this share of the states in which the most controllable one does.
+
+Relative to that byte, since games differ in how often they take actions at all: MsPacman in two thirds of the
+states, Q*bert, whose player cannot turn in mid-air, in one of twenty. In MsPacman the player's position
+differs in two thirds as many states as its direction, dots in a seventh, ghosts in 3 % or fewer. What follows
+an action only later is missed, such as the position of a ship that first has to gain speed (asteroids).
+"""
+MEMORYLESS = 0.5
+"""A byte that changes in one step by more than this share of how much it differs between any two steps holds
+no state: a random number generator's has 0.9 to 1, a position 0.01 to 0.5."""
+MAX_NAMES = 8  # a byte with no more values than this in play counts as discrete
 
 
 def annotations_of(rom: str) -> dict[str, int]:
@@ -215,74 +233,81 @@ class Shadows:
         self._vector.close()
 
 
-class StateCounter:
-    """Counts the distinct states that Atari games visit, by their RAM.
+def digests(memories: np.ndarray) -> set[int]:
+    """Digests of memories (n, bytes): among ten million, two are equal with a probability of 3e-6."""
+    rows = (blake2b(row.tobytes(), digest_size=8).digest() for row in memories)
+    return {int.from_bytes(row, "little", signed=True) for row in rows}
 
-    A state counts when a counted step reaches it; the start state of a game does not, so there are never more
-    states than steps. States are known by digests of 8 bytes: among ten million, two share one with a
-    probability of 3 in a million.
+
+@cache
+def ram_variables(rom: str, seed: int = 0) -> dict[Variable, int]:
+    """The variables of a game with their RAM addresses, measured in one or two seconds.
+
+    Control is measured, not listed by hand. At states of exploratory play the emulator is copied and each
+    action is tried from that state. Without sticky actions the emulator is deterministic, so differences
+    between the actions are caused by them. Two criteria distinguish the player from objects that merely react
+    to it:
+
+    - **At once.** A player moves within `DIRECT_FRAMES`; an opponent reacts to where the player has moved,
+      one frame later or more (boxing: 60 % of states against 0 %), the score even later and rarely.
+    - **Lasting.** Bytes that hold the joystick differ too, but only as long as the action lasts. A difference
+      counts if it is still there after `LASTING_FRAMES` of no-ops.
+
+    Without annotations they are all bytes that hold state, as `ram_33`: those that vary in play and do not
+    jump about. Discrete are those with at most 8 values in play.
     """
-
-    def __init__(self, rom: str) -> None:
-        self.rom, self._addresses = rom, addresses_of(rom)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all states."""
-        names = [*self._addresses, *([RECENT] if "positions" in self._addresses else [])]
-        self._known = {name: np.zeros(0, np.int64) for name in names}  # sorted digests
-        self._new: dict[str, set[int]] = {name: set() for name in names}
-
-    def add(self, ram: np.ndarray) -> None:
-        """Count states (n, 128)."""
-        for measure, addresses in self._addresses.items():
-            digests = {_digest(row) for row in ram[:, addresses]}
-            self._new[measure] |= digests
-            if measure == "positions":
-                self._new[RECENT] |= digests
-
-    def counts(self) -> dict[str, int]:
-        """The number of distinct states by measure over all steps so far."""
-        return {name: len(keys) for name, keys in self.state().items() if name != RECENT}
-
-    def recent(self) -> dict[str, int]:
-        """The number of distinct positions since the last call, which starts a new window.
-
-        Every method that learns sees all positions in the end; how many of them a policy sees in a window of
-        steps shows whether it still moves around.
-        """
-        if RECENT not in self._known:
-            return {}
-        count = len(self.state()[RECENT])
-        self._known[RECENT], self._new[RECENT] = np.zeros(0, np.int64), set()
-        return {RECENT: count}
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The digests of all states counted so far by measure."""
-        for name, new in self._new.items():
-            keys, known = np.array(sorted(new), np.int64), self._known[name]
-            at = np.searchsorted(known, keys)
-            is_new = np.append(known, 0)[at] != keys if len(known) else np.ones(len(keys), bool)
-            is_new |= at == len(known)
-            self._known[name] = np.insert(known, at[is_new], keys[is_new])
-            new.clear()
-        return dict(self._known)
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned, replacing everything counted so far."""
-        self.clear()
-        self.merge(state)
-
-    def merge(self, state: dict[str, np.ndarray]) -> None:
-        """Add the states of another counter of this game, whose `state` this is."""
-        if state.keys() != self._known.keys():
-            raise CheckpointError(
-                f"the counted states cannot be loaded into a counter of {self.rom!r}: expected "
-                f"{', '.join(self._known)}, got {', '.join(state)}; they were counted in another environment"
-            )
-        for name, keys in self.state().items():
-            self._known[name] = np.union1d(keys, state[name])
+    visited, share = _explore(rom, seed)
+    found = annotations_of(rom)
+    if not found:
+        values = visited.astype(np.float64)
+        change = np.abs(np.diff(values, axis=0)).mean(0)  # (128,)
+        elsewhere = np.abs(np.diff(np.random.default_rng(seed).permutation(values), axis=0)).mean(0)
+        holds = (elsewhere > 0) & (change <= MEMORYLESS * elsewhere)
+        found = {f"ram_{address}": address for address in np.flatnonzero(holds).tolist()}
+    addresses = np.array([*found.values()], np.intp)
+    least = max(LEAST_STATES / TRIED_STATES, SHARE * share[addresses].max(initial=0))
+    return {
+        Variable(name, bool(share[at] >= least), len(np.unique(visited[:, at])) <= MAX_NAMES): at
+        for name, at in found.items()
+    }
 
 
-def _digest(row: np.ndarray) -> int:
-    return int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True)
+def _explore(rom: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Play a game and try actions on the way.
+
+    Returns the RAM after each step, (T, 128), and the share of the tried states in which actions changed
+    each byte at once and lastingly, (128,).
+    """
+    ale = new_emulator()
+    ale.loadROM(rom_path(rom))
+    ale.reset_game()
+    actions, rng = ale.getMinimalActionSet(), np.random.default_rng(seed)
+    visited: list[np.ndarray] = []
+    changed = np.zeros(RAM_BYTES)
+    held, action = 0, NOOP
+    for _ in range(TRIED_STATES):
+        for _ in range(rng.geometric(1 / STATE_GAP_STEPS)):
+            if held == 0:
+                action, held = actions[rng.integers(len(actions))], rng.geometric(1 / HOLD_STEPS)
+            held -= 1
+            _act(ale, action, FRAME_SKIP)
+            visited.append(ale.getRAM())
+            if ale.game_over():
+                ale.reset_game()
+        here = ale.cloneState(include_rng=True)
+        tried = rng.permutation(len(actions))[:TRIED_ACTIONS]
+        after = np.zeros((len(tried), 2, RAM_BYTES), np.uint8)
+        for i, (at_once, later) in zip(tried, after, strict=True):
+            ale.restoreState(here)
+            _act(ale, actions[i], DIRECT_FRAMES)
+            at_once[:] = ale.getRAM()
+            _act(ale, NOOP, LASTING_FRAMES)
+            later[:] = ale.getRAM()
+        ale.restoreState(here)
+        changed += (after != after[0]).any(0).all(0)
+    return np.array(visited), changed / TRIED_STATES
+
+
+def _act(ale: Any, action: Any, frames: int) -> None:
+    for _ in range(frames):
+        ale.act(action)

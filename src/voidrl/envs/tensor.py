@@ -7,9 +7,9 @@ docs/environments/tensor.md shows how to write one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import reduce
-from typing import Any, Protocol, cast, runtime_checkable
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -18,11 +18,10 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from voidrl.config import EnvConfig
-from voidrl.envs.autoreset import SameStep, autoreset_of
-from voidrl.envs.failures import creation_failure
-from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces, to_picture
-from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.envs.failures import creating, not_n
+from voidrl.envs.spaces import ObservationCheck, Reading, read_spaces
+from voidrl.envs.vector import Envs, StepResult, autoreset_of
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlWarning
 from voidrl.kernels.copies import HostCopy
 from voidrl.system.device import pick_device
 from voidrl.types import EnvSpec, channels_last
@@ -65,7 +64,7 @@ TensorFactory = Callable[..., TensorVectorEnv]
 """Called with `num_envs` and `device`, for `env.backend = "tensor"`."""
 
 
-def is_tensor_env(env: object) -> bool:
+def is_tensor_env(env: object) -> TypeGuard[TensorVectorEnv]:
     """Whether this is a `TensorVectorEnv`, and not a class or function that makes one."""
     return not isinstance(env, type) and isinstance(env, TensorVectorEnv)
 
@@ -85,35 +84,32 @@ def make_tensor_envs(
             f"env.wrappers = {[*config.wrappers]} cannot be used with env.backend = 'tensor': they wrap "
             f"single environments"
         )
-    if isinstance(factory, TensorVectorEnv) and not isinstance(factory, type):
+    if is_tensor_env(factory):
         return TensorEnvs(factory, config, true_state=true_state, owned=False)
-    place = pick_device(device)
-    options: dict[str, Any] = {"num_envs": num_envs, "device": place}
-    try:
-        env = factory(**options, render_mode="rgb_array") if render else factory(**options)
-    except (VoidrlError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit too: it is not the environment's to end the run
-        raise creation_failure(error, config.id) from error
+    options = {"render_mode": "rgb_array"} if render else {}
+    with creating(config.id):
+        env = cast(TensorFactory, factory)(num_envs=num_envs, device=pick_device(device), **options)
     if not is_tensor_env(env) or env.num_envs != num_envs:
-        what = f"{env.num_envs} environments" if is_tensor_env(env) else type(env).__name__
-        raise ConfigError(
-            f"the factory of environment {config.id!r} returned {what} for num_envs={num_envs}: expected a "
-            f"voidrl.envs.tensor.TensorVectorEnv of as many, as env.backend = 'tensor' asks for"
-        )
+        raise not_n(config.id, env, num_envs, "voidrl.envs.tensor.TensorVectorEnv", "tensor")
     return TensorEnvs(env, config, true_state=true_state)
 
 
 class TensorEnvs(Envs):
-    """A `TensorVectorEnv` for the training loop."""
+    """A `TensorVectorEnv` for the training loop.
+
+    One with SAME_STEP autoreset puts an episode's last observation into `info["final_obs"]`, and cannot reset
+    while others step. So the last observation is handed out first. The next step is the first one of the new
+    episode for the environment, and the reset for all other code: its observation begins the episode, and its
+    transition is lost, one per episode. Its reward counts in the score.
+    """
 
     takes_tensors = True
 
     def __init__(
         self, env: TensorVectorEnv, config: EnvConfig, *, true_state: bool = False, owned: bool = True
     ) -> None:
-        self._env, self._owned, self.device = env, owned, torch.device(env.device)
-        self._same_step: SameStep | None = None
+        self._owned, self.device = owned, torch.device(env.device)
+        self._warned = False
         self._take(env, config.id, true_state, lambda: self._read(config))
         self._check: ObservationCheck | None = None
         if not self.spec.pixels:
@@ -127,10 +123,9 @@ class TensorEnvs(Envs):
         self._action_type = torch.from_numpy(np.zeros(0, dtype or np.float32)).dtype
 
     def _read(self, config: EnvConfig) -> Reading:
-        mode = autoreset_of(self._env, self.name, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
-        if mode is AutoresetMode.SAME_STEP:
-            self._same_step = SameStep(self.num_envs, self.name)
-        observation, action = self._env.single_observation_space, self._env.single_action_space
+        known = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+        self._same_step = autoreset_of(self.vector, self.name, *known) is AutoresetMode.SAME_STEP
+        observation, action = self.vector.single_observation_space, self.vector.single_action_space
         reading = read_spaces(observation, action, config.frame_stack, keys=config.keys)
         spec = reading.spec
         if config.action_masks not in ("auto", "none"):
@@ -154,17 +149,19 @@ class TensorEnvs(Envs):
     def reset(self, seed: int) -> tuple[Tensor, Info]:
         """Start new episodes."""
         self._resets[:] = True
-        obs, info = self._returned(self._guarded(lambda: self._env.reset(seed=seed)), 2)
+        obs, info = self._returned(self._guarded(lambda: self.vector.reset(seed=seed)), 2)
         frames = self._frames_of(obs)
-        if self._same_step is not None:
-            self._same_step.begin()
+        if self._same_step:
             frames = frames.clone()  # the environment may overwrite its own
         self._newest = frames  # type: ignore[assignment]
         told = {key: info[key].cpu().numpy() for key in COUNTED if isinstance(info.get(key), Tensor)}
         self._check_values(self._within(frames).cpu().numpy(), frames)
         self._resets = np.zeros(self.num_envs, bool)
+        self._uncounted = np.zeros(self.num_envs, np.float32)
         self._fresh_there = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        return frames, self._known({**info, **told})
+        if self._tracks_state:
+            self._read_state({**info, **told})
+        return frames, {**info, **told}
 
     @torch.no_grad()
     def send(self, action: Tensor | np.ndarray) -> None:
@@ -174,13 +171,13 @@ class TensorEnvs(Envs):
         if given.is_floating_point():
             finite = torch.isfinite(given).all()
             given = torch.nan_to_num(given)  # a NaN as an index would end the process; `recv` reports it
-        result = self._guarded(lambda: self._env.step(self._action_there(given)))
+        result = self._guarded(lambda: self.vector.step(self._action_there(given)))
         obs, reward, terminated, truncated, info = self._returned(result, 5)
         for name, value in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
             self._require(value, name, (self.num_envs,))
         frames = self._frames_of(obs)
         within = self._within(frames)
-        if self._same_step is not None:
+        if self._same_step:
             frames = self._final_there(frames, terminated.bool() | truncated.bool(), info)
         self._newest = frames  # type: ignore[assignment]
         self._info = info
@@ -200,21 +197,35 @@ class TensorEnvs(Envs):
             self._check_values(within, frames)
         with self._misfits_named():
             reward = score = self._valid_reward(reward)
-        if self._same_step is not None:
-            reward, terminated, truncated, score = self._same_step.convert(reward, terminated, truncated)
+        if self._same_step:  # the step after an end is taken for a reset; its reward counts in the score
+            fresh, uncounted = self._resets, self._uncounted
+            self._uncounted = np.where(fresh & ~(terminated | truncated), reward, 0)
+            score = np.where(fresh, 0, reward + uncounted)
+            reward = np.where(fresh, 0, reward)
+            terminated, truncated = terminated & ~fresh, truncated & ~fresh
         ended = terminated | truncated
         self._resets = ended & ~self._resets
         values = zip(self._counted, flags[4:], strict=True)
         told = {key: value.astype(np.int64 if key == "cell" else bool) for key, value in values}
-        info = self._known({**self._info, **told})
+        info = {**self._info, **told}
+        if self._tracks_state:
+            self._read_state(info)
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
 
     def _final_there(self, frames: Tensor, ended: Tensor, info: Info) -> Tensor:
         """Frames in which episodes that ended show their last observation."""
-        assert self._same_step is not None
         self._fresh_there = last = ended & ~self._fresh_there
-        final, before = self._same_step.final_obs(info), self._newest
-        source: Any = before if final is None else self._frames_of(final)
+        final = info.get("final_obs")
+        if final is None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"environment {self.name!r} resets in the step that ends an episode and reports no "
+                f"info['final_obs']: the observation before it takes its place, also for the value after a "
+                f"truncation",
+                VoidrlWarning,
+                stacklevel=3,
+            )
+        source: Any = self._newest if final is None else self._frames_of(final)
         return torch.where(last.view(-1, *[1] * (frames.ndim - 1)), source, frames)
 
     def _action_there(self, action: Tensor) -> Tensor:
@@ -235,10 +246,7 @@ class TensorEnvs(Envs):
         if spec.parts:
             values = []
             for part in spec.parts:
-                value = obs
-                for key in part.path:
-                    value = value[key]
-                found = self._require(value, f"observation {part.name!r}", (n, *part.shape))
+                found = self._require(part.find(obs), f"observation {part.name!r}", (n, *part.shape))
                 values.append(found.reshape(n, -1))
             return torch.cat(values, dim=1).to(torch.float32)
         found = self._require(obs, "observation", (n, *spec.raw_shape))
@@ -281,48 +289,17 @@ class TensorEnvs(Envs):
             with self._misfits_named():
                 self._check.require_values(frames.cpu().numpy())
 
-    def _known(self, info: Info) -> Info:
-        """The info, after reading the true state if it is wanted."""
-        if self._tracks_state:
-            newest: Any = self._newest
-            self._newest = newest.cpu().numpy()
-            self._read_state(_on_host(info))
-            self._newest = newest
-        return info
-
-    @property
-    def steps_per_second(self) -> float | None:
-        """Agent steps per second of simulated time; None if unknown."""
-        rate = (getattr(self._env, "metadata", None) or {}).get("render_fps")
-        return float(rate) if rate else None
-
-    def render(self) -> np.ndarray:
-        """The current picture of environment 0; an environment that cannot render shows its observation."""
-        newest: Any = self._newest
-        if getattr(self._env, "render_mode", None) != "rgb_array":
-            return to_picture(newest[0].cpu().numpy())
-        drawn: Any = self._guarded(self._env.render)  # type: ignore[attr-defined]
-        picture = drawn.cpu().numpy() if isinstance(drawn, Tensor) else np.asarray(drawn)
-        return picture[0] if picture.ndim == 4 else picture
-
     def close(self) -> None:
         """Close the environments, unless the caller made them."""
-        if self._owned and hasattr(self._env, "close"):
-            self._env.close()
+        if self._owned and hasattr(self.vector, "close"):
+            self.vector.close()
 
 
 def _flat_box(space: gym.Space, spec: EnvSpec) -> gym.spaces.Box:
     """The bounds of a vector frame."""
     boxes: list[Any] = [space]
     if spec.parts:
-        boxes = [reduce(lambda inner, key: inner[key], part.path, cast(Any, space)) for part in spec.parts]
+        boxes = [part.find(space) for part in spec.parts]
     low = np.concatenate([box.low.astype(np.float32).ravel() for box in boxes])
     high = np.concatenate([box.high.astype(np.float32).ravel() for box in boxes])
     return gym.spaces.Box(low, high, dtype=np.float32)
-
-
-def _on_host(value: Any) -> Any:
-    """Nested tensors as arrays."""
-    if isinstance(value, Mapping):
-        return {key: _on_host(part) for key, part in value.items()}
-    return value.cpu().numpy() if isinstance(value, Tensor) else value

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from voidrl.envs.maze import AGENT, METADATA, MOVES, MazeRules, PixelMazeVector
+from voidrl.envs.maze import AGENT, MOVES, PixelMazeVector
 from voidrl.errors import ConfigError
 
 Info = dict[str, Any]
 
 
-class TorchPixelMaze(MazeRules):
+class TorchPixelMaze(PixelMazeVector):
     """N agents in one maze, as tensors on a device; a `voidrl.envs.tensor.TensorVectorEnv`.
 
     With `slip` the random numbers differ from `PixelMazeVector`'s; everything else is identical.
@@ -26,8 +25,6 @@ class TorchPixelMaze(MazeRules):
         maze: As for `PixelMazeVector`.
     """
 
-    metadata = METADATA | {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
     def __init__(
         self,
         num_envs: int = 1,
@@ -36,66 +33,56 @@ class TorchPixelMaze(MazeRules):
         render_mode: str | None = None,
         **maze: Any,
     ) -> None:
-        one = PixelMazeVector(1, render_mode=render_mode, **maze)  # checks the options and draws the scene
-        self.num_envs, self.device, self.render_mode = num_envs, torch.device(device), render_mode
-        self.single_observation_space = one.single_observation_space
-        self.single_action_space = one.single_action_space
-        self.continuous, self.slip, self.speed, self.size = one.continuous, one.slip, one.speed, one.size
-        self.walls = one.walls
-        self._limit, self._goal_index = one._limit, one._goal_index
-        self._cell_pixels, self._margin = one._cell_pixels, one._margin
+        self.device = torch.device(device)
+        super().__init__(num_envs, render_mode=render_mode, **maze)
 
         def there(array: Any) -> Tensor:
             return torch.from_numpy(array.copy()).to(self.device)
 
-        self._xp, self._walls = torch, there(one.walls)
+        self._xp, self._walls = torch, there(self.walls)
         self._scene, self._background = (
-            there(picture).permute(2, 0, 1).contiguous() for picture in (one._scene, one._background)
+            there(picture).permute(2, 0, 1).contiguous() for picture in (self._scene, self._background)
         )  # (3, H, W)
-        self._start, self._moves = there(one._start), there(MOVES)
+        self._start, self._moves = there(self._start), there(MOVES)
         self._color = torch.tensor(AGENT, dtype=torch.uint8, device=self.device)
         self._pixels = torch.arange(self._cell_pixels, device=self.device)
         self._random = torch.Generator(self.device)
-        self._begun = False
 
-    def reset(self, *, seed: int | None = None) -> tuple[Tensor, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Tensor, Info]:
         """Start all episodes."""
         if seed is not None:
             self._random.manual_seed(seed)
         elif not self._begun:
             self._random.seed()
         self._begun = True
-        n = self.num_envs
-        self._position = self._start.repeat(n, 1)  # (N, 2)
-        self._steps = torch.zeros(n, dtype=torch.int64, device=self.device)
-        self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
+        self._restart()
         return self._images(self._background), self._info(self._cells(), self._done)
 
-    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Info]:
-        """Move all agents; those whose episode ended on the previous step start a new one instead."""
+    def _restart(self) -> None:
+        n = self.num_envs
+        self._position = torch.as_tensor(self._start, device=self.device).repeat(n, 1)  # (N, 2)
+        self._steps = torch.zeros(n, dtype=torch.int64, device=self.device)
+        self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
+
+    def _checked(self, actions: Tensor) -> Tensor:
         expected = (self.num_envs, 2) if self.continuous else (self.num_envs,)
         if actions.shape != expected or actions.is_floating_point() != self.continuous:
             raise ConfigError(
                 f"PixelMaze got actions of shape {tuple(actions.shape)} and type {actions.dtype}; pass one "
                 f"action of the action space per agent."
             )
-        cells, terminated, truncated = self._advance(self._slipped(actions))
-        images = self._images(self._background)
-        return images, terminated.float(), terminated, truncated, self._info(cells, terminated)
+        return actions
 
-    def render(self) -> Tensor | None:
-        """An enlarged picture of agent 0, with the goal even if observations do not show it."""
+    def render(self) -> Tensor | None:  # type: ignore[override]
+        """An enlarged picture of agent 0, with the goal, which observations do not show."""
         if self.render_mode is None:
             return None
         scale = -(-256 // self._scene.shape[1])  # at least 256 pixels
         picture = self._images(self._scene)[0]
         return picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
 
-    def _slipped(self, actions: Tensor) -> Any:
-        if self.slip == 0:
-            return actions
-        draws = torch.rand(self.num_envs, 3, generator=self._random, device=self.device)
-        return self._replaced(actions, draws)
+    def _draws(self) -> Tensor:
+        return torch.rand(self.num_envs, 3, generator=self._random, device=self.device)
 
     def _whole(self, numbers: Tensor) -> Tensor:
         return numbers.long()

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.autoreset import autoreset_of
+from voidrl.envs.coverage import StateCounter
 from voidrl.envs.failures import raised
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
+    NUMBERS,
     MaskReader,
     MisfitError,
     NestedCheck,
@@ -30,32 +31,17 @@ from voidrl.envs.spaces import (
     to_frames,
     to_picture,
 )
-from voidrl.envs.variables import Variable, reported_state
-from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError
-
-NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 
 
-class Counter(Protocol):
-    """Counts or measures the visited states."""
+class Variable(NamedTuple):
+    """One number of the true state."""
 
-    def counts(self) -> Mapping[str, float]:
-        """The value of each measure over all steps so far."""
-
-    def recent(self) -> Mapping[str, float]:
-        """The value of each measure that is taken over the steps since the last call."""
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The state for a checkpoint."""
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned."""
-
-    def clear(self) -> None:
-        """Forget all states."""
-
-    def merge(self, state: dict[str, np.ndarray]) -> None:
-        """Add the states of another counter, whose `state` this is."""
+    name: str
+    controllable: bool
+    """Whether actions change it at once, as they do the player's position, but not a ghost's."""
+    discrete: bool
+    """Whether its values are categories, such as a room or a direction, without meaningful distances."""
 
 
 class StepResult(NamedTuple):
@@ -185,8 +171,7 @@ class Envs:
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
         if self._check_parts is None:
-            plain = np.asarray(obs)
-            self._check_obs.require_type("observations", plain, self.num_envs)
+            plain = self._check_obs.require_type("observations", obs, self.num_envs)
             self._check_obs.require_values(plain)
             return plain if self._converted else to_frames(plain, self.spec)
         self._check_parts.require(obs, self.num_envs)
@@ -244,7 +229,7 @@ class Envs:
     @property
     def steps_per_second(self) -> float | None:
         """Agent steps per second of simulated time; None if unknown."""
-        rate = self.vector.metadata.get("render_fps")
+        rate = (getattr(self.vector, "metadata", None) or {}).get("render_fps")
         return float(rate) if rate else None
 
     def render(self) -> np.ndarray:
@@ -252,10 +237,11 @@ class Envs:
 
         An environment that cannot render shows its observation.
         """
-        if self.vector.render_mode != "rgb_array":
-            return to_picture(self._newest[0], self.spec)
-        drawn = self._guarded(self.vector.render)
-        picture = np.asarray(drawn[0] if drawn is not None else None)
+        if getattr(self.vector, "render_mode", None) != "rgb_array":
+            return to_picture(on_host(self._newest[0]), self.spec)
+        drawn = on_host(self._guarded(self.vector.render))
+        several = isinstance(drawn, tuple | list) or np.ndim(drawn) == 4
+        picture = np.asarray(drawn[0] if several else drawn)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
             raise EnvironmentFailedError(
                 f"environment {self.name!r} rendered {picture.dtype} of shape {picture.shape}: expected a "
@@ -281,8 +267,8 @@ class Envs:
     def _read_state(self, info: dict[str, Any]) -> None:
         """Keep the true state of a step or reset."""
         hidden = self.spec.num_actions if self.spec.masked and not self.spec.pixels else 0
-        seen = self._newest[:, : self._newest.shape[1] - hidden]  # without masks
-        variables, self._state = reported_state(info, seen, pixels=self.spec.pixels)
+        seen = on_host(self._newest[:, : self._newest.shape[1] - hidden])  # without masks
+        variables, self._state = reported_state(on_host(info), seen, pixels=self.spec.pixels)
         if self._variables and variables != self._variables:
             before, now = (
                 ", ".join(v.name for v in found) or "none" for found in (self._variables, variables)
@@ -294,7 +280,7 @@ class Envs:
         self._variables = variables
 
     @property
-    def counter(self) -> Counter | None:
+    def counter(self) -> StateCounter | None:
         """The counter of visited states, if the config asks for one."""
         return None
 
@@ -308,6 +294,60 @@ class Envs:
         except (VoidrlError, KeyboardInterrupt):
             raise
         except gym.error.DependencyNotInstalled as error:  # its message names the package to install
-            raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
+            raise EnvironmentFailedError(f"environment {self.name!r} cannot be used: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
+
+
+def autoreset_of(env: Any, name: str, *known: AutoresetMode) -> AutoresetMode:
+    """The mode of N environments, an attribute or in their metadata; refused if it is not a known one."""
+    found = getattr(env, "autoreset_mode", None)
+    if found is None:
+        found = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    if found not in (*known, *(mode.value for mode in known)):
+        modes = " or ".join(mode.name for mode in known)
+        raise ConfigError(
+            f"vector environment {name!r} has autoreset_mode {getattr(found, 'name', found)}: expected "
+            f"gymnasium.vector.AutoresetMode.{modes}, as an attribute or in its metadata; set it, or use "
+            f"env.backend = 'sync'"
+        )
+    return AutoresetMode(found)
+
+
+def on_host(value: Any) -> Any:
+    """Nested tensors as arrays, and anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: on_host(part) for key, part in value.items()}
+    return value.cpu().numpy() if hasattr(value, "cpu") else value
+
+
+def reported_state(
+    info: Mapping[str, Any], frames: np.ndarray, *, pixels: bool
+) -> tuple[tuple[Variable, ...], np.ndarray]:
+    """The variables that N environments report, and their values (N, V) float64.
+
+    The first of these that there is: `info["variables"]`, `info["cell"]`, the components of a vector
+    observation. Control is unknown in a custom environment, so all count as controllable.
+    """
+    n = len(frames)
+    told = info.get("variables")
+    if isinstance(told, Mapping):
+        columns = {str(name): _column(values, n) for name, values in told.items() if name[:1] != "_"}
+        found = {name: column for name, column in columns.items() if column is not None}
+        if found:
+            variables = tuple(Variable(name, controllable=True, discrete=False) for name in found)
+            return variables, np.stack([*found.values()], 1)
+    cell = _column(info.get("cell"), n)
+    if cell is not None:
+        return (Variable("cell", controllable=True, discrete=True),), cell[:, None]
+    if pixels:
+        return (), np.zeros((n, 0))
+    flat = frames.reshape(n, -1).astype(np.float64)
+    names = (f"observation_{i}" for i in range(flat.shape[1]))
+    return tuple(Variable(name, controllable=True, discrete=False) for name in names), flat
+
+
+def _column(values: Any, n: int) -> np.ndarray | None:
+    """(n,) float64 if these are n numbers."""
+    found = np.asarray(values)
+    return found.astype(np.float64) if found.shape == (n,) and found.dtype.kind in NUMBERS else None

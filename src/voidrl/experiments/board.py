@@ -12,7 +12,7 @@ from typing import Self, TextIO
 from rich.live import Live
 from rich.text import Text
 
-from voidrl.experiments.plan import Cell
+from voidrl.experiments.planner import Cell
 from voidrl.report.find import Place
 from voidrl.report.live import look_at
 from voidrl.system.terminal.tables import is_terminal, make_console, width_of, wrap_text
@@ -84,7 +84,7 @@ class Board:
         self._failed += 1
         self.say(text)
 
-    def draw(self, running: Sequence[tuple[Cell, Path]], elsewhere: int) -> None:
+    def draw(self, running: Sequence[tuple[Cell, Path]]) -> None:
         """Show the active cells and their folders, if it is time to."""
         now = time.monotonic()
         period = EARLY_SECONDS if now - self._started < LINES_EVERY_SECONDS else LINES_EVERY_SECONDS
@@ -99,9 +99,8 @@ class Board:
             for line in lines:
                 self.say(line)
             return
-        counts = {"done": f"{self._done}/{self._total}", "failed": self._failed, "elsewhere": elsewhere}
-        head = [f"{number} {name}" for name, number in counts.items() if number]
-        head.append(human_seconds(now - self._started))
-        text = Text("\n".join([", ".join(head), *lines]), no_wrap=True, overflow="ellipsis")
+        failed = f", {self._failed} failed" if self._failed else ""
+        head = f"{self._done}/{self._total} done{failed}, {human_seconds(now - self._started)}"
         self._live.console.width = width_of(self._stream)  # the window may have changed
+        text = Text("\n".join([head, *lines]), no_wrap=True, overflow="ellipsis")
         self._live.update(text, refresh=True)

@@ -4,8 +4,8 @@ The job comes as a line of JSON on standard input. When the parent closes that p
 stops as on SIGTERM, with a checkpoint: no run is left training unnoticed. A scheduler may signal parent and
 child, so that this process is asked twice: the checkpoint is still written.
 
-It holds the cell's lock to its end. It inherits one from a parent on its machine and takes it itself
-elsewhere, where the process before it may still be ending, though its node counts as lost.
+It holds the cell's lock to its end. The process before it may still be ending, though its node counts as
+lost, or another command may have done the cell meanwhile.
 """
 
 from __future__ import annotations
@@ -19,45 +19,20 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, StoppedBySignal, VoidrlError
-from voidrl.experiments.executors.base import INTERRUPTED
+from voidrl.experiments.executors.base import INTERRUPTED, Job
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure
-from voidrl.runs.status import is_pruned, sentence_of
+from voidrl.runs.status import sentence_of
 from voidrl.system.terminal.output import durable_output, say
 from voidrl.system.terminal.signals import StopSignals
 
-if TYPE_CHECKING:
-    from voidrl.training.callbacks import Callback
-
-DONE, CRASHED, BAD_INPUT, PRUNED, HELD = 0, 1, 2, 3, 73
-"""Exit codes; `PRUNED`: the run was given up, `HELD`: another process is working on the cell."""
-PATIENCE_SECONDS = 120.0  # with a process that holds the lock: a lost one may still be writing a checkpoint
+DONE, CRASHED, BAD_INPUT, HELD = 0, 1, 2, 73
+"""Exit codes; `HELD`: another process is working on the cell."""
+PATIENCE_SECONDS = 60.0  # with a process that holds the lock: a lost one may still be writing a checkpoint
 RETRY_SECONDS = 0.5
-
-
-class Job(TypedDict):
-    """The parent's request."""
-
-    command: list[str]
-    """The experiment's command line, for the run's environment.json."""
-    root: str
-    """The experiment's folder."""
-    cell: str
-    """The run folder, relative to the root."""
-    config: dict[str, Any]
-    source: str | None
-    evaluation: dict[str, Any] | None
-    zero_shot: dict[str, Any] | None
-    """Settings with which the source is evaluated, too."""
-    threads: int | None
-    """CPU threads, where the experiment says how many."""
-    trial: dict[str, Any] | None
-    """The trial of `--tune` that ends with this run, which may be pruned: `study`, `id` and `metric`."""
-    lock: int | None
-    """The inherited file descriptor of the cell's lock; None to take it here."""
 
 
 def main() -> int:
@@ -76,15 +51,12 @@ def _work() -> int:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     sys.argv = job["command"]
     try:
-        is_judged = job["lock"] is not None
-        lock = job["lock"] if is_judged else _take_lock(job)
+        lock = _take_lock(job)
         if lock is None:
             return HELD
         locks.adopt(lock)
-        if is_judged or not _is_done(job):
+        if not _is_done(job):
             do_job(job)
-            if is_pruned(Path(job["root"], job["cell"])):
-                return PRUNED
     except Exception as error:
         known = isinstance(error, VoidrlError)
         say(f"voidrl: {error}" if known else traceback.format_exc())
@@ -131,12 +103,12 @@ def do_job(job: Job) -> None:
 
     folder, evaluation = Path(job["root"], job["cell"]), job["evaluation"]
     _train(job, folder)
-    if evaluation is None or is_pruned(folder):
+    if evaluation is None:
         return
     saved = _evaluate(job, folder, evaluation)
     if job["zero_shot"] is not None:
         assert job["source"] is not None
-        saved["zero_shot"] = _evaluate(job, Path(job["source"]), job["zero_shot"])
+        saved["zero_shot"] = _evaluate(job, Path(job["root"], job["source"]), job["zero_shot"])
     checkpoint.remove_leftovers(folder / FILE_NAME)  # of processes that died: this one holds the cell's lock
     checkpoint.write_json_atomic(folder / FILE_NAME, saved)
 
@@ -162,10 +134,9 @@ def _train(job: Job, folder: Path) -> None:
     from voidrl.training import build
 
     config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
-    callbacks = [_pruning(job, config.steps)] if job["trial"] is not None else []
     if checkpoint.list_steps(checkpoints):
         if checkpoint.latest(checkpoints, say).step < config.steps:
-            api.resume(folder, device=config.device, engine=config.engine, callbacks=callbacks)
+            api.resume(folder, device=config.device, engine=config.engine)
         return
     if folder.exists() and last_checkpoint(folder) >= config.steps:
         raise CheckpointError(
@@ -173,22 +144,13 @@ def _train(job: Job, folder: Path) -> None:
             f"it back, or use another --out"
         )
     # Without a checkpoint there is nothing to resume: the remains of a killed run are replaced.
-    how: Any = {"config": config, "out": folder, "overwrite": True, "callbacks": callbacks}
+    how: Any = {"config": config, "out": folder, "overwrite": True}
     if config.phase == "finetune":
         assert job["source"] is not None
-        api.finetune(job["source"], config.env.id, **how)
+        api.finetune(Path(job["root"], job["source"]), config.env.id, **how)
     else:
         start = api.train if config.phase == "train" else api.pretrain
         start(config.env.id, **how)
-
-
-def _pruning(job: Job, steps: int) -> Callback:
-    """Report the run's metrics to its Optuna trial, and stop it when the study's pruner gives it up."""
-    from voidrl.experiments.tune import open_trial
-    from voidrl.training.callbacks import OptunaPruning
-
-    assert job["trial"] is not None
-    return OptunaPruning(open_trial(Path(job["root"]), job["trial"], steps), job["trial"]["metric"])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, read_table
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.scratch import adaptations, scratch_config
 from voidrl.experiments.tasks import PhaseSpec, Task
 from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
 from voidrl.system.units import parse_count
@@ -27,6 +26,16 @@ from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84
 PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
+# Fields of `finetune` that are about pre-trained weights, and their values where these make no difference.
+# From scratch, all others hold as well.
+ADAPTATION = {
+    "heads": "auto",
+    "encoder_learning_rate": None,
+    "first_layer_learning_rate": None,
+    "warmup_actions": "random",
+    "adapt": False,
+}
+NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…_end`
 
 
 class Configs:
@@ -302,3 +311,25 @@ def probe(config: EnvConfig) -> tuple[EnvSpec, EnvConfig]:
     resolved, pixels = resolve(config), config.dmc.observation == "pixels"
     frame = (3, config.dmc.image_size, config.dmc.image_size) if pixels else (1,)
     return EnvSpec(frame, pixels, stack, 0, (-1.0,), (1.0,)), resolved
+
+
+def scratch_config(tuned: Config) -> Config:
+    """The config that trains from scratch exactly as this one fine-tunes."""
+    tuning, learner = tuned.finetune, tuned.learner
+    learner = dataclasses.replace(learner, learning_rate=tuned.effective.learning_rate)
+    if tuning.noise == "end":
+        ends = {f"{name}_start": getattr(learner, f"{name}_end", None) for name in NOISE}
+        learner = dataclasses.replace(learner, **{k: v for k, v in ends.items() if v is not None})
+    return dataclasses.replace(
+        tuned,
+        phase="train",
+        updates_per_step=tuning.updates_per_step or tuned.updates_per_step,
+        warmup_steps=tuning.warmup_steps,
+        learner=learner,
+    )
+
+
+def adaptations(tuned: Config) -> list[str]:
+    """Settings of a fine-tuning that have no counterpart from scratch: `finetune.adapt = True`."""
+    values = {name: getattr(tuned.finetune, name) for name in ADAPTATION}
+    return [f"finetune.{name} = {v!r}" for name, v in values.items() if v != ADAPTATION[name]]

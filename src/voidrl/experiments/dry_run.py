@@ -6,10 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from voidrl.errors import VoidrlError
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.scale import learns
 from voidrl.experiments.state import differing_settings, state_of
 from voidrl.runs.metrics import read_metrics
@@ -19,8 +19,6 @@ from voidrl.system.units import human_count, human_seconds, plural
 STATES = {"done": "done", "trained": "partial", "partial": "partial", "missing": "to do"}
 REFUSED = "refused"
 COLUMNS = ["method", "phase", "steps", *dict.fromkeys(STATES.values()), REFUSED, "time"]
-Kind = tuple[str, str, float]
-"""Arm, phase and updates per step: cells of one kind are taken to be equally fast."""
 
 
 class Needed(NamedTuple):
@@ -42,20 +40,20 @@ def print_plan(plan: Plan, places: int | None = None) -> None:
         groups.setdefault((cell.arm.name, cell.phase), []).append(cell)
     rows = []
     for (arm, phase), cells in groups.items():
-        steps = {cell.config.steps for cell in cells}
-        row: dict[str, Any] = {
+        steps = sorted({cell.config.steps for cell in cells})
+        times = [seconds[cell.folder] for cell in cells]
+        total = None if None in times else sum(time or 0.0 for time in times)
+        row = {
             "method": arm,
             "phase": phase,
+            "steps": " to ".join(map(human_count, dict.fromkeys((steps[0], steps[-1])))),
             **Counter(needed[cell.folder].state for cell in cells),
+            "time": human_seconds(total) if total else "",
         }
-        row["steps"] = " to ".join(map(human_count, sorted({min(steps), max(steps)})))
-        times = [seconds[cell.folder] for cell in cells]
-        total = sum(time or 0.0 for time in times)
-        row["time"] = human_seconds(total) if total and None not in times else ""
         rows.append([row.get(name, "") for name in COLUMNS])
     used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    shown = [[row[i] for i in used] for row in rows]
     if rows:
+        shown = [[row[i] for i in used] for row in rows]
         print_table([COLUMNS[i] for i in used], shown, title=plan.experiment.title)
     lines = ["", f"{plural(len(plan.cells), 'run')} in {plan.out}"]
     if plan.request.tune is not None:
@@ -74,22 +72,22 @@ def _needed(plan: Plan, cell: Cell) -> Needed:
     return Needed(STATES[state.kind], left)
 
 
-def _kind(cell: Cell) -> Kind:
-    return cell.arm.name, cell.phase, cell.config.updates_per_step
-
-
 def _seconds(plan: Plan, needed: Mapping[str, Needed]) -> dict[str, float | None]:
     """Training time that is left, by the median rate of equal runs in the folder; None without a rate."""
-    rates: dict[Kind, list[float]] = {}
+
+    def kind(cell: Cell) -> tuple[str, str, float]:  # cells of one kind are taken to be equally fast
+        return cell.arm.name, cell.phase, cell.config.updates_per_step
+
+    rates: dict[tuple[str, str, float], list[float]] = {}
     for cell in plan.cells:
         with suppress(VoidrlError):  # no metrics yet
             rows = read_metrics(plan.path(cell))
             rows = [row for row in rows if row.get("updates") or not learns(cell.config)]  # after the warm-up
             found = [rate for row in rows if (rate := row.get("time/steps_per_second"))]
-            rates.setdefault(_kind(cell), []).extend([statistics.median(found)] if found else [])
+            rates.setdefault(kind(cell), []).extend([statistics.median(found)] if found else [])
     seconds: dict[str, float | None] = {}
     for cell in plan.cells:
-        left, known = needed[cell.folder].steps, rates.get(_kind(cell))
+        left, known = needed[cell.folder].steps, rates.get(kind(cell))
         seconds[cell.folder] = left / statistics.median(known) if known and left else None if left else 0.0
     return seconds
 

@@ -18,8 +18,7 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.executors import make_executor, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
-from voidrl.experiments.plan import Plan
-from voidrl.experiments.planner import make_plan
+from voidrl.experiments.planner import Plan, make_plan
 from voidrl.experiments.record import try_to_write_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, run_plan
@@ -108,10 +107,8 @@ def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Out
 
 def _is_done(plan: Plan, tuner: Tuner | None) -> bool:
     """Whether no run is missing, and no point of a search."""
-    pruned = set() if tuner is None else tuner.pruned
-    due = [cell for cell in plan.cells if cell.folder not in pruned]
     is_complete = tuner is None or tuner.is_complete
-    return is_complete and all(state_of(cell, plan.path(cell)).kind == "done" for cell in due)
+    return is_complete and all(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
 
 
 def show_results(plan: Plan, *, with_tables: bool = True, with_page: bool = True) -> bool:

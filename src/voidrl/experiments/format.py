@@ -51,8 +51,6 @@ class ArmSpec:
     name: str
     label: str
     phases: tuple[Phase, ...]
-    measures: tuple[str, ...]
-    """Measures in the table of results."""
     evaluation: EvaluationSpec | None
     by_phase: PhaseSpecs
     method: str | None = None
@@ -72,16 +70,6 @@ class ArmSpec:
     """The arm whose fine-tuning settings it uses from scratch; None for the settings of the preset."""
     bonus: str | None = None
     """The method whose reward is added to the task's when training from scratch; None for no bonus."""
-
-
-@dataclass(frozen=True)
-class TuneSpec:
-    """Settings by which `--tune` chooses points of the grid."""
-
-    metric: str | None = None
-    """The objective: a measure, or a column of the metrics; None for the first of `measures`."""
-    direction: Literal["maximize", "minimize"] = "maximize"
-    pruner: Literal["median", "none"] = "median"
 
 
 @dataclass(frozen=True)
@@ -108,15 +96,17 @@ class ExperimentSpec:
     """Phases and evaluations that `--steps-scale` shortens."""
     grid: Mapping[str, Axis] = field(default_factory=dict)
     """Fields that vary in all arms in which they make a difference."""
-    tune: TuneSpec = field(default_factory=TuneSpec)
+    measures: tuple[str, ...] = ("return",)
+    """The first one ranks the points of the grid."""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    """Whether the best point has the highest value or the lowest."""
 
 
 # The keys of each table of the file, and their types. A list has at least one entry, and each once.
 
 _PHASES: dict[str, Any] = dict.fromkeys(PHASES, dict)
 _RAW: dict[str, Any] = {**_PHASES, "config": dict, "about": str, "evaluation": dict | bool}
-_MORE: dict[str, Any] = {"tasks": list | str, "measures": tuple[str, ...]}
-_MORE |= dict.fromkeys(("methods", "grid", "tune"), dict)
+_MORE: dict[str, Any] = {"tasks": list | str, "methods": dict, "grid": dict}
 _DERIVED = {"name", "path", "arms", "by_phase"}  # not in the file
 
 
@@ -128,7 +118,6 @@ KEYS: dict[str, dict[str, Any]] = {
     "experiment": {**_fields(ExperimentSpec), **_RAW, **_MORE},
     "method": {**_fields(ArmSpec), **_RAW},
     "task": {**_PHASES, "config": dict, "name": str, "env": str, "pretrain": dict | str},
-    "tune": _fields(TuneSpec),
     "phase": _fields(PhaseSpec),
     "evaluation": _fields(EvaluationSpec),
 }
@@ -205,7 +194,6 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         "tasks": _tasks(f"{where} tasks", given.get("tasks")),
         "by_phase": _by_phase(where, given),
         "grid": read_axes(f"{where} grid", given["grid"]) if "grid" in given else {},
-        "tune": TuneSpec(**read_table("tune", f"{where} tune", given.get("tune", {}))),
     }
     return ExperimentSpec(name=name, path=file, arms=_arms(where, given), **made)
 
@@ -237,8 +225,7 @@ def _arms(where: str, given: Mapping[str, Any]) -> dict[str, ArmSpec]:
     if not given.get("methods"):
         raise ConfigError(f"{where} there are no methods: expected at least one table [methods.NAME]")
     evaluation = _evaluation(f"{where} evaluation", given, EvaluationSpec(episodes=10))
-    measures = given.get("measures", ("return",))
-    arms = {name: _arm(where, name, each, evaluation, measures) for name, each in given["methods"].items()}
+    arms = {name: _arm(where, name, each, evaluation) for name, each in given["methods"].items()}
     for name, arm in arms.items():
         for key, phase in (("source", "pretrain"), ("like", "finetune")):
             other = getattr(arm, key)
@@ -251,9 +238,7 @@ def _arms(where: str, given: Mapping[str, Any]) -> dict[str, ArmSpec]:
     return arms
 
 
-def _arm(
-    where: str, name: str, values: Any, evaluation: EvaluationSpec | None, measures: tuple[str, ...]
-) -> ArmSpec:
+def _arm(where: str, name: str, values: Any, evaluation: EvaluationSpec | None) -> ArmSpec:
     _require_folder_name(f"{where} methods", name)
     table = f"{where} methods.{name}"
     given = read_table("method", table, values)
@@ -263,7 +248,6 @@ def _arm(
     made = {
         "label": name,
         "phases": usual,
-        "measures": measures,
         **{key: value for key, value in given.items() if key in field_types(ArmSpec)},
         "by_phase": _by_phase(table, given),
         "evaluation": _evaluation(f"{table}.evaluation", given, evaluation),

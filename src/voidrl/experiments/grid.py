@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -40,8 +40,6 @@ class Axis:
     count: int = 0
     """Number of values of a range in the product."""
     log: bool = False
-    whole: bool = False
-    """Whether the field takes whole numbers only."""
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -61,26 +59,20 @@ class Axis:
         """Whether any number between two ends can be drawn."""
         return not self.choices
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are whole numbers only, as both ends are written as such."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
     def tidy(self, value: float) -> Any:
         """A number of the range with few digits."""
-        if self.whole:
+        if self.is_whole:
             return round(value)
         if value in (self.low, self.high):
             return value
         if abs(value) < 1e-9 * (self.high - self.low):
             return 0.0
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
-
-    def as_whole(self) -> Axis:
-        """The axis for a field of whole numbers."""
-        if self.choices:
-            return self
-        made = replace(self, whole=True)
-        values = made.values
-        ok = len({*values}) == len(values) and self.low == round(self.low) and self.high == round(self.high)
-        given = f"{self.low:g} to {self.high:g}, count {self.count}"
-        require(ok, self.name, given, "distinct whole numbers, as this field takes no others")
-        return made
 
 
 def read_axes(where: str, values: Mapping[str, Any]) -> dict[str, Axis]:
@@ -112,7 +104,10 @@ def _read_axis(where: str, name: str, value: Any) -> Axis:
     ok = is_number(low) and is_number(high) and low < high and (low > 0 or not log)
     ok = ok and isinstance(log, bool) and isinstance(count, int) and 2 <= count <= MAX_POINTS
     require(ok, where, value, RANGE)
-    return Axis(name, low=low, high=high, count=count, log=log)
+    axis = Axis(name, low=low, high=high, count=count, log=log)
+    distinct = len({*axis.values}) == count
+    require(distinct, where, value, "as many whole numbers between the two, or ends such as 0.0 and 1.0")
+    return axis
 
 
 def all_points(axes: Sequence[Axis]) -> list[Point]:

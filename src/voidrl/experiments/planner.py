@@ -8,37 +8,111 @@ fine-tuned share one pre-training.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from voidrl.config import Config, bonus_method, field_types, flat, merge, require, to_json
+from voidrl.config import Config, bonus_method, flat, merge, require, to_json
+from voidrl.envs.ids import DMC
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.experiments import scale
 from voidrl.experiments.configs import Configs
 from voidrl.experiments.format import ArmSpec, ExperimentSpec
 from voidrl.experiments.grid import Axis, Point, all_points, point_folder, point_text, short_names
-from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.request import (
     RESERVED_REMEDY,
     ExperimentRequest,
+    RunSeeds,
     check_request,
     is_reserved,
+    run_seeds,
     select_arms,
 )
-from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
 from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.runs.folder import RunFolder
 from voidrl.system.files import user_path
 from voidrl.system.units import plural
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
+from voidrl.types import EnvSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    folder: str
+    """Run folder, relative to the experiment's: `walker_run/apt/seed1`, `freeway/apt/pretrain2-seed4`."""
+    arm: ArmSpec
+    label: str
+    """Label of its row in tables."""
+    task: str
+    """The environment's id."""
+    config: Config
+    protocol_steps: int
+    """Steps in the experiment's own protocol, regardless of the request."""
+    spec: EnvSpec = field(repr=False, compare=False)
+    source: str | None = None
+    """Folder of the pre-training that it starts from."""
+    evaluation: dict[str, Any] | None = None
+    """Settings of its evaluation, as in evaluation.json."""
+    is_final: bool = False
+    """Whether it is the last run of an arm, rather than a pre-training for another."""
+    pretrain_seed: int | None = None
+    """Seed of the pre-training that it is, or starts from."""
+    zero_shot: dict[str, Any] | None = None
+    """Settings of the evaluation of the agent that it fine-tunes, in the environment of the task."""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the fields that vary in a grid."""
+
+    @property
+    def phase(self) -> str:
+        """Pre-training, fine-tuning or training from scratch."""
+        return self.config.phase
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything random in the run."""
+        return self.config.seed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells, in the order in which they start."""
+
+    experiment: ExperimentSpec
+    request: ExperimentRequest
+    out: Path
+    cells: list[Cell]
+    notes: list[str]
+    """Notes to the user."""
+    axes: Mapping[str, Sequence[Axis]] = field(default_factory=dict)
+    """Fields that vary in each arm of an experiment with a grid."""
+    cells_at: Callable[[str, Point], list[Cell]] = field(
+        default=lambda arm, point: [], repr=False, compare=False
+    )
+    """All cells of an arm, by its name, at a point of its grid."""
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether any field varies."""
+        return any(self.axes.values())
+
+    @property
+    def published(self) -> str | None:
+        """The published table for comparison; None for DMControl from pixels, as tables are from states."""
+        pixels = any(c.task.startswith(DMC) and c.config.env.dmc.observation == "pixels" for c in self.cells)
+        return None if pixels else self.experiment.published
+
+    def path(self, cell: Cell | str) -> Path:
+        """The run folder of a cell."""
+        return self.out / (cell if isinstance(cell, str) else cell.folder)
 
 
 def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str | Path | None = None) -> Plan:
     """Plan every requested run, and the pre-trainings that these start from."""
     check_request(experiment, request)
-    require_seeds(experiment, request)
     arms, left_out = select_arms(experiment, request)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
     planner = Planner(experiment, request, tasks[0], arms)
@@ -71,14 +145,14 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
     """Runs that are too short to learn."""
-    due = [cell for cell in cells if scale.learns(cell.config) and cell.config.steps]
-    updates = {cell.folder: scale.count_updates(cell.config) for cell in due}
-    few = [folder for folder, number in updates.items() if number < scale.FEW_UPDATES]
+    due = [cell for cell in cells if cell.config.steps and not cell.config.learner.on_policy]
+    updates = {cell.folder: scale.count_updates(cell.config) for cell in due if scale.learns(cell.config)}
+    few = {folder: number for folder, number in updates.items() if number < scale.FEW_UPDATES}
     if few:
-        least = min(few, key=updates.__getitem__)
+        least = min(few, key=few.__getitem__)
         yield (
             f"{plural(len(few), 'run')} of fewer than {scale.FEW_UPDATES} updates, such as {least} with "
-            f"{updates[least]}: they show how it works, not how well"
+            f"{few[least]}: they show how it works, not how well"
         )
 
 
@@ -93,8 +167,8 @@ class Planner:
         self.short = short_names([*experiment.grid])
         self.axes: dict[str, list[Axis]] = {arm.name: [] for arm in arms}
         """Fields that vary in an arm."""
-        self._pretraining: dict[str, set[str]] = {arm.name: set() for arm in arms}
-        """Fields that vary in the pre-training that the arm starts from."""
+        self._pretrained: set[tuple[str, str]] = set()
+        """Arms, and the fields that vary in the pre-trainings that they start from."""
         self._configs: dict[str, Configs] = {}
         if experiment.grid:
             self._find_varying(task, arms)
@@ -104,7 +178,7 @@ class Planner:
         configs, source = self._at(point), None
         if seeds.pretrain is not None:
             source_arm = configs.source_arm(arm)
-            part = {name: value for name, value in point.items() if name in self._pretraining[arm.name]}
+            part = {k: value for k, value in point.items() if (arm.name, k) in self._pretrained}
             source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain), part)
             if task.pretrain.env == task.env and configs.is_zero_shot(source_arm):
                 evaluation = configs.evaluation(source_arm, source.config)
@@ -174,33 +248,19 @@ class Planner:
         runs = {arm.phases[-1]: arm}
         if "finetune" in runs:
             runs["pretrain"] = arm if arm.source is None else self.experiment.arms[arm.source]
-        known = [self.base.config(each, phase, task) for phase, each in runs.items()]
-        axes = [
-            axis.as_whole() if any(_is_whole(config, axis.name) for config in known) else axis
-            for axis in self.experiment.grid.values()
-        ]
-        first = {axis.name: axis.values[0] for axis in axes}
-        for axis in axes:
+        for phase, own in runs.items():
+            self.base.config(own, phase, task)  # whose notes are shown, and whose fields are known
+        first = {axis.name: axis.values[0] for axis in self.experiment.grid.values()}
+        for axis in self.experiment.grid.values():
             points = [self._at({**first, axis.name: value}) for value in axis.values]
-            varies = {
-                phase: len({repr(_used(each.config(own, phase, task), axis.name)) for each in points}) > 1
+            varying = [
+                phase
                 for phase, own in runs.items()
-            }
-            if any(varies.values()):
-                self.axes[arm.name].append(axis)
-            if "finetune" in runs and varies["pretrain"]:
-                self._pretraining[arm.name].add(axis.name)
-
-
-def _is_whole(config: Config, name: str) -> bool:
-    """Whether a field takes whole numbers and no others."""
-    *parts, last = name.removeprefix("pretrain.").removeprefix("train.").split(".")
-    owner: Any = config
-    for part in parts:
-        owner = getattr(owner, part, None)
-    hint = field_types(type(owner)).get(last) if dataclasses.is_dataclass(owner) else None
-    kinds = {*get_args(hint)} or {hint}
-    return int in kinds and float not in kinds
+                if len({repr(_used(each.config(own, phase, task), axis.name)) for each in points}) > 1
+            ]
+            self.axes[arm.name] += [axis] if varying else []
+            if "pretrain" in varying:
+                self._pretrained.add((arm.name, axis.name))
 
 
 def _used(config: Config, name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError, VoidrlError
 from voidrl.experiments.grid import short_names
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.planner import Cell, Plan
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord, read_experiment_record
 
@@ -20,7 +20,12 @@ PATIENCE_SECONDS = 10.0  # others hold the lock for a moment; one that holds it 
 
 def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
     """Describe a plan; a command line determines the description, in every process."""
-    experiment = plan.experiment
+    experiment, changes = plan.experiment, flat(merge(plan.request.changes))
+    own, preset, parts = experiment.preset, plan.request.preset, []
+    if preset not in (None, own):
+        parts.append(f"preset {preset} instead of the experiment's {own or 'own'}")
+    if changes:
+        parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in changes.items())}")
     return ExperimentRecord(
         root=plan.out,
         name=experiment.name,
@@ -29,33 +34,19 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         published=plan.published,
         command=shlex.join(command),
         cells=[_cell_record(cell) for cell in plan.cells],
-        default_preset=experiment.preset,
-        departure=_departure(plan),
-        grid=_grid_record(plan),
+        default_preset=own,
+        departure="; ".join(parts),
+        grid=_grid_record(plan) if plan.has_grid else None,
     )
 
 
-def _departure(plan: Plan) -> str:
-    """Differences from the experiment's file, in words."""
-    own, preset, parts = plan.experiment.preset, plan.request.preset, []
-    if preset not in (None, own):
-        parts.append(f"preset {preset} instead of the experiment's {own or 'own'}")
-    if changes := flat(merge(plan.request.changes)):
-        parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in changes.items())}")
-    return "; ".join(parts)
-
-
-def _grid_record(plan: Plan) -> GridRecord | None:
-    """The fields that vary, how points were chosen, and their ranking; None without a grid."""
-    if not plan.has_grid:
-        return None
-    tune, log = plan.experiment.tune, {axis.name: axis.log for axes in plan.axes.values() for axis in axes}
+def _grid_record(plan: Plan) -> GridRecord:
+    log = {axis.name: axis.log for axes in plan.axes.values() for axis in axes}
     return GridRecord(
         log=log,
         chosen="product" if plan.request.tune is None else "tune",
-        metric=tune.metric,
-        direction=tune.direction,
-        measures={arm.name: arm.measures[0] for arm in plan.experiment.arms.values()},
+        metric=plan.experiment.measures[0],
+        direction=plan.experiment.direction,
         short=short_names([*log]),
         labels={arm.name: arm.label for arm in plan.experiment.arms.values()},
     )
@@ -80,40 +71,32 @@ def _method_name(config: Config) -> str:
     return f"scratch + {config.method.name}" if config.effective.has_bonus else "scratch"
 
 
-def write_record(plan: Plan, command: Sequence[str] | None = None) -> None:
-    """Write the record, with the started cells of earlier commands.
-
-    Without a command, the record keeps its description and gets the cells that have started since.
-    """
+def write_record(plan: Plan, command: Sequence[str]) -> None:
+    """Write the record of a plan, with the cells of other commands."""
     with _locked(plan):
-        old = read_experiment_record(plan.out)
-        if old is not None and old.name != plan.experiment.name:
+        old, new = read_experiment_record(plan.out), make_record(plan, command)
+        if old is not None and old.name != new.name:
             raise RunFolderError(
-                f"{plan.out} holds the experiment {old.name!r} and not {plan.experiment.name!r}: use another "
-                f"--out"
+                f"{plan.out} holds the experiment {old.name!r} and not {new.name!r}: use another --out"
             )
-        new = old if command is None else make_record(plan, command)
-        if new is None:
-            return
-        kept, own = [] if old is None else old.cells, [_cell_record(cell) for cell in plan.cells]
-        if command is None:
-            own = _started(plan, own)
-        else:
-            kept = _started(plan, kept)
-        cells = {cell.folder: cell for cell in (*kept, *own)}
-        commands = [] if old is None else [*old.earlier_commands, old.command]
-        new = dataclasses.replace(
-            new,
-            cells=sorted(cells.values(), key=lambda cell: cell.seed),
-            earlier_commands=[line for line in dict.fromkeys(commands) if line != new.command],
-        )
+        if old is not None:
+            own = {cell.folder for cell in new.cells}
+            others = [cell for cell in old.cells if cell.folder not in own]
+            commands = dict.fromkeys([*old.earlier_commands, old.command])
+            if new.command in commands:
+                del commands[new.command]
+            else:  # of earlier commands, only what they have started is kept
+                others = [cell for cell in others if (plan.path(cell.folder) / "config.json").is_file()]
+            new = dataclasses.replace(
+                new,
+                cells=sorted([*new.cells, *others], key=lambda cell: cell.seed),
+                earlier_commands=[*commands],
+            )
         if new != old:
             new.write()
 
 
-def try_to_write_record(
-    plan: Plan, command: Sequence[str] | None = None, *, say: Callable[[str], None]
-) -> None:
+def try_to_write_record(plan: Plan, command: Sequence[str], *, say: Callable[[str], None]) -> None:
     """Write the record, or say why that failed: the runs themselves are there, if only to be read."""
     try:
         write_record(plan, command)
@@ -132,7 +115,3 @@ def _locked(plan: Plan) -> Iterator[None]:
     finally:
         if lock is not None:
             locks.release(lock)
-
-
-def _started(plan: Plan, cells: Sequence[CellRecord]) -> list[CellRecord]:
-    return [cell for cell in cells if (plan.path(cell.folder) / "config.json").is_file()]

@@ -1,11 +1,16 @@
-"""The request of a command line, and the methods of the experiment that it selects."""
+"""The request of a command line, and the methods and seeds of the experiment that it selects.
+
+With `pretrain_seeds` in the file, every pre-trained agent is fine-tuned once per seed. No two runs of a
+method then share a seed: with seeds 1 to N, run s from pre-training p has the seed (p − 1) N + s. A method
+that is trained `like` the fine-tuned one shares its seeds, one run for each of its runs.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from voidrl.config import flat, merge, require
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
@@ -46,6 +51,7 @@ def check_request(experiment: ExperimentSpec, request: ExperimentRequest) -> Non
     for name, value in flat(merge(request.changes)).items():
         if is_reserved(name):
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {RESERVED_REMEDY}")
+    _require_seeds(experiment, request)
     if request.tune is None:
         return
     require(request.tune > 0, "tune", request.tune, "a whole number above 0")
@@ -100,3 +106,60 @@ def _with_sources(experiment: ExperimentSpec, arm: ArmSpec) -> list[ArmSpec]:
     """An arm and the arms that its settings come from, the nearest first."""
     others = [experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
     return [arm, *(each for other in others for each in _with_sources(experiment, other))]
+
+
+# Seeds
+
+
+class RunSeeds(NamedTuple):
+    """The seeds behind one run of a method."""
+
+    seed: int
+    """Seed of the run itself."""
+    pretrain: int | None = None
+    """Seed of the pre-training that it starts from; None if it is no fine-tuning."""
+    paired: bool = False
+    """Whether a pre-training has several fine-tunings, so that a folder must name both seeds."""
+
+    @property
+    def folder(self) -> str:
+        """The last part of the run's folder."""
+        return f"pretrain{self.pretrain}-seed{self.seed}" if self.paired else f"seed{self.seed}"
+
+
+def _require_seeds(experiment: ExperimentSpec, request: ExperimentRequest) -> None:
+    for name, seeds in (("seeds", request.seeds), ("pretrain_seeds", request.pretrain_seeds)):
+        require(len({*seeds}) == len(seeds), name, [*seeds], "each of them once")
+    pretrained = [*request.pretrain_seeds]
+    expected = f"none, as every fine-tuning of experiment {experiment.name!r} has its own pre-training"
+    require(not pretrained or bool(experiment.pretrain_seeds), "--pretrain-seeds", pretrained, expected)
+    require(min(pretrained, default=1) > 0, "pretrain_seeds", pretrained, "whole numbers from 1 on")
+
+
+def run_seeds(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> list[RunSeeds]:
+    """The requested runs of an arm in each task, in the order in which they start."""
+    if arm.like is not None and not arm.seeds:
+        return [RunSeeds(each.seed) for each in run_seeds(experiment, request, experiment.arms[arm.like])]
+    seeds = _requested(arm, request.seeds, experiment.seeds)
+    if arm.phases == ("pretrain",) and experiment.pretrain_seeds:
+        seeds = _requested(arm, request.pretrain_seeds, experiment.pretrain_seeds)
+    if arm.phases[-1] != "finetune":
+        return [RunSeeds(seed) for seed in seeds]
+    if not experiment.pretrain_seeds:
+        return [RunSeeds(seed, seed) for seed in seeds]
+    source = arm if arm.source is None else experiment.arms[arm.source]
+    own = source.seeds if source.phases == ("pretrain",) else ()  # of another arm: those that are evaluated
+    pretrained = request.pretrain_seeds or own or experiment.pretrain_seeds
+    count = max(*arm.seeds, *experiment.seeds, 1)
+    for seed in seeds:
+        expected = f"1 to {count}, as in the file; --pretrain-seeds adds more"
+        require(1 <= seed <= count, "seeds", seed, expected)
+    # One fine-tuning of every pre-trained agent is done first.
+    return [RunSeeds((p - 1) * count + seed, p, paired=True) for seed in seeds for p in pretrained]
+
+
+def _requested(arm: ArmSpec, given: Sequence[int], default: Sequence[int]) -> Sequence[int]:
+    """The command line's seeds, or the file's; of a method's own seeds, those that are asked for."""
+    if arm.seeds:
+        return [seed for seed in arm.seeds if not given or seed in given]
+    return given or default

@@ -12,16 +12,23 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
 from voidrl.experiments.board import Board
-from voidrl.experiments.cell import DONE, HELD, PRUNED, Job
-from voidrl.experiments.executors.base import INTERRUPTED, POLL_SECONDS, Ended, Executor, log_path
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.cell import DONE, HELD
+from voidrl.experiments.executors.base import (
+    INTERRUPTED,
+    POLL_SECONDS,
+    Ended,
+    Executor,
+    Job,
+    import_paths,
+    log_path,
+)
+from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.record import try_to_write_record
 from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
@@ -37,8 +44,7 @@ RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
 MAX_LOSSES = 3  # of a cell, without a new checkpoint: the cell itself must be the cause
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Cells that failed or could not start."""
 
     failed: dict[str, str]
@@ -86,8 +92,7 @@ class Scheduler:
         self.tuner = tuner
         attached = executor.attach([cell.folder for cell in plan.cells])
         due = [cell for cell in plan.cells if state_of(cell, plan.path(cell)).kind != "done"]
-        pruned = set() if tuner is None else tuner.pruned - attached
-        self.left = {cell.folder: cell for cell in due if cell.folder not in pruned}
+        self.left = {cell.folder: cell for cell in due}
         self.running = {folder: time.monotonic() for folder in self.left if folder in attached}
         """Submitted cells, and their times of submission."""
         self.unseen: dict[str, tuple[Ended, float]] = {}
@@ -112,7 +117,7 @@ class Scheduler:
             if not more and not self.running and not {*self.left} - {*waiting} - {*self.failed}:
                 return Outcome(self.failed, waiting)
             running = [(self.left[folder], self.plan.path(folder)) for folder in self.running]
-            self.board.draw(running, len(self.elsewhere))
+            self.board.draw(running)
             time.sleep(POLL_SECONDS)
 
     def reap(self, *, stopping: bool = False) -> None:
@@ -130,9 +135,6 @@ class Scheduler:
             interrupted, lost = ended.code == INTERRUPTED, ended.lost or (ended.code or 0) < 0
             if state.kind == "done" and (ended.code == DONE or interrupted or lost):
                 self._done(folder, f" in {human_seconds(seconds)}")
-            elif ended.code == PRUNED:
-                del self.left[folder]
-                self.board.done(f"{folder}: pruned at step {state.steps} of {cell.config.steps}")
             elif ended.code == HELD:
                 self._leave(folder)
             # A scheduler signals the runs as well: they may stop before this process asks them to.
@@ -164,42 +166,37 @@ class Scheduler:
                 self._fail(cell, str(error), None)
 
     def _start(self, cell: Cell) -> None:
-        """Take a cell, if no other process has it, and judge it again: another may have done it."""
+        """Submit a cell, if no other process has it, and judge it again: another may have done it."""
         folder = self.plan.path(cell)
         lock = locks.acquire(locks.cell_lock_path(self.plan.out, cell.folder))
         if lock is None:
             self._leave(cell.folder)
             return
-        try:
-            taken_over = self.elsewhere.pop(cell.folder, None) is not None
-            state = state_of(cell, folder)
-            if state.kind == "done":
-                self._done(cell.folder, " by another process")
-                return
-            if differ := differing_settings(cell, folder):
-                raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
-            clear_failure(self.plan.out, cell.folder)
-            self.executor.submit(self.make_job(cell, lock))
-            self.running[cell.folder] = time.monotonic()
-            where = self.executor.where(cell.folder)
-            text = f"{_describe(cell, state)}{f' on {where}' if where else ''}"
-            self.board.say(f"{cell.folder}: {text}{', taken over' if taken_over else ''}")
-        finally:
-            locks.release(lock)
+        locks.release(lock)  # its process takes it, wherever that is
+        taken_over = self.elsewhere.pop(cell.folder, None) is not None
+        state = state_of(cell, folder)
+        if state.kind == "done":
+            self._done(cell.folder, " by another process")
+            return
+        if differ := differing_settings(cell, folder):
+            raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
+        clear_failure(self.plan.out, cell.folder)
+        self.executor.submit(self.make_job(cell))
+        self.running[cell.folder] = time.monotonic()
+        self.board.say(f"{cell.folder}: {_describe(cell, state)}{', taken over' if taken_over else ''}")
 
-    def make_job(self, cell: Cell, lock: int | None) -> Job:
+    def make_job(self, cell: Cell) -> Job:
         """The request for the process of a cell."""
         return {
             "command": [*self.command],
-            "root": str(self.plan.out),
+            "root": str(self.plan.out.absolute()),
             "cell": cell.folder,
             "config": to_json(cell.config),
-            "source": None if cell.source is None else str(self.plan.path(cell.source)),
+            "source": cell.source,
             "evaluation": cell.evaluation,
             "zero_shot": cell.zero_shot,
             "threads": self.plan.experiment.threads,
-            "trial": None if self.tuner is None else self.tuner.reported_trial(cell, self),
-            "lock": lock,
+            "paths": import_paths(),
         }
 
     def _leave(self, folder: str) -> None:
@@ -227,7 +224,7 @@ class Scheduler:
         del self.left[folder]
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
-        try_to_write_record(self.plan, say=self.board.say)
+        try_to_write_record(self.plan, self.command, say=self.board.say)
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
         self.failed[cell.folder] = why if log is None else f"{why}; see {log}"

@@ -46,7 +46,7 @@ def scale_config(config: Config, scale: float) -> Config:
             length = getattr(getattr(config, piece), field)
             changes[name] = max(1, round(length * scale)) if length else 0
         config = update(config, changes)
-        updates = _shorten(config.representation.warmup_updates, scale, _sampled_updates(config))
+        updates = _shorten(config.representation.warmup_updates, scale, count_updates(config))
         changes = {"representation.warmup_updates": updates}
     return update(config, changes)
 
@@ -74,19 +74,7 @@ def learns(config: Config) -> bool:
 
 
 def count_updates(config: Config) -> int:
-    """Gradient steps of the learner in the whole run; on-policy, the most that its rollouts have."""
-    if config.learner.on_policy:
-        return config.steps // rollout_steps(config) * int(getattr(config.learner, "max_updates", 1))
-    return _sampled_updates(config)
-
-
-def rollout_steps(config: Config) -> int:
-    """Steps of a rollout of an on-policy learner, all environments together."""
-    return int(getattr(config.learner, "rollout_steps", 0)) * config.env.num_envs
-
-
-def _sampled_updates(config: Config) -> int:
-    """Updates on samples of the replay; on-policy, updates of f."""
+    """Updates of the whole run on samples of the replay; on-policy, those of f."""
     return config.effective.planned_updates * learns(config)
 
 

@@ -10,13 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 from voidrl.config import LOCAL_FIELDS, Config, flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.planner import Cell, Plan
 from voidrl.report.scores.measures import evaluated_value, is_evaluated
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
-from voidrl.system.units import plural
 from voidrl.training import build
 
 NO_CHECKPOINT = -1  # an untrained agent has one of step 0
@@ -104,10 +103,6 @@ def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
 
 def no_results(plan: Plan) -> str:
     """Why there is nothing to show: no run is done, or none has logged or evaluated anything to compare."""
-    done = sum(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
-    if not done:
+    if not any(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells):
         return "no run is done yet: no results"
-    return (
-        f"no results: {plural(done, 'run')} done, with no evaluation, episode or coverage to compare; set "
-        f"`evaluation` to episodes, or run more steps"
-    )
+    return "no results: no run has an evaluation, episode or coverage to compare; set `evaluation`"

@@ -1,16 +1,15 @@
-"""`--tune N`: Optuna chooses points of the grid, and prunes those that fall behind.
+"""`--tune N`: Optuna chooses points of the grid.
 
 Each method with a grid has a study in `study.journal`. A trial is a point of the grid: its cells in all tasks
 and with all seeds, which the scheduler runs like any others. A trial that is open when the command ends stays
-in the study, and repeating the command resumes its cells. A trial of one run is pruned: its process reports
-metrics to the study and stops when the study's pruner gives it up.
+in the study, and repeating the command resumes its cells.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,26 +19,19 @@ import numpy as np
 
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.experiments.grid import Axis
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.record import try_to_write_record
 from voidrl.experiments.state import cell_value, require_same_settings
 from voidrl.report.scores.measures import is_evaluated
 from voidrl.runs import locks
-from voidrl.runs.status import is_pruned
+from voidrl.system.units import value_text
 
 if TYPE_CHECKING:
     from voidrl.experiments.run import Scheduler
 
 FILE_NAME = "study.journal"
-STARTUP_TRIALS = 4  # before which none is pruned
-WARMUP = 0.25  # the part of a run before which it is not pruned
+STARTUP_TRIALS = 4  # drawn at random, at least
 MOST_OPEN = 16  # trials at a time where an executor takes any number of cells
-# Columns of evaluations during training, in the units of the measures of the evaluation after it.
-COLUMNS = {
-    "return": "eval/return",
-    "success": "eval/success",
-    "human_normalized": "eval/human_normalized",
-}
 
 
 @dataclass
@@ -78,15 +70,11 @@ class Tuner:
         import optuna
 
         assert plan.request.tune is not None
-        self.plan, self.number = plan, plan.request.tune
+        self.plan, self.number, self.metric = plan, plan.request.tune, plan.experiment.measures[0]
         self.axes = {arm: axes for arm, axes in plan.axes.items() if axes}
         self.counts = dict.fromkeys(self.axes, 0)
         """Trials of each method, open or ended."""
         self.open: list[PointTrial] = []
-        self.pruned: set[str] = set()
-        """Folders of pruned cells."""
-        self._unpruned: set[str] = set()
-        """Methods whose trials cannot be pruned, and for which this was reported."""
         for arm in self.axes:
             self._require_measured(arm)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -105,27 +93,22 @@ class Tuner:
 
     # Studies
 
-    def metric(self, arm: str) -> str:
-        """The metric by which the trials of a method are judged."""
-        return self.plan.experiment.tune.metric or self.plan.experiment.arms[arm].measures[0]
-
     def _require_measured(self, arm: str) -> None:
-        spec = self.plan.experiment.arms[arm]
-        if is_evaluated(self.metric(arm)) and spec.evaluation is None:
+        if is_evaluated(self.metric) and self.plan.experiment.arms[arm].evaluation is None:
             raise ConfigError(
-                f"--tune {self.number} cannot compare points of method {arm!r} by {self.metric(arm)!r}, as "
-                f"its runs are not evaluated: set metric in [tune] to a column of metrics.jsonl, such as "
-                f'"coverage/cells" or "episode/return"'
+                f"--tune {self.number} cannot compare points of method {arm!r} by {self.metric!r}, as its "
+                f"runs are not evaluated: set measures to a column of metrics.jsonl, such as "
+                f'["coverage/cells"] or ["episode/return"]'
             )
 
     def _study(self, storage: Any, arm: str) -> Any:
         import optuna
 
-        direction: Any = self.plan.experiment.tune.direction
+        direction: Any = self.plan.experiment.direction
         study = optuna.create_study(storage=storage, study_name=arm, direction=direction, load_if_exists=True)
         about = {
             "grid": [repr(axis) for axis in self.axes[arm]],
-            "metric": self.metric(arm),
+            "metric": self.metric,
             "direction": direction,
         }
         for key, value in about.items():
@@ -154,8 +137,6 @@ class Tuner:
             trial = self._add(arm, optuna.trial.Trial(study, frozen._trial_id))
             if frozen.state.is_finished():
                 self.open.remove(trial)
-            if frozen.state == optuna.trial.TrialState.PRUNED:
-                self.pruned |= {cell.folder for cell in trial.final}
 
     def _add(self, arm: str, handle: Any) -> PointTrial:
         """Open a trial, and add its cells to the plan."""
@@ -197,8 +178,8 @@ class Tuner:
         new = self.plan.cells[known:]
         work.board.add(len(new))
         work.left |= {cell.folder: cell for cell in new}
-        text = _point_text(handle.params)
-        work.board.say(f"{arm}: trial {handle.number + 1} of {self.number}: {text}")
+        point = ", ".join(f"{name} {value_text(value)}" for name, value in handle.params.items())
+        work.board.say(f"{arm}: trial {handle.number + 1} of {self.number}: {point}")
         if not new:  # a point that was chosen before
             self._judge(trial, work)
 
@@ -211,82 +192,24 @@ class Tuner:
         return not waiting and len(active) < MOST_OPEN and takes_more
 
     def _judge(self, trial: PointTrial, work: Scheduler) -> None:
-        """End a trial that is done or was pruned."""
-        if not _is_active(trial, work) or any(cell.folder in work.running for cell in trial.final):
+        """Tell the study the value of a trial whose cells are done."""
+        if not _is_active(trial, work) or any(cell.folder in work.left for cell in trial.cells):
             return
-        if any(is_pruned(self.plan.path(cell)) for cell in trial.final):
-            self._tell(trial, None)
-            work.board.say(f"{trial.arm}: trial {trial.handle.number + 1} is pruned")
-            for cell in trial.final:
-                work.left.pop(cell.folder, None)
-            return
-        if any(cell.folder in work.left for cell in trial.cells):
-            return
-        metric = self.metric(trial.arm)
+        metric = self.metric
         values = [cell_value(cell, self.plan.path(cell), metric) for cell in trial.final]
         known = [float(value) for value in values if value is not None]
         if len(known) == len(values):
-            self._tell(trial, float(np.mean(known)))
+            self.studies[trial.arm].tell(trial.handle, float(np.mean(known)))
+            self.open.remove(trial)
             return
         cell = trial.final[values.index(None)]
-        work.failed[cell.folder] = f"its metrics have no {metric!r}: set metric in [tune] to one of theirs"
+        work.failed[cell.folder] = f"its metrics have no {metric!r}: give measures one of theirs"
         work.board.fail(f"{cell.folder}: {work.failed[cell.folder]}")
-
-    def _tell(self, trial: PointTrial, value: float | None) -> None:
-        """Tell the study how a trial ended; None if it was pruned."""
-        import optuna
-
-        state = optuna.trial.TrialState.PRUNED if value is None else None
-        self.studies[trial.arm].tell(trial.handle, value, state=state)
-        self.pruned |= set() if value is not None else {cell.folder for cell in trial.final}
-        self.open.remove(trial)
-
-    # Pruning
-
-    def reported_trial(self, cell: Cell, work: Scheduler) -> dict[str, Any] | None:
-        """The trial that the run of a cell reports to, as in `Job`; None where it cannot be pruned."""
-        trial = next((each for each in self.open if cell in each.final), None)
-        if trial is None or self.plan.experiment.tune.pruner == "none":
-            return None
-        metric = self.metric(trial.arm)
-        column = pruning_column(cell, metric)
-        if len(trial.final) == 1 and column is not None:
-            return {"study": trial.arm, "id": trial.handle._trial_id, "metric": column}
-        if trial.arm not in self._unpruned:
-            self._unpruned.add(trial.arm)
-            why = f"each has {len(trial.final)} runs"
-            if column is None:
-                why = (
-                    f"metrics do not show {metric!r} during training: set log.eval_every_steps below the "
-                    f"steps of a run, or metric in [tune] to a column of metrics.jsonl"
-                )
-            work.board.say(f"{trial.arm}: no trial is pruned, as {why}")
-        return None
 
 
 def _is_active(trial: PointTrial, work: Scheduler) -> bool:
     """Whether none of its cells has failed; a failed one is tried again by the next command."""
     return not any(cell.folder in work.failed or cell.source in work.failed for cell in trial.cells)
-
-
-def pruning_column(cell: Cell, metric: str) -> str | None:
-    """The column of the metrics that shows a measure, in its unit, during training; None where none does."""
-    evaluates = bool(cell.config.log.eval_every_steps)
-    if not is_evaluated(metric):
-        return metric if evaluates or not metric.startswith("eval/") else None
-    if evaluates:
-        return COLUMNS.get(metric)
-    return "episode/return" if metric == "return" else None
-
-
-def open_trial(root: Path, trial: Mapping[str, Any], steps: int) -> Any:
-    """A trial, in the process of its run of so many steps, which reports to it and asks whether to stop."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.load_study(study_name=trial["study"], storage=_storage(root / FILE_NAME))
-    study.pruner = optuna.pruners.MedianPruner(STARTUP_TRIALS, int(WARMUP * steps))
-    return optuna.trial.Trial(study, trial["id"])
 
 
 # Optuna's storage and distributions
@@ -317,22 +240,12 @@ def _distribution(axis: Axis) -> Any:
     from optuna import distributions
 
     if axis.is_range:
-        kind: Any = distributions.IntDistribution if axis.whole else distributions.FloatDistribution
+        kind: Any = distributions.IntDistribution if axis.is_whole else distributions.FloatDistribution
         return kind(axis.low, axis.high, log=axis.log)
-    return distributions.CategoricalDistribution(_choices(axis))
+    return distributions.CategoricalDistribution([*map(value_text, axis.values)])
 
 
 def _value(axis: Axis, param: Any) -> Any:
     """The value of a field that Optuna's parameter stands for."""
-    return axis.tidy(param) if axis.is_range else axis.values[_choices(axis).index(param)]
-
-
-def _choices(axis: Axis) -> Sequence[Any]:
-    """The values of a list, or their indices where Optuna does not take them, such as lists."""
-    plain = all(isinstance(value, bool | int | float | str) for value in axis.values)
-    return axis.values if plain else range(len(axis.values))
-
-
-def _point_text(params: Mapping[str, Any]) -> str:
-    texts = {name: f"{v:.4g}" if isinstance(v, float) else str(v) for name, v in params.items()}
-    return ", ".join(f"{name} {text}" for name, text in texts.items())
+    texts = {} if axis.is_range else {value_text(value): value for value in axis.values}
+    return axis.tidy(param) if axis.is_range else texts[param]

@@ -14,8 +14,7 @@ from torch import Tensor
 from voidrl.agent import Agent
 from voidrl.config import EnvConfig, require
 from voidrl.envs.make import EnvFactory, make_envs
-from voidrl.envs.variables import Variable
-from voidrl.envs.vector import Envs
+from voidrl.envs.vector import Envs, Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay

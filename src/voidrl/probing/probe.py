@@ -14,7 +14,7 @@ from voidrl.agent import Agent
 from voidrl.agent.cost import acting_threads
 from voidrl.config import EnvConfig
 from voidrl.envs.make import EnvFactory
-from voidrl.envs.variables import Variable
+from voidrl.envs.vector import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.probing import features, linear
 from voidrl.probing.play import Play, Policy, collect

@@ -35,7 +35,6 @@ NAMES = {
     MAZE: "Maze coverage",
     "coverage/cells": "Distinct cells visited",
     "coverage/positions": "Distinct player positions",
-    "coverage/positions_recent": "Distinct player positions since the row before",
     "coverage/variables": "Distinct annotated RAM states",
     "coverage/ram": "Distinct RAM states (including timers)",
     "coverage/bins": "Distinct bins of height, angle and velocity",

@@ -35,20 +35,17 @@ def find_grids(collection: Collection) -> dict[str, GridResult]:
     for experiment in collection.experiments:
         if experiment.grid is None:
             continue
-        values, pruned = {}, set()
+        values, measure = {}, experiment.grid.metric
         for run in collection.runs:
             if run.experiment is not experiment or run.cell is None:
                 continue
-            if run.status == "pruned":
-                pruned.add(run.cell.folder)
-            measure = experiment.grid.measure(run.cell.arm)
             if is_evaluated(measure):
                 value = evaluated_value(measure, run.evaluation)
             else:
                 value = float(run.series[measure][1][-1]) if measure in run.series else None
             if run.took_all_steps and value is not None:
                 values[run.cell.folder] = value
-        for result in grid_results(experiment, values, pruned):
+        for result in grid_results(experiment, values):
             name = names.get(result.task, result.task)
             found[f"{experiment.name}_{result.label}_{name}"] = dataclasses.replace(result, task=name)
     return found
@@ -92,7 +89,6 @@ def _ranking(result: GridResult) -> Table:
         is_best = point is result.ranked[0] or result.equals_best(point)
         color = "competence" if is_best else "knowledge"
         bars.append(Bar(min(point.values), point.mean, max(point.values), color))
-    bars += [None] * len(result.pruned)
     numeric = frozenset(range(1, len(columns) - 1))
     folded = len(rows) > MOST_OPEN
     return Table("Points", columns, rows, numeric=numeric, bars=bars, legend=LEGEND, is_folded=folded)

@@ -177,7 +177,7 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns], stages: Sequence[Re
         ],
         ("warn", "Unreadable parts"): [f"{run.name}: {note}" for run in runs for note in run.notes],
         ("running", "Running: numbers so far"): by_status.get("running", []),
-        ("note", "Pruned by --tune before their end"): by_status.get("pruned", []),
+        ("note", "Pruned before their end"): by_status.get("pruned", []),
         ("note", "Different versions or hardware"): machines if len(machines) > 1 else [],
     }
     return [Caveat(kind, title, details) for (kind, title), details in found.items() if details]

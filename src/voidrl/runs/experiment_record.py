@@ -54,19 +54,13 @@ class GridRecord:
     """The fields that vary, by dotted names, and whether their values are on a log axis."""
     chosen: str = "product"
     """`product` for all points, `tune` for those that Optuna chose."""
-    metric: str | None = None
-    """Metric that ranks points; None for the measure of their method."""
+    metric: str = "return"
+    """The measure that ranks points."""
     direction: str = "maximize"
-    measures: dict[str, str] = field(default_factory=dict)
-    """The measure of each method."""
     short: dict[str, str] = field(default_factory=dict)
     """Short names of the fields, as in folders."""
     labels: dict[str, str] = field(default_factory=dict)
     """The label of each method, without a point."""
-
-    def measure(self, arm: str) -> str:
-        """The metric that ranks the points of a method."""
-        return self.metric or self.measures.get(arm, "return")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ STALE_SECONDS = 120.0  # age of the heartbeat of a dead run, where its lock cann
 EVALUATED = "eval/"  # begins the names of scores that were evaluated
 RATE_SECONDS = 60.0  # over which steps per second are averaged
 PRUNING = "OptunaPruning"
-"""The callback that ends a run which `voidrl experiment --tune` has pruned."""
+"""The callback that ends a run when the pruner of an Optuna study gives its trial up."""
 State = Literal["starting", "running", "stopped", "failed", "done", "interrupted"]
 SHAPE: Shape = {
     **dict.fromkeys(("state", "heartbeat", "host?", "device?", "score_name?"), str),
@@ -86,7 +86,7 @@ class RunStatus:
 
     @property
     def is_pruned(self) -> bool:
-        """Whether tuning stopped it before its end, as worse than others at that step."""
+        """Whether an Optuna study stopped it before its end, as worse than others at that step."""
         return self.state == "stopped" and self.callback == PRUNING
 
     @property
@@ -326,11 +326,3 @@ def sentence_of(error: Exception) -> str:
 def utc_now(timespec: str = "seconds") -> str:
     """The time in UTC, as files have it."""
     return datetime.now(UTC).isoformat(timespec=timespec)
-
-
-def is_pruned(folder: Path) -> bool:
-    """Whether the run of a folder was pruned."""
-    with suppress(RunFolderError):
-        status = read_status(folder)
-        return status is not None and status.is_pruned
-    return False

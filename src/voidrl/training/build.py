@@ -25,7 +25,7 @@ from voidrl.config import (
 )
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import EnvFactory, probe_env
-from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
+from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, by_caller
 from voidrl.nets.augment import network_spec, with_shift
 from voidrl.nets.encoder import stack_for
@@ -151,8 +151,7 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if is_tensor_env(env):
-        own = cast(TensorVectorEnv, env)
-        base = dataclasses.replace(base, num_envs=own.num_envs, backend="tensor")
+        base = dataclasses.replace(base, num_envs=env.num_envs, backend="tensor")
     elif not callable(env) or isinstance(env, gym.Env):
         raise ConfigError(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"

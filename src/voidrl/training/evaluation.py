@@ -159,7 +159,7 @@ def evaluate_agent(
                 fresh = torch.from_numpy(tally.ended).to(skill.device)[:, None]
                 skill = torch.where(fresh, agent.new_skills(at_start), skill)
             tally.add(result)
-        counts = {} if envs.counter is None else dict(envs.counter.counts())
+        counts: dict[str, float] = {} if envs.counter is None else {**envs.counter.counts()}
     returns, lengths, successes = zip(*chain(*tally.played), strict=True)
     known_successes = [*successes] if tally.reports_success else None
     return Evaluation([*returns], [*lengths], known_successes, tally.counted_steps, counts, envs.game)

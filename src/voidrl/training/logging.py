@@ -117,8 +117,7 @@ class Logging(Hook):
         if counter is not None:
             for states in metrics.states:
                 counter.merge(states)
-            counted = {**counter.counts(), **counter.recent()}
-            row |= {f"coverage/{name}": count for name, count in counted.items()}
+            row |= {f"coverage/{name}": count for name, count in counter.counts().items()}
         now, (then, steps, updates) = time.monotonic(), self.clock
         seconds = max(now - then, 1e-9)
         row["time/steps_per_second"] = (state.steps - steps) / seconds

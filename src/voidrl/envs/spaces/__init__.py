@@ -1,13 +1,22 @@
 """Supported spaces, and the conversion of observations and actions. Does not import torch."""
 
-from voidrl.envs.spaces.actions import env_action
-from voidrl.envs.spaces.check import NestedCheck, ObservationCheck
-from voidrl.envs.spaces.frames import frame_of, observed_frames, to_frames, to_picture
-from voidrl.envs.spaces.masks import MaskReader, MisfitError, info_mask, mask_method, masks_of
-from voidrl.envs.spaces.reading import Reading, read_spaces, spec_of
+from voidrl.envs.spaces.check import NUMBERS, NestedCheck, ObservationCheck
+from voidrl.envs.spaces.frames import (
+    MaskReader,
+    MisfitError,
+    frame_of,
+    info_mask,
+    mask_method,
+    masks_of,
+    observed_frames,
+    to_frames,
+    to_picture,
+)
+from voidrl.envs.spaces.reading import Reading, env_action, read_spaces, spec_of
 from voidrl.envs.spaces.saved import spec_from_json
 
 __all__ = [
+    "NUMBERS",
     "MaskReader",
     "MisfitError",
     "NestedCheck",

@@ -9,12 +9,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from voidrl.envs.spaces.masks import MisfitError
+from voidrl.envs.spaces.frames import MisfitError
 from voidrl.envs.spaces.reading import label
 from voidrl.errors import shown
 from voidrl.types import ObsPart
 
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
+NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
 
 
@@ -51,8 +52,12 @@ class ObservationCheck:
         self.bounds = low, high
         """Lowest and highest values, with room for rounding errors."""
 
-    def require_type(self, what: str, obs: np.ndarray, *batch: int) -> None:
-        """Refuse observations (*batch, *shape) of another shape or type; `what` names them."""
+    def require_type(self, what: str, obs: Any, *batch: int) -> np.ndarray:
+        """Observations (*batch, *shape) as an array, of this shape and type; `what` names them."""
+        try:
+            obs = np.asarray(obs)
+        except Exception as error:  # whatever an object's own code raises
+            raise MisfitError(f"{what} that is no array ({shown(error)})", "expected numbers") from error
         expected = (*batch, *self.shape)
         if obs.shape != expected:
             raise MisfitError(
@@ -62,6 +67,7 @@ class ObservationCheck:
             raise MisfitError(
                 f"{what} of type {obs.dtype}", f"expected {self.dtype}, as in its observation_space"
             )
+        return obs  # type: ignore[no-any-return]
 
     def require_values(self, obs: np.ndarray) -> None:
         """Refuse observations (N, *shape) with values that are not finite or not within the bounds."""
@@ -98,29 +104,20 @@ class NestedCheck:
     def __init__(self, space: gym.Space, parts: Sequence[ObsPart], *, check_bounds: bool = True) -> None:
         self._checks = []
         for part in parts:
-            inner: Any = space
-            for key in part.path:
-                inner = inner[key]
+            inner = part.find(space)
             checks = check_bounds or not isinstance(inner, spaces.Box)
             check = ObservationCheck(_as_box(inner), check_bounds=checks, name=label(part.path))
-            self._checks.append((part.path, check))
+            self._checks.append((part, check))
 
     def require(self, obs: Any, *batch: int) -> None:
         """Refuse an observation, or a batch of them, that does not fit."""
-        for path, check in self._checks:
-            value = obs
+        for part, check in self._checks:
             try:
-                for key in path:
-                    value = value[key]
+                value = part.find(obs)
             except (KeyError, IndexError, TypeError):
                 expected = f"expected {check.name}, as in its observation_space"
                 raise MisfitError(shown(obs), expected) from None
-            try:
-                found = np.asarray(value)
-            except Exception as error:  # whatever an object's own code raises
-                what = f"{check.name} that is no array ({shown(error)})"
-                raise MisfitError(what, "expected numbers") from error
-            check.require_type(check.name, found, *batch)
+            found = check.require_type(check.name, value, *batch)
             check.require_values(found if batch else found[None])
 
 

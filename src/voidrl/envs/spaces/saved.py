@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from voidrl.config.updating import require_type
-from voidrl.envs.spaces.actions import MAX_JOINT
-from voidrl.envs.spaces.masks import mask_length
-from voidrl.envs.spaces.reading import MAX_ONE_HOT, MIN_SIDE, layout
+from voidrl.envs.spaces.frames import mask_length
+from voidrl.envs.spaces.reading import MAX_JOINT, MAX_ONE_HOT, MIN_SIDE, layout
 from voidrl.errors import ConfigError, SpaceError, shown
 from voidrl.types import EnvSpec, ObsPart
 

@@ -11,7 +11,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
     from voidrl.experiments.executors.base import Executor
-    from voidrl.experiments.plan import Plan
+    from voidrl.experiments.planner import Plan
 
 EXECUTORS = ("local", "ray", "slurm")
 

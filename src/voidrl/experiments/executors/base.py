@@ -25,18 +25,35 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 
 from voidrl.errors import RunFolderError
 from voidrl.system.terminal.output import say
 
-if TYPE_CHECKING:
-    from voidrl.experiments.cell import Job
-
-CELL_MODULE = "voidrl.experiments.cell"
 INTERRUPTED = os.EX_TEMPFAIL
 """Exit code of a cell that was asked to stop."""
 POLL_SECONDS = 0.1
+
+
+class Job(TypedDict):
+    """The request for the process of a cell."""
+
+    command: list[str]
+    """The experiment's command line, for the run's environment.json."""
+    root: str
+    """The experiment's folder, as an absolute path."""
+    cell: str
+    """The run folder, relative to the root."""
+    config: dict[str, Any]
+    source: str | None
+    """The run folder of the pre-training that it starts from, relative to the root."""
+    evaluation: dict[str, Any] | None
+    zero_shot: dict[str, Any] | None
+    """Settings with which the source is evaluated, too."""
+    threads: int | None
+    """CPU threads, where the experiment says how many."""
+    paths: str
+    """`PYTHONPATH` with which it finds the modules that this process finds."""
 
 
 def option(default: Any, text: str, **argument: Any) -> Any:
@@ -86,11 +103,7 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, job: Job) -> None:
-        """Start the process of a cell, or queue it; several may be queued until the next `poll` sends them.
-
-        During this call `job["lock"]` is an open descriptor that holds the cell's lock. A process on this
-        machine inherits it; one elsewhere takes the lock itself.
-        """
+        """Start the process of a cell, or queue it; the next `poll` may send several at once."""
 
     @abstractmethod
     def poll(self) -> dict[str, Ended]:
@@ -98,10 +111,6 @@ class Executor(ABC):
 
         Called ten times a second: an executor that has to ask a server asks it less often.
         """
-
-    def where(self, cell: str) -> str:
-        """The device of a running cell, such as `cuda:1`; empty where there is no choice."""
-        return ""
 
     def stop(self) -> None:  # noqa: B027
         """Ask running cells to write a checkpoint and end, and queued ones to end; `poll` says when."""
@@ -124,28 +133,22 @@ def log_path(root: Path, cell: str) -> Path:
 
 def cell_command() -> list[str]:
     """The command of a cell's process, which reads its job as a line of JSON from standard input."""
-    return [sys.executable, "-P", "-m", CELL_MODULE]
+    return [sys.executable, "-P", "-m", "voidrl.experiments.cell"]
 
 
 def import_paths() -> str:
-    """`PYTHONPATH` with which a cell's process finds the modules that this process finds."""
+    """`PYTHONPATH` with which another process finds the modules that this process finds."""
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-
-
-def remote_job(job: Job) -> Job:
-    """The job for a process on another machine: with absolute paths, and without an inherited lock."""
-    source = job["source"]
-    return {
-        **job,
-        "root": str(Path(job["root"]).absolute()),
-        "source": None if source is None else str(Path(source).absolute()),
-        "lock": None,
-    }
 
 
 def start_cell(job: Job, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the process of a cell; closing its standard input asks it to stop with a checkpoint."""
-    log_file, lock = log_path(Path(job["root"]), job["cell"]), job["lock"]
+    if not Path(job["root"], "experiment.json").is_file():
+        raise RunFolderError(
+            f"{job['root']} is not seen by {socket.gethostname()}: choose an --out on storage that all nodes "
+            f"share"
+        )
+    log_file = log_path(Path(job["root"]), job["cell"])
     threads = {} if job["threads"] is None else {"OMP_NUM_THREADS": str(job["threads"])}
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
@@ -158,8 +161,7 @@ def start_cell(job: Job, variables: Mapping[str, str]) -> subprocess.Popen[bytes
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            pass_fds=() if lock is None else (lock,),
-            env={**os.environ, **threads, **variables},
+            env={**os.environ, "PYTHONPATH": job["paths"], **threads, **variables},
             start_new_session=True,
         )
     assert process.stdin is not None
@@ -186,12 +188,3 @@ def wait_for_cell(process: subprocess.Popen[bytes]) -> int:
     while (ended := os.waitid(os.P_PID, process.pid, how)) is None:
         time.sleep(POLL_SECONDS)
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-
-def require_shared(job: Job) -> None:
-    """Refuse a node that does not see the experiment's folder."""
-    if not Path(job["root"], "experiment.json").is_file():
-        raise RunFolderError(
-            f"{job['root']} is not seen by {socket.gethostname()}: choose an --out on storage that all nodes "
-            f"share"
-        )

@@ -1,30 +1,29 @@
-"""The executor `local`: a process per cell on this machine, which ends with the command."""
+"""The executor `local`: a process per cell on this machine, which ends with the command.
+
+The GPUs are read from `nvidia-smi`: asking CUDA itself would take memory on every GPU.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from voidrl.config import require
 from voidrl.errors import ConfigError
-from voidrl.experiments.executors.base import (
-    Ended,
-    Executor,
-    import_paths,
-    option,
-    start_cell,
-    stop_cell,
-)
-from voidrl.experiments.executors.devices import Gpu, parse_devices, require_gpus
+from voidrl.experiments.executors.base import Ended, Executor, Job, option, start_cell, stop_cell
 from voidrl.experiments.executors.mps import Mps, MpsError, is_served
 from voidrl.system.machine import CORES, claim_cores, whole_cores
 from voidrl.system.terminal.signals import end_with_process
 
 if TYPE_CHECKING:
-    from voidrl.experiments.cell import Job
-    from voidrl.experiments.plan import Plan
+    from voidrl.experiments.planner import Plan
+
+QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
+PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -41,28 +40,60 @@ class Options:
 
     def __post_init__(self) -> None:
         require(isinstance(self.jobs, int) and self.jobs >= 1, "jobs", self.jobs, "a whole number above 0")
-        parse_devices(self.devices)
+        words = [] if self.devices is None else [word.strip() for word in self.devices.split(",")]
+        ok = self.devices == "cpu" or (len({*words}) == len(words) and all(map(str.isdecimal, words)))
+        expected = "numbers of GPUs such as 0,1,2,3, each of them once, or cpu"
+        require(ok, "--devices", self.devices, expected)
+
+    @property
+    def gpus(self) -> list[int]:
+        """Numbers of GPUs as CUDA numbers them."""
+        return [] if self.devices in (None, "cpu") else [*map(int, self.devices.split(","))]
 
     @property
     def slots(self) -> int:
         """Largest number of concurrent runs."""
-        return self.jobs * max(1, len(parse_devices(self.devices)))
+        return self.jobs * max(1, len(self.gpus))
+
+
+def visible_gpus() -> list[str]:
+    """UUIDs of the GPUs that CUDA may use here, in its order; empty without GPUs, or without `nvidia-smi`."""
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
+        there = dict(line.replace(" ", "").split(",") for line in done.stdout.splitlines() if line.strip())
+    except (OSError, subprocess.SubprocessError):
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [*there.values()]
+    found = []
+    for entry in map(str.strip, visible.split(",")):
+        begun = [uuid for uuid in there.values() if entry.startswith("GPU-") and uuid.startswith(entry)]
+        if not (named := [*filter(None, [there.get(entry)]), *begun]):
+            break  # as in CUDA: devices after an unknown one are invisible
+        found.append(named[0])
+    return found
 
 
 def make(plan: Plan, options: Options) -> Local:
     """Make the executor, if this machine meets its needs."""
     from voidrl.system.device import pick_device
 
-    device, gpus = None, []
+    device, uuids = plan.request.device, []
     if options.devices is not None:
-        if plan.request.device != "auto":
-            name = plan.request.device
-            raise ConfigError(f"--devices {options.devices} and --device {name} exclude each other: give one")
-        gpus = require_gpus(options.devices)
-        device = "cuda" if gpus else "cpu"
+        if device != "auto":
+            raise ConfigError(
+                f"--devices {options.devices} and --device {device} exclude each other: give one"
+            )
+        there = visible_gpus() if options.gpus else []
+        known = f"GPU {', '.join(map(str, range(len(there))))}" if there else "none"
+        fits = all(number < len(there) for number in options.gpus)
+        require(fits, "--devices", options.devices, f"GPUs that nvidia-smi shows here ({known}), or cpu")
+        uuids = [there[number] for number in options.gpus]
+        device = "cuda" if options.gpus else "cpu"
     runs = options.slots if plan.request.tune is not None else min(options.slots, len(plan.cells))
-    on_gpu = pick_device(device or plan.request.device).type != "cpu"
-    return Local(options, runs=runs, device=device, gpus=gpus, shares_gpus=on_gpu and options.jobs > 1)
+    shares_gpus = options.jobs > 1 and pick_device(device).type != "cpu"
+    return Local(options, runs=runs, device=device, gpus=uuids, shares_gpus=shares_gpus)
 
 
 class Local(Executor):
@@ -71,8 +102,8 @@ class Local(Executor):
     Args:
         options: The options of the command line.
         runs: Largest number of concurrent runs, which divide the cores.
-        device: The device in the config of cells; None leaves it.
-        gpus: The GPUs over which cells are distributed; without any, all cells share one device.
+        device: The device of cells.
+        gpus: UUIDs of the GPUs over which cells are distributed; without any, all cells share one device.
         shares_gpus: Whether several cells run on one GPU.
     """
 
@@ -81,13 +112,12 @@ class Local(Executor):
         options: Options,
         *,
         runs: int = 1,
-        device: str | None = None,
-        gpus: list[Gpu] | None = None,
+        device: str = "auto",
+        gpus: Sequence[str] = (),
         shares_gpus: bool = False,
     ) -> None:
-        self._options, self._runs, self._device = options, runs, device
-        self._gpus = {gpu.number: gpu.uuid for gpu in gpus or ()}
-        self._places: dict[str, int] = {}
+        self._options, self._runs, self._device, self._gpus = options, runs, device, gpus
+        self._places: dict[str, str] = {}
         """The GPU of every running cell."""
         self._shares_gpus = shares_gpus
         self._mps: Mps | None = None
@@ -98,7 +128,7 @@ class Local(Executor):
         self._claim.enter_context(claim_cores(self._runs))
         if self._shares_gpus and not self._options.no_mps and not is_served():
             try:
-                self._mps = Mps([*self._gpus.values()])
+                self._mps = Mps(self._gpus)
             except MpsError as error:
                 self.say(f"note: runs share a GPU without CUDA's multi-process service: {error}")
         return self
@@ -107,15 +137,13 @@ class Local(Executor):
         return len(self._children) < self._options.slots
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        variables = {"PYTHONPATH": import_paths(), CORES: str(whole_cores(self._runs))}
+        variables = {CORES: str(whole_cores(self._runs))}
         variables |= self._mps.variables if self._mps is not None else {}
-        if self._device is not None:
-            job = {**job, "config": {**job["config"], "device": self._device}}
-        used = [*self._places.values()]
-        gpu = min(self._gpus, key=used.count, default=None)
+        job = {**job, "config": {**job["config"], "device": self._device}}
+        gpu = min(self._gpus, key=[*self._places.values()].count, default=None)
         if gpu is not None:
             # Every process sees only its own GPU, as cuda:0: its run can be resumed on any other.
-            variables["CUDA_VISIBLE_DEVICES"] = self._gpus[gpu]
+            variables["CUDA_VISIBLE_DEVICES"] = gpu
         try:
             process = self._children[job["cell"]] = start_cell(job, variables)
         except OSError as error:
@@ -131,9 +159,6 @@ class Local(Executor):
             stop_cell(self._children.pop(cell))
             self._places.pop(cell, None)
         return ended
-
-    def where(self, cell: str) -> str:  # noqa: D102
-        return f"cuda:{self._places[cell]}" if cell in self._places else ""
 
     def stop(self) -> None:  # noqa: D102
         for child in self._children.values():

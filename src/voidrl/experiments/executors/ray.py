@@ -22,10 +22,9 @@ from voidrl.experiments.executors.base import (
     INTERRUPTED,
     Ended,
     Executor,
+    Job,
     import_paths,
     option,
-    remote_job,
-    require_shared,
     start_cell,
     stop_cell,
     wait_for_cell,
@@ -33,8 +32,7 @@ from voidrl.experiments.executors.base import (
 from voidrl.system.machine import CORES
 
 if TYPE_CHECKING:
-    from voidrl.experiments.cell import Job
-    from voidrl.experiments.plan import Plan
+    from voidrl.experiments.planner import Plan
 
 RETRIES = 10  # of a cell whose node is lost, or whose process is killed
 CONNECT_SECONDS = 5.0
@@ -136,7 +134,6 @@ class CellKilledError(Exception):
 
 def run_cell(job: Job, cores: int) -> int:
     """Run the process of a cell as a Ray task; returns its exit code."""
-    require_shared(job)
     os.environ.pop("OMP_NUM_THREADS", None)  # Ray's; within its cores a run chooses its threads
     process = start_cell(job, {CORES: str(cores)})
     try:
@@ -145,9 +142,8 @@ def run_cell(job: Job, cores: int) -> int:
         stop_cell(process)
         code = wait_for_cell(process)
     if code < 0:
-        raise CellKilledError(
-            f"its process was ended by {signal.Signals(-code).name} on {socket.gethostname()}"
-        )
+        name = signal.Signals(-code).name
+        raise CellKilledError(f"its process was ended by {name} on {socket.gethostname()}")
     return code
 
 
@@ -185,7 +181,7 @@ class Ray(Executor):
         return bool(len(self._tasks) >= places)
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        ref = self._task.remote(remote_job(job), self._cores)
+        ref = self._task.remote(job, self._cores)
         self._tasks[ref] = job["cell"]
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102

@@ -7,7 +7,6 @@ be closed at any time, and running it again attaches to the jobs that are still 
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import signal
 import subprocess
@@ -25,10 +24,8 @@ from voidrl.experiments.executors.base import (
     INTERRUPTED,
     Ended,
     Executor,
-    import_paths,
+    Job,
     option,
-    remote_job,
-    require_shared,
     start_cell,
     stop_cell,
     wait_for_cell,
@@ -37,8 +34,7 @@ from voidrl.runs.locks import CELLS
 from voidrl.system.units import plural
 
 if TYPE_CHECKING:
-    from voidrl.experiments.cell import Job
-    from voidrl.experiments.plan import Plan
+    from voidrl.experiments.planner import Plan
 
 FOLDER = "slurm"
 MAX_ARRAY = 1000  # SLURM's default MaxArraySize is 1001
@@ -48,21 +44,18 @@ CHECKPOINT_SECONDS = 300  # the signal comes this long before the limit
 UNLIMITED = 10**6
 # By the first word of sacct's state; after any other one, a job without a result is submitted again.
 REASONS = {"CANCELLED": "was canceled", "OUT_OF_MEMORY": "ran out of memory: give it more with --mem"}
-_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of `--on slurm`."""
 
-    time: str = option("24:00:00", "limit of a job, in minutes or HH:MM:SS (default: 24:00:00)")
+    hours: float = option(24.0, "limit of a job (default: 24)", type=float, metavar="X")
     partition: str | None = option(None, "partition of jobs (default: the cluster's)", metavar="NAME")
     gpus_per_cell: float | None = option(
         None, "GPUs of a run (default: 1, or 0 with --device cpu)", type=float, metavar="N"
     )
-    cpus_per_cell: float | None = option(
-        None, "CPUs to reserve for a run (default: 1)", type=float, metavar="N"
-    )
+    cpus_per_cell: float = option(1.0, "CPUs to reserve for a run (default: 1)", type=float, metavar="N")
     mem: str | None = option(None, "memory of a run, such as 32G (default: the cluster's)")
     slurm_option: tuple[str, ...] = option(
         (), "any option of sbatch, such as account=rl or exclusive", metavar="NAME=VALUE", nargs="+",
@@ -73,34 +66,21 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        parse_minutes(self.time)
+        require(self.hours > 0, "--hours", self.hours, "a number above 0")
         gpus, cpus = self.gpus_per_cell, self.cpus_per_cell
         expected = "0 or 1 with --on slurm: a run trains on one GPU, which SLURM does not divide"
         require(gpus in (None, 0, 1), "--gpus-per-cell", gpus, expected)
-        whole = cpus is None or (cpus >= 1 and cpus == int(cpus))
-        require(whole, "--cpus-per-cell", cpus, "a whole number above 0 with --on slurm")
-        few = self.max_running is None or self.max_running >= 1
-        require(few, "--max-running", self.max_running, "a whole number above 0")
-
-
-def parse_minutes(text: str | float) -> int:
-    """Minutes from `90`, `HH:MM`, `HH:MM:SS` or `D-HH:MM:SS`, rounded up."""
-    seconds = 0.0
-    if match := _TIME.fullmatch(str(text).strip()):
-        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    elif re.fullmatch(r"\d+", str(text).strip()):
-        seconds = int(text) * 60
-    require(seconds > 0, "--time", text, "minutes, HH:MM:SS or D-HH:MM:SS, above 0")
-    return math.ceil(seconds / 60)
+        expected = "a whole number above 0 with --on slurm"
+        require(cpus >= 1 and cpus == int(cpus), "--cpus-per-cell", cpus, expected)
+        require(
+            self.max_running is None or self.max_running >= 1, "--max-running", self.max_running, expected
+        )
 
 
 def sbatch_parameters(options: Options, device: str, count: int) -> dict[str, Any]:
     """Parameters from which submitit writes the script of an array of `count` cells."""
-    minutes = parse_minutes(options.time)
-    gpus = options.gpus_per_cell
+    minutes, cpus, gpus = math.ceil(options.hours * 60), int(options.cpus_per_cell), options.gpus_per_cell
     gpus = int(gpus) if gpus is not None else 0 if device == "cpu" else 1
-    cpus = int(options.cpus_per_cell or 1)
     more: dict[str, Any] = {"requeue": True}
     for text in options.slurm_option:
         name, equals, value = text.partition("=")
@@ -138,15 +118,14 @@ def make(plan: Plan, options: Options) -> Slurm:
 class CellTask:
     """The work of a job, which submitit pickles, and again when the job is requeued."""
 
-    def __init__(self, job: Job, paths: str) -> None:
-        self.job, self.paths = job, paths
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
         """Run the cell to its end; returns the exit code of its process."""
-        require_shared(self.job)
         signal.signal(signal.SIGTERM, self._stop)  # `scancel` or a preemption; submitit's handler ignores it
-        self._process = start_cell(self.job, {"PYTHONPATH": self.paths})
+        self._process = start_cell(self.job, {})
         code = wait_for_cell(self._process)
         if code == INTERRUPTED:  # without a result: the state of the job counts, which SLURM may requeue
             sys.exit(code)
@@ -159,7 +138,7 @@ class CellTask:
         self._stop()
         if self._process is not None:
             wait_for_cell(self._process)
-        return DelayedSubmission(CellTask(self.job, self.paths))
+        return DelayedSubmission(CellTask(self.job))
 
     def _stop(self, *signaled: object) -> None:
         if self._process is not None:
@@ -205,7 +184,7 @@ class Slurm(Executor):
         return limit is not None and len(self._jobs) + len(self._batch) >= limit
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        self._batch.append(remote_job(job))
+        self._batch.append(job)
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         ended: dict[str, Ended] = {}
@@ -228,9 +207,8 @@ class Slurm(Executor):
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=UNLIMITED)
         parameters = sbatch_parameters(self._options, self._device, len(batch))
         executor.update_parameters(job_name=self._name, **parameters)
-        paths = import_paths()
         try:
-            jobs = executor.submit_array([CellTask(job, paths) for job in batch])
+            jobs = executor.submit_array([CellTask(job) for job in batch])
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             why = str(error).strip().splitlines()[-1]
             return {job["cell"]: Ended(None, f"sbatch did not take it: {why}") for job in batch}

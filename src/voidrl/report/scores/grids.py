@@ -8,7 +8,7 @@ variance). Other sets of points, such as those that Optuna chose, have no shares
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,7 +31,6 @@ class PointResult:
     """One for each finished seed."""
     due: int
     """Runs that it has."""
-    pruned: bool = False
     """Whether it ended early, as it was worse than others."""
 
     @property
@@ -93,14 +92,9 @@ class GridResult:
         return sorted(done, key=lambda point: -point.mean if self.maximize else point.mean)
 
     @property
-    def pruned(self) -> list[PointResult]:
-        """Points without a result, as they were pruned."""
-        return [point for point in self.points if point.pruned and not point.values]
-
-    @property
     def missing(self) -> int:
-        """Points without a finished run that were not pruned."""
-        return sum(not point.values and not point.pruned for point in self.points)
+        """Points without a finished run."""
+        return sum(not point.values for point in self.points)
 
     @cached_property
     def seed_deviation(self) -> float | None:
@@ -179,7 +173,7 @@ class GridResult:
     # As text
 
     def ranking(self, show: Callable[[float], str]) -> tuple[list[str], list[list[str]]]:
-        """Columns and rows: points from best to worst, pruned ones last; `show` formats a value."""
+        """Columns and rows: points from best to worst; `show` formats a value."""
         columns = ["rank", *(self.short.get(name, name) for name in self.log)]
         rows = []
         for place, point in enumerate(self.ranked, 1):
@@ -188,12 +182,9 @@ class GridResult:
             )
             seeds = str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
             note = "equal to the best" if self.equals_best(point) else ""
-            rows.append([str(place), *self._cells(point), show(point.mean), spread, seeds, note])
-        rows += [["–", *self._cells(point), "", "", "", "pruned"] for point in self.pruned]
+            values = [value_text(point.point.get(name, "–")) for name in self.log]
+            rows.append([str(place), *values, show(point.mean), spread, seeds, note])
         return [*columns, self.measure, "range", "seeds", "note"], rows
-
-    def _cells(self, point: PointResult) -> list[str]:
-        return [value_text(point.point.get(name, "–")) for name in self.log]
 
     def sentences(self, show: Callable[[float], str]) -> list[str]:
         """Sentences about the result and its limits; `show` formats a value."""
@@ -219,8 +210,6 @@ class GridResult:
             )
         elif len(self.ranked) > 1:
             yield "Every other point is more than two standard errors of the difference behind it."
-        if self.pruned:
-            yield f"Pruned before the end, and so not ranked: {plural(len(self.pruned), 'point')}."
         if self.missing:
             yield f"Not done yet: {plural(self.missing, 'point')}."
 
@@ -240,9 +229,7 @@ def _squares(values: Sequence[float]) -> float:
     return float(np.sum((np.asarray(values) - np.mean(values)) ** 2)) if len(values) else 0.0
 
 
-def grid_results(
-    record: ExperimentRecord, values: Mapping[str, float], pruned: Collection[str] = ()
-) -> list[GridResult]:
+def grid_results(record: ExperimentRecord, values: Mapping[str, float]) -> list[GridResult]:
     """The grids of an experiment, one for each method and task, from values of finished runs by folder."""
     grid = record.grid
     if grid is None:
@@ -260,13 +247,13 @@ def grid_results(
                 points.setdefault(repr(sorted(cell.point.items())), []).append(cell)
         if not points:
             continue
-        made = [_point(members, values, pruned) for members in points.values()]
+        made = [_point(members, values) for members in points.values()]
         fields = [name for name in grid.log if any(name in each.point for each in made)]
         results.append(
             GridResult(
                 label=grid.labels.get(arm, arm),
                 task=task,
-                measure=grid.measure(arm),
+                measure=grid.metric,
                 maximize=grid.direction == "maximize",
                 log={name: grid.log[name] for name in fields},
                 points=made,
@@ -277,6 +264,6 @@ def grid_results(
     return results
 
 
-def _point(cells: Sequence[CellRecord], values: Mapping[str, float], pruned: Collection[str]) -> PointResult:
+def _point(cells: Sequence[CellRecord], values: Mapping[str, float]) -> PointResult:
     found = [values[cell.folder] for cell in cells if cell.folder in values]
-    return PointResult(cells[0].point, found, len(cells), any(cell.folder in pruned for cell in cells))
+    return PointResult(cells[0].point, found, len(cells))
