@@ -1,4 +1,4 @@
-"""Generate commands.md, config.md, presets.md and api.md from the code.
+"""Generate commands.md, config.md, presets.md and the pages of api/ from the code.
 
 With `--check`, nothing is written, and an outdated page is an error.
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent / "src")]
 
-from generator.api import api  # noqa: E402
+from generator.api import pages  # noqa: E402
 from generator.commands import commands  # noqa: E402
 from generator.config import config  # noqa: E402
 from generator.presets import presets  # noqa: E402
 
-PAGES = {"commands.md": commands, "config.md": config, "presets.md": presets, "api.md": api}
+PAGES = {"commands.md": commands, "config.md": config, "presets.md": presets, **pages()}
 
 
 def main(argv: list[str]) -> int:
@@ -29,6 +29,7 @@ def main(argv: list[str]) -> int:
             print(f"{names}: not up to date; run `python docs/generate.py`", file=sys.stderr)
         return 1 if old else 0
     for name in old:
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(made[name], "utf-8")
         print(f"wrote docs/{name}")
     return 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from generator.formatting import NOTE, plain, table, wrapped
 from voidrl.cli import main as cli
-from voidrl.cli.options import Parser, common_fields, usage_of
+from voidrl.cli.options import Parser, usage_of
 
 GUIDES = {  # the page with more about a command
     "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
@@ -18,6 +19,8 @@ GUIDES = {  # the page with more about a command
     "demo": "expectations.md", "bench": "performance.md",
 }  # fmt: skip
 
+
+MANY = 2  # commands with an option that is described once
 
 EXIT_CODES = [
     ["0", "success"],
@@ -47,6 +50,9 @@ class _Parsed(BaseException):
 def commands() -> str:
     """Return the page: every command with its options, from the argument parsers."""
     rows = ([f"[{name}](#voidrl-{name})", about(function)] for name, function in cli.COMMANDS.items())
+    parsers = {name: _parser_of(function) for name, function in cli.COMMANDS.items()}
+    counts = Counter(row for parser in parsers.values() for row in _rows(parser))
+    common = [row for row, count in counts.items() if count >= MANY]
     parts = [
         NOTE,
         "# Commands\n",
@@ -56,11 +62,19 @@ def commands() -> str:
         ),
         table(["command", "what it does"], rows) + "\n",
         table(["exit code", "meaning"], EXIT_CODES) + "\n",
+        "## Common options\n",
+        table(["argument", "meaning"], common) + "\n",
+        wrapped(
+            "In `pretrain`, `finetune` and `train` every [config field](config.md) is an option too: "
+            "`--learner.n-step 3`, and `--log.tensorboard` or `--log.tensorboard false` for one that is true "
+            "or false. `--help` shows the most common, `--help-all` all of them."
+        ),
     ]
     for name, function in cli.COMMANDS.items():
         guide = GUIDES.get(name, "")
         more = f" More: [{Path(guide).stem}]({guide})." if guide else ""
-        parts += [f"## voidrl {name}\n", wrapped(plain(function.__doc__ or "") + more), *_command(function)]
+        parts += [f"## voidrl {name}\n", wrapped(plain(function.__doc__ or "") + more)]
+        parts += _command(parsers[name], common)
     return "\n".join(parts)
 
 
@@ -69,7 +83,7 @@ def about(function: Callable[..., Any]) -> str:
     return plain((function.__doc__ or "").split(": `")[0].rstrip("."))
 
 
-def _command(function: Callable[..., Any]) -> Iterator[str]:
+def _parser_of(function: Callable[..., Any]) -> argparse.ArgumentParser:
     def parse(parser: argparse.ArgumentParser, *_: object) -> None:
         raise _Parsed(parser)
 
@@ -80,23 +94,28 @@ def _command(function: Callable[..., Any]) -> Iterator[str]:
         try:
             function(["--help"])
         except _Parsed as parsed:
-            yield from _parser(parsed.parser)
+            return parsed.parser
+    raise AssertionError(f"{function.__name__} parses no options")
 
 
-def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
-    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    positionals = [usage_of(action) for action in shown if not action.option_strings]
+def _command(parser: argparse.ArgumentParser, common: Collection[tuple[str, str]]) -> Iterator[str]:
+    positionals = [usage_of(action) for action in _shown(parser) if not action.option_strings]
     yield f"```text\n{' '.join([parser.prog, *positionals])} [OPTION …]\n```\n"
-    rows = [[f"`{usage_of(a)}`", plain(_help(parser, a))] for a in shown]
-    yield table(["argument", "meaning"], rows) + "\n"
+    rows = _rows(parser)
+    if own := [row for row in rows if row not in common]:
+        yield table(["argument", "meaning"], own) + "\n"
+    if also := ", ".join(f"`{name.strip('`').split()[0]}`" for name, text in rows if (name, text) in common):
+        yield f"[Common](#common-options): {also}.\n"
     if parser.epilog:
         yield f"{wrapped(plain(parser.epilog))}\n"
-    if common_fields() in parser.more(False):
-        yield (
-            "Every [config field](config.md) is an option too: `--learner.n-step 3`, and `--log.tensorboard` "
-            "or\n`--log.tensorboard false` for one that is true or false. `--help` shows the most common, "
-            "`--help-all` all of them.\n"
-        )
+
+
+def _shown(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.help != argparse.SUPPRESS]
+
+
+def _rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    return [(f"`{usage_of(action)}`", plain(_help(parser, action))) for action in _shown(parser)]
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
 from generator.formatting import NOTE, code, plain, table, wrapped
-from voidrl.config import PIECES, SET_BY_COMMAND, Config, field_docs, registry
+from voidrl.config import (
+    PIECES,
+    SET_BY_COMMAND,
+    Config,
+    EncoderConfig,
+    RepresentationConfig,
+    field_docs,
+    registry,
+)
+
+GROUPS = ("env", "env.atari", "env.dmc", "finetune", "bonus", "replay", "augment", "reset", "log")
+SHARED = {  # configs from which several pieces derive, by the heading of their fields
+    "method": {
+        "skills": "SkillConfig",
+        "neighbors": "ParticleConfig",
+        "counts": "VisitConfig",
+    },
+    "representation": {"auxiliary losses": "AuxiliaryConfig"},
+    "learner": {},
+}
 
 
 def config() -> str:
@@ -19,37 +39,59 @@ def config() -> str:
         NOTE,
         "# Config\n",
         wrapped(
-            "Look up a field and its default. Set a field in Python with "
-            '`config={"learner.n_step": 3}`, and on the command line with `--learner.n-step 3`. '
-            "`voidrl config pretrain ENV` shows the values for a run on ENV, and their sources. A run "
-            "records its config in `config.json`. [Presets](presets.md) are named sets of these values."
+            'Look up a field and its default. Set a field in Python with `config={"learner.n_step": 3}`, and '
+            "on the command line with `--learner.n-step 3`. `voidrl config pretrain ENV` shows the values of "
+            "a run, and their sources. A run records its config in `config.json`. [Presets](presets.md) are "
+            "named sets of values."
         ),
         "## Run\n",
         _fields(root),
     ]
-    for name in ("env", "env.dmc", "finetune", "replay", "augment", "log"):
+    for name in GROUPS:
         piece = root
         for step in name.split("."):
             piece = getattr(piece, step)
         parts += [f"## {name}\n", f"{plain(type(piece).__doc__ or '')}\n", _fields(piece, name)]
     for kind in PIECES:
-        base = type(getattr(root, kind))
-        parts += [
-            f"## {kind}\n",
-            f"{plain(base.__doc__ or '')} Fields of all of them:\n",
-            _fields(base(), kind),
-        ]
-        if kind != "method":
-            encoder = base().encoder
-            parts += [f"### {kind}.encoder\n", f"{plain(type(encoder).__doc__ or '')}\n"]
-            parts.append(_fields(encoder, f"{kind}.encoder"))
-        for name in registry.names(kind):
-            piece = registry.find(kind, name).Config()
-            own = _fields(piece, kind, base())
-            parts += [f"### {kind} {name}\n"]
-            text = f"{plain(_about(kind, name))} Its own fields, and those with another default:\n"
-            parts += [text, own] if own else [f"{plain(_about(kind, name))} It has no fields of its own.\n"]
+        parts += _kind(kind, type(getattr(root, kind)))
     return "\n".join(parts)
+
+
+def _kind(kind: str, base: type) -> Iterator[str]:
+    """The fields that all pieces of a kind have, those that some share, and those of each."""
+    yield (
+        f"## {kind}\n\n{plain(base.__doc__ or '')} These fields are common to all. Below, each {kind} has "
+        "its other defaults, whose meaning is empty, and its own fields.\n"
+    )
+    yield _fields(base(), kind)
+    if kind == "representation":
+        yield f"### {kind}.encoder\n\n{plain(EncoderConfig.__doc__ or '')}\n"
+        yield _fields(base().encoder, f"{kind}.encoder")
+    elif kind == "learner":
+        yield f"### {kind}.encoder\n\nAs [representation.encoder](#representationencoder), except:\n"
+        yield _fields(base().encoder, f"{kind}.encoder", RepresentationConfig().encoder)
+    classes = {name: registry.find(kind, name).Config for name in registry.own_names(kind)}
+    shared = {title: cls for each in classes.values() for title, cls in _shared(kind, each).items()}
+    for title, cls in shared.items():
+        users = (f"`{name}`" for name in classes if issubclass(classes[name], cls))
+        yield f"### {kind} {title}\n\nOf {', '.join(users)}.\n"
+        yield _fields(cls(), kind, base())
+    for name, cls in classes.items():
+        above = {
+            other: each for other, each in classes.items() if each in cls.__mro__[1:] and each is not base
+        }
+        inherited = {title for each in above.values() for title in _shared(kind, each)}
+        above |= {title: each for title, each in _shared(kind, cls).items() if title not in inherited}
+        more = ", ".join(f"[{each}](#{kind}-{each.replace(' ', '-')})" for each in above)
+        yield f"### {kind} {name}\n\n{plain(_about(kind, name))}{more and f' Also the fields of {more}.'}\n"
+        if own := _fields(cls(), kind, *(each() for each in above.values()), base()):
+            yield own
+
+
+def _shared(kind: str, cls: type) -> dict[str, type]:
+    """The shared configs from which this one derives, by the heading of their fields."""
+    found = {base.__name__: base for base in cls.__mro__[1:]}
+    return {title: found[name] for title, name in SHARED[kind].items() if name in found}
 
 
 def _about(kind: str, name: str) -> str:
@@ -57,22 +99,22 @@ def _about(kind: str, name: str) -> str:
     return (module.__doc__ or "").partition("\n")[0]
 
 
-def _fields(piece: Any, path: str = "", base: Any = None) -> str:
-    """Return a table of the plain fields; with a `base`, only those that differ from it."""
+def _fields(piece: Any, path: str = "", *bases: Any) -> str:
+    """Return a table of the plain fields that differ from those of the first of `bases` that has them."""
     hints, docs = typing.get_type_hints(type(piece)), field_docs(type(piece))
     rows = []
     for field in dataclasses.fields(piece):
         value, name = getattr(piece, field.name), f"{path}.{field.name}".lstrip(".")
-        if name in SET_BY_COMMAND:
-            continue
-        if base is not None and getattr(base, field.name, ...) == value:
+        base = next((base for base in bases if hasattr(base, field.name)), None)
+        if name in SET_BY_COMMAND or (base is not None and getattr(base, field.name) == value):
             continue
         if dataclasses.is_dataclass(value):
             if base is not None:
                 rows += _changed(value, getattr(base, field.name), name)
             continue
-        choices = _choices(hints[field.name])
-        meaning = plain(docs[field.name]) + (f" One of {choices}." if choices else "")
+        meaning = plain(docs[field.name]) + _choices(hints[field.name], docs[field.name])
+        if base is not None and field_docs(type(base))[field.name] == docs[field.name]:
+            meaning = ""
         rows.append([f"`{name}`", code(value), meaning])
     return table(["field", "default", "meaning"], rows) + "\n" if rows else ""
 
@@ -80,10 +122,12 @@ def _fields(piece: Any, path: str = "", base: Any = None) -> str:
 def _changed(value: Any, base: Any, path: str) -> Iterator[list[str]]:
     for field in dataclasses.fields(value):
         if getattr(value, field.name) != getattr(base, field.name):
-            yield [f"`{path}.{field.name}`", code(getattr(value, field.name)), "as above"]
+            yield [f"`{path}.{field.name}`", code(getattr(value, field.name)), ""]
 
 
-def _choices(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return ", ".join(map(code, typing.get_args(hint)))
-    return ""
+def _choices(hint: Any, doc: str) -> str:
+    """The values of a field that its docstring does not name."""
+    values = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    if all(re.search(rf"`{re.escape(str(value))}`", doc) for value in values):
+        return ""
+    return f" One of {', '.join(map(code, values))}."

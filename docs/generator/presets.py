@@ -1,138 +1,160 @@
-"""docs/presets.md: the protocols and recipes as their files have them."""
+"""docs/presets.md: protocols, recipes and agents, by the values that tell them apart."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from typing import Any
 
-from generator.formatting import NOTE, plain, table, wrapped
-from voidrl import presets as protocols
-from voidrl.presets.presets import AGENTS, PROTOCOLS
+from generator.formatting import NOTE, code, plain, table, wrapped
+from voidrl import presets as package
+from voidrl.config import flat
+from voidrl.presets.presets import AGENTS, EXAMPLES, PROTOCOLS, recipe
 
-ABOUT = {
-    "cpu": (
-        "Made for any environment, on a CPU. It is taken by default where there is no GPU and the updates of "
-        "100K steps would take one core more than an hour otherwise; `--preset none`, or the name of another "
-        "preset, prevents that ([on a CPU](performance.md#on-a-cpu)). Its values are a start, not a finding: "
-        "they were tried on Acrobot, CartPole and MountainCar for some thousand steps.",
-        "voidrl pretrain CartPole-v1 --preset cpu",
-    ),
-    "maze-demo": (
-        "Used by `voidrl demo`: small networks and batches, one update every four steps. The values were "
-        "tuned on seeds 1 and 2 of the demo's maze ([limits](expectations.md#what-the-demo-does-not-show)).",
-        "voidrl pretrain 'voidrl/PixelMaze-v0?size=13&loops=0.1' --preset maze-demo --steps 16k",
-    ),
-    "atari-paper": (
-        "The paper's hyperparameters, with [our choices](paper.md#where-the-paper-contradicts-itself) where"
-        " its tables are incomplete or contradict its text. It is the default for `atari/…`. On one H200 "
-        "its 250M steps would take 8 days.",
-        "voidrl pretrain atari/ms_pacman --preset atari-paper --engine compile",
-    ),
-    "atari-fast": (
-        "For hours on one GPU instead of days. Steps are cheap and updates are not, so it makes 32 times "
-        "fewer updates, on larger batches. APT has another f here than in the paper: 50 features by inverse "
-        "and forward dynamics, on convolutions that Q shares, with standardized rewards and new heads for "
-        "the task; `--representation simclr` has the paper's loss. With these settings, and 0.1 updates per "
-        "step, five games were pre-trained for 100K steps on two seeds: without any reward the policy "
-        "crosses Freeway's road 22 times a game, by holding UP, and on five games 100K steps of fine-tuning "
-        "were **not** better than from scratch ([results](../results/atari/README.md)). Its 10M "
-        "steps have not been run.",
-        "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
-    ),
-    "atari-authors": (
-        "What the authors' [released Atari code](https://github.com/forhaoliu/mini_apt) does with its "
-        "published command ([differences](environments/atari.md#presets)). It has not been trained here "
-        "beyond a test of a few updates.",
-        "voidrl pretrain atari/ms_pacman --preset atari-authors --engine compile",
-    ),
-    "atari-demo": (
-        "Shows how things work, not how well: narrow networks, small batches, and visited states are "
-        "counted.",
-        "voidrl pretrain atari/ms_pacman --preset atari-demo",
-    ),
-    "dmc-paper": (
-        "The paper's hyperparameters for DMControl from pixels. The paper specifies neither the length of "
-        "fine-tuning nor the encoder's hidden layer. We have not run it at full scale.",
-        "voidrl pretrain dmc/walker --preset dmc-paper --engine compile",
-    ),
-    "dmc-fast": (
-        "The paper's networks for less than an hour on one GPU: more parallel simulations, cheaper images, "
-        "an eighth of the updates, half the batch size.",
-        "voidrl pretrain dmc/walker --preset dmc-fast --engine compile",
-    ),
-    "urlb-states": (
-        "The protocol of [URLB](https://arxiv.org/abs/2110.15191) and its code's APT, from states. It is "
-        "the default for `dmc/…`. [DMControl](environments/dmcontrol.md#presets) lists the differences from"
-        " URLB's code.",
-        "voidrl pretrain dmc/walker --engine compile",
-    ),
-    "urlb-pixels": (
-        "The same from images. A step repeats its action for two frames, so the step counts are halved.",
-        "voidrl pretrain dmc/walker --preset urlb-pixels --engine compile",
-    ),
+FILES = "../src/voidrl/presets"
+ENVIRONMENTS = {"cpu": "any", "maze": "PixelMaze", "atari": "`atari/…`", "dmc": "`dmc/…`", "urlb": "`dmc/…`"}
+COMPARED = {  # columns: the preset, and an environment of the family whose values it has there
+    "Atari": [
+        ("atari-paper", "atari"),
+        ("atari-fast", "atari"),
+        ("atari-demo", "atari"),
+        ("atari-authors", "atari"),
+    ],
+    "DMControl": [("dmc-paper", "dmc"), ("dmc-fast", "dmc"), ("urlb-states", "dmc"), ("urlb-pixels", "dmc")],
+    "CPU": [("cpu", "any"), ("cpu", "atari"), ("cpu", "dmc"), ("maze-demo", "maze")],
 }
+FIELDS = (
+    *("steps", "warmup_steps", "updates_per_step", "env.num_envs", "env.frame_stack", "env.dmc.observation"),
+    *("env.dmc.action_repeat", "replay.capacity_steps", "representation.encoder.stack"),
+    *("representation.encoder.feature_dim", "learner.name", "learner.batch_size", "learner.discount"),
+    *("learner.n_step", "learner.intrinsic_n_step", "learner.learning_rate", "learner.hidden_dim"),
+    *("learner.target_tau", "finetune.steps", "finetune.learning_rate", "finetune.heads", "finetune.adapt"),
+    *("log.eval_episodes",),
+)
+RECIPES = ("atari-paper", "dmc-paper", "urlb-states", "urlb-pixels", "maze-demo", "cpu")
+BASES = {"_discrete": "Discrete actions, shared values.", "_pixels": "DMControl from pixels, shared values."}
+NOT_SHOWN = ("about", "extends", "families", "log", "atari", "dmc", "maze", "any")  # of an agent's file
 
 
 def presets() -> str:
-    """Every protocol and every recipe."""
-    home = files(protocols)
+    """Every protocol, every recipe and every agent."""
+    home = files(package)
+    protocols = (
+        [_file(name), plain(preset.about), ENVIRONMENTS[name.partition("-")[0]], _base(home, name)]
+        for name, preset in PROTOCOLS.items()
+    )
     parts = [
         NOTE,
         "# Presets\n",
         wrapped(
-            '`--preset NAME` on the command line, or `preset="NAME"` in Python, chooses a **protocol**: '
-            "environment, learner, steps, fine-tuning, evaluation and the shape of the encoder f. A method "
-            "adds its **recipe** for that protocol: its own values, and the representation that it needs. "
-            "What you give yourself wins over both. A method without a recipe takes its defaults."
+            '`--preset NAME`, or `preset="NAME"` in Python, sets a **protocol**: environment, learner, '
+            "steps, fine-tuning, evaluation and the shape of the encoder f. A method adds its "
+            "**recipe** for the protocol. What you set wins over both. Each name below leads to its "
+            "file, whose comments say why a value was chosen. `voidrl config` shows every value of a "
+            "run, and its source ([configuring a run](configuring.md)):"
+        ),
+        "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n"
+        "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile\n"
+        "voidrl pretrain dmc/walker --preset urlb-pixels --engine compile\n"
+        "voidrl pretrain CartPole-v1 --preset cpu\n```\n",
+        wrapped(
+            "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` by default; other "
+            "environments take the [defaults](config.md). Where these would take a CPU core more than "
+            "an hour for 100K steps, `cpu` takes their place; `--preset none` prevents that ([on a "
+            "CPU](performance.md#on-a-cpu))."
         ),
         wrapped(
-            "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` unless you name another; other "
-            "environments take the [defaults](config.md). On a CPU, where these would take too long, `cpu` "
-            "takes their place. `voidrl config` shows the result, and where each "
-            "value comes from ([configuring a run](configuring.md)):"
+            "Naming a piece changes only that piece: `--representation fixed` keeps the shape of f, and"
+            " `--learner sac` keeps the batch size. `voidrl train` takes steps, updates, warm-up and "
+            "learning rate from `finetune`, for comparison with a fine-tuned agent."
         ),
-        "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n```\n",
-        wrapped(
-            "Naming a piece changes that piece alone: `--representation fixed` keeps the shape of f, and "
-            "`--learner sac` keeps the batch size. `voidrl train`, from scratch, takes its steps, updates, "
-            "warm-up and learning rate from `finetune`, so that it can be compared with a fine-tuned agent."
-        ),
-        table(["preset", "for"], ([f"[{n}](#{n})", plain(p.about)] for n, p in PROTOCOLS.items())) + "\n",
-        "[Agents](#agents) that learn from scratch, such as `drq` and `bbf`, are presets as well.\n",
+        "## Protocols\n",
+        table(["preset", "for", "environments", "base"], protocols) + "\n",
     ]
-    for name, preset in PROTOCOLS.items():
-        text, command = ABOUT[name]
-        lines = home.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
-        values = "\n".join(line for line in lines if not line.startswith("about =")).strip()
-        parts += [f"## {name}\n", f"{preset.about}\n", wrapped(text), f"```sh\n{command}\n```\n"]
-        parts += [f"```toml\n# protocols/{name}.toml\n{values}\n```\n"]
-    parts += ["## Recipes\n", "A table is for one preset, or for all whose names begin with its word.\n"]
-    for file in sorted(home.joinpath("recipes").iterdir(), key=lambda file: file.name):
-        parts += [
-            f"### {file.name.removesuffix('.toml')}\n",
-            f"```toml\n# protocols/recipes/{file.name}\n{file.read_text('utf-8').strip()}\n```\n",
-        ]
-    common = home.joinpath("representations.toml").read_text("utf-8").strip()
-    parts += ["### All methods\n", f"```toml\n# protocols/representations.toml\n{common}\n```\n"]
-    return "\n".join([*parts, *_agents()])
+    for title, columns in COMPARED.items():
+        heads = [f"{name} ({kind})" if name == "cpu" else name for name, kind in columns]
+        values = [flat(PROTOCOLS[name].values_for(EXAMPLES.get(kind, kind))) for name, kind in columns]
+        rows = ([f"`{f}`", *(_value(v, f) for v in values)] for f in FIELDS if any(f in v for v in values))
+        parts += [f"### {title}\n", table(["field", *heads], rows) + "\n"]
+    parts += [
+        "A dash stands for the field's [default](config.md).\n",
+        "### Limits\n",
+        wrapped(
+            "`atari-fast`, `atari-authors` and `dmc-paper` have not been trained for all their steps. "
+            "The values of `cpu` were tried on Acrobot, CartPole and MountainCar for some thousand "
+            "steps. `maze-demo` was tuned on seeds 1 and 2 of the demo's maze. The paper does not give "
+            "the length of fine-tuning on DMControl or the encoder's hidden layer there. "
+            "[Atari](environments/atari.md#presets) and [DMControl](environments/dmcontrol.md#presets) "
+            "list differences from the authors' and URLB's code."
+        ),
+        *_recipes(home),
+        *_agents(home),
+    ]
+    return "\n".join(parts)
 
 
-def _agents() -> list[str]:
-    """Every agent, and what agents have in common."""
-    home = files(protocols).joinpath("agents")
-    parts = [
-        "## Agents\n",
-        wrapped(
-            "`voidrl train ENV --preset NAME` trains one of these [agents](agents.md) from scratch. "
-            "The values of a file hold in all its families of environments; a table `atari`, `dmc`, `maze` "
-            "(PixelMaze) or `any` (other environments) is for one of them, and `atari+pong`, `dmc+walker` "
-            "or `dmc+walker_run` for one game, domain or task. A file adds to what it `extends`. Methods "
-            "have no recipes for agents."
-        ),
-        table(["preset", "agent"], ([f"[{n}](#{n})", plain(a.about)] for n, a in AGENTS.items())) + "\n",
-    ]
-    shared = {"Common to discrete actions": "_discrete", "Common to DMControl from pixels": "_pixels"}
-    for title, name in [*shared.items(), *((name, name) for name in AGENTS)]:
-        text = home.joinpath(f"{name}.toml").read_text("utf-8")
-        values = "\n".join(line for line in text.splitlines() if not line.startswith("about =")).strip()
-        parts += [f"### {title}\n", f"```toml\n# protocols/agents/{name}.toml\n{values}\n```\n"]
-    return parts
+def _recipes(home: Any) -> Iterable[str]:
+    names = sorted(file.name.removesuffix(".toml") for file in home.joinpath("recipes").iterdir())
+    yield "## Recipes\n"
+    yield wrapped(
+        "Each cell has the representation in bold, if the recipe names one, and the values of `method.*` "
+        "except learning rates and hidden widths; a dash has neither. Any method takes "
+        f"`--representation simclr`, with the values of [representations.toml]({FILES}/representations.toml)."
+    )
+    rows = ([_file(name, "recipes/"), *(_recipe(name, preset) for preset in RECIPES)] for name in names)
+    yield table(["method", *(f"`{name}`" for name in RECIPES)], rows) + "\n"
+    yield "The other presets of a family have the values of the first, except:\n"
+    others = [(base, n) for base in RECIPES[:2] for n in PROTOCOLS if n[:3] == base[:3] and n != base]
+    rows = (
+        [name, f"`{other}`", _recipe(name, other)]
+        for name in names
+        for base, other in others
+        if _recipe(name, base) != _recipe(name, other)
+    )
+    yield table(["method", "preset", "values"], rows) + "\n"
+
+
+def _recipe(method: str, preset: str) -> str:
+    given = flat(recipe(method, preset))
+    f = given.get("representation.name")
+    own = {k.removeprefix("method."): v for k, v in given.items() if k.startswith("method.")}
+    values = [f"`{k}={_short(v)}`" for k, v in own.items() if not k.endswith(("learning_rate", "hidden_dim"))]
+    return ", ".join([*([f"**{f}**"] if f else []), *values]) or "–"
+
+
+def _agents(home: Any) -> Iterable[str]:
+    yield "## Agents\n"
+    yield wrapped(
+        "`voidrl train ENV --preset NAME` trains one of these [agents](agents.md) from scratch. The"
+        " values are added to the base's. An agent's file also has tables for `atari`, `dmc`, "
+        "`maze` (PixelMaze) and `any` other environment, and for single games and tasks; `_pixels` "
+        "and `rad` have only a table `dmc`, shown here. Methods have no recipes for agents."
+    )
+    rows = []
+    for name in (*BASES, *AGENTS):
+        content = tomllib.loads(home.joinpath("agents", f"{name}.toml").read_text("utf-8"))
+        about = AGENTS[name].about if name in AGENTS else BASES[name]
+        kinds = ", ".join(AGENTS[name].families) if name in AGENTS else ""
+        own = {key: value for key, value in content.items() if key.partition("+")[0] not in NOT_SHOWN}
+        values = ", ".join(f"`{key}={_short(value)}`" for key, value in flat(own or content["dmc"]).items())
+        rows.append([_file(name, "agents/"), plain(about), kinds, _base(home, "agents", name), values])
+    yield table(["preset", "agent", "for", "base", "values"], rows) + "\n"
+
+
+def _file(name: str, folder: str = "") -> str:
+    return f"[{name}]({FILES}/{folder}{name}.toml)"
+
+
+def _base(home: Any, *path: str) -> str:
+    """The presets that a file extends."""
+    base = tomllib.loads(home.joinpath(*path[:-1], f"{path[-1]}.toml").read_text("utf-8")).get("extends", ())
+    return ", ".join(f"`{name}`" for name in ([base] if isinstance(base, str) else base)) or "–"
+
+
+def _value(values: Mapping[str, Any], field: str) -> str:
+    return code(values[field]) if field in values else "–"
+
+
+def _short(value: object) -> str:
+    return code(value).strip("`").replace(" ", "")

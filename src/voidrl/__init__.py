@@ -15,7 +15,7 @@ from voidrl.envs.registration import register_when_imported
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
-    from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
+    from voidrl.api import Steps, evaluate, finetune, load, pretrain, probe, resume, train
     from voidrl.config import Config
     from voidrl.data.export import export_data
     from voidrl.errors import RunInterrupted, VoidrlError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from voidrl.report.page import write_report
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
     from voidrl.training.callbacks import STOP, Callback
+    from voidrl.training.layers import Env, Overrides
 
 if os.name != "posix":
     raise ImportError(f"voidrl does not run on {sys.platform}: use Linux, or macOS, which is untested")
@@ -34,7 +35,10 @@ __all__ = [
     "Agent",
     "Callback",
     "Config",
+    "Env",
+    "Overrides",
     "RunInterrupted",
+    "Steps",
     "VoidrlError",
     "evaluate",
     "export_data",
@@ -56,6 +60,8 @@ _HOMES = {
     "Agent": "agent",
     "Callback": "training.callbacks",
     "Config": "config",
+    "Env": "training.layers",
+    "Overrides": "training.layers",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
     "export_data": "data.export",

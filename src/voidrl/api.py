@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from voidrl.probing.result import ProbeResult
 
 Steps = int | str
+"""Environment steps: a number, or text such as `"100k"` and `"2.5M"`."""
 STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
 
 

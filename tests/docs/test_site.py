@@ -82,10 +82,13 @@ def test_every_agent_has_a_section(agent):
     assert agent in anchors(DOCS / "agents.md")
 
 
-def test_every_command_preset_and_learner_has_a_section():
+def test_every_command_and_learner_has_a_section_and_every_preset_a_row():
     assert set(registry.names("learner")) <= anchors(DOCS / "learners.md")
     assert {f"voidrl-{name}" for name in cli.COMMANDS} <= anchors(DOCS / "commands.md")
-    assert set(PRESETS) <= anchors(DOCS / "presets.md")
+    rows = re.findall(
+        r"^\| \[([\w-]+)\]\(\S+\.toml\) \|", (DOCS / "presets.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert set(PRESETS) <= set(rows), "a row that leads to its file"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -75,6 +75,7 @@ def _methods() -> Listing:
         given = (about.get(name, "") for name in ("family", "year", "skills", "paper"))
         family, year, skills, paper = given
         rows.append((file.stem, family, year or None, skills or "none", reward, paper))
+    rows += [(name, "", None, "", about, "") for name, about in _registered("method")]
     rows.sort(key=lambda row: (FAMILIES.index(row[1]), row[2] or sys.maxsize))
     columns = ("method", "family", "year", "skills", "rewards", "paper")
     return Listing("Methods: intrinsic rewards", columns, rows)
@@ -82,7 +83,12 @@ def _methods() -> Listing:
 
 def _pieces(kind: str, title: str) -> Listing:
     rows: list[tuple[Any, ...]] = [(file.stem, _first_line(file)) for file in _files(kind)]
-    return Listing(title, (kind.removesuffix("s"), "about"), rows)
+    return Listing(title, (kind[:-1], "about"), [*rows, *_registered(kind[:-1])])
+
+
+def _registered(kind: str) -> list[tuple[str, str]]:
+    """What other packages register, which is not imported."""
+    return [(name, f"{point.value}, installed") for name, point in registry.registered(kind).items()]
 
 
 def _files(package: str) -> list[Path]:

@@ -48,8 +48,8 @@ class DMControlConfig(Checked):
     """Height and width of images in pixels. The camera is URLB's: 2 for the quadruped, `front_close` for
     jaco, 0 for all others."""
     render_quality: Literal["default", "medium", "fast"] = "default"
-    """`default`, as dm_control renders; `medium`, with coarser shadows and curves: colors differ by about
-    0.3 of 255, at a quarter of the cost on a CPU; `fast`, without shadows and multisampling."""
+    """`default`, as dm_control renders; `medium`, with coarser shadows and curves: colors differ by about 0.3
+    of 255, at a quarter of the cost; `fast`, without shadows and multisampling."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +62,24 @@ class EnvConfig(Checked):
     num_envs: Annotated[int, between(1, 8192)] = 1
     """Environments stepped in parallel."""
     backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
-    """Kind of vector environment: natively vectorized, in this process, in worker processes, or as tensors on
-    the run's device, where observations stay. `auto` takes the native version where the environment has one;
-    else `sync`, on DMControl `async`."""
+    """How environments are stepped: `native`, vectorized by their package; `sync`, in this process; `async`,
+    in worker processes; `tensor`, on the run's device. `auto`: `native` where there is a native version, else
+    `sync`, on DMControl `async`."""
     frame_stack: Annotated[int, between(1, 1024, "frames")] = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
-    """Measure coverage. On Atari the distinct states of the game's memory, for which worker processes emulate
-    every step a second time; on DMControl bins of (height, angle, velocity)."""
+    """Measure coverage: on Atari the distinct states of the game's memory, by a second emulation of every
+    step; on DMControl bins of (height, angle, velocity)."""
     timeout_s: Positive = 300.0
-    """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
+    """Seconds without an answer after which a worker process counts as hung, which ends the run."""
     check_bounds: bool = True
     """Refuse observations outside the bounds of their space."""
     keys: tuple[str, ...] = ()
     """Entries of a Dict observation that the agent sees, in this order, such as `image` or `agent/position`.
     (): all of them."""
     wrappers: tuple[Wrapper, ...] = ()
-    """Wrappers around each environment, the innermost first: `module:Wrapper` or
-    `module:Wrapper?option=value`. A native version is then not used."""
+    """Wrappers around each environment, the innermost first: `module:Wrapper?option=value`. They exclude a
+    native version."""
     action_masks: Literal["auto", "none", "info", "method", "key"] = "auto"
     """Source of the masks of allowed discrete actions: the environment's `info["action_mask"]`, its method
     `action_masks()`, or the key `action_mask` of its observations. `auto` looks for them when the environment

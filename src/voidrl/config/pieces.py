@@ -32,25 +32,24 @@ class EncoderConfig(Checked):
 
     stack: Annotated[str, STACK] = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1), `small`
-    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on, which
-    also read the logarithm of each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a custom
-    network as `module:Class` (in Python also the class itself). `auto`: `tiny` for images with a side below
-    20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
-    hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
-    enough. Numbers that come with images are joined behind the convolutions."""
+    (5×5, strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, which also read the logarithm of
+    each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a network of yours as `module:Class`.
+    `auto`: `tiny` for images with a side below 20 pixels, `drq` for continuous actions or a side below 36,
+    else `nature`; `mlp` with a hidden layer for vectors. `light`, for a CPU: as `auto`, but `paper` for
+    images that are large enough."""
     feature_dim: OptionalSize = 50
-    """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
+    """Width of the output; 0 leaves out FC, LayerNorm and tanh."""
     hidden_dim: OptionalSize = 0
-    """Width of one more fully connected layer before the output; 0 for none."""
+    """Width of a fully connected layer before the output; 0 for none."""
     activation: Literal["elu", "relu"] = "elu"
     """Non-linearity between layers."""
     spectral_norm_iterations: Annotated[int, between(0, 1000)] = 0
-    """Power iterations of spectral normalization in each training pass (the paper: 5); 0 turns it off."""
+    """Power iterations of spectral normalization per training pass (the paper: 5); 0 turns it off."""
     width: Annotated[float, Limit(lambda value: 0 < value <= 1000, "a factor above 0, up to 1000")] = 1.0
     """Multiplies the channels of the convolutions."""
     rescale: bool = False
-    """Scale the output of the convolutions, for vectors that of the encoder, to [0, 1] in each sample (SPR,
-    BBF)."""
+    """Scale the output of the convolutions to [0, 1] in each sample (SPR, BBF); for vectors, the
+    encoder's."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class SkillConfig(MethodConfig):
     """A method whose policy is conditioned on a skill."""
 
     skill_every_steps: Count = 0
-    """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
+    """Environment steps for which a skill is kept; 0: a whole episode."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ class OptimizerConfig(PieceConfig):
     """Settings of Adam that representations and learners share."""
 
     adam_eps: Positive = 1e-8
-    """Adam's ε, for the weights that this piece trains."""
+    """Adam's ε."""
     max_grad_norm: NotNegative = 0.0
-    """The gradients of these weights are clipped to this norm; 0 turns clipping off."""
+    """Norm to which these gradients are clipped; 0 turns clipping off."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +95,15 @@ class RepresentationConfig(OptimizerConfig):
     learning_rate: Positive = 1e-3
     """Learning rate of f and its heads, except for weights that the learner trains as well."""
     warmup_updates: Count = 0
-    """Updates over which the learning rate rises from 0. Where images differ in a few pixels only, as on
-    Atari, large first updates make f ignore them all."""
+    """Updates over which the learning rate rises from 0. Where images differ in a few pixels, as on Atari,
+    large first updates make f ignore them."""
     batch_size: OptionalSize = 512
-    """Observations in one representation update; 0 takes the learner's own transitions, as in URLB: s' is
-    then `learner.n_step` steps after s."""
+    """Observations in one update; 0 takes the learner's transitions, as in URLB, where s' is `learner.n_step`
+    steps after s."""
     auxiliary: bool = False
-    """Keep training f by this loss, alongside the learner's, in fine-tuning and when training from
-    scratch."""
+    """Keep training f by this loss in fine-tuning and when training from scratch."""
     loss_weight: Positive = 1.0
-    """Weight of this loss where it is added to another loss of the same weights."""
+    """Weight of this loss where another loss trains the same weights."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,7 @@ class LearnerConfig(OptimizerConfig):
     discount: Discount = 0.99
     """γ of one environment step."""
     discount_end: Discount | None = None
-    """γ after `anneal_updates`, which 1 − γ approaches exponentially (BBF: from 0.97 to 0.997); None keeps
-    γ."""
+    """γ after `anneal_updates`, approached exponentially in 1 − γ (BBF: from 0.97 to 0.997); None keeps γ."""
     n_step: Steps = 1
     """Steps whose rewards are summed before the value is bootstrapped."""
     n_step_end: Steps | None = None
@@ -134,20 +131,19 @@ class LearnerConfig(OptimizerConfig):
     learning_rate: Positive = 1e-4
     """Learning rate."""
     weight_decay: NotNegative = 0.0
-    """Decoupled weight decay (AdamW) of all weights that learner and representation train, biases and
-    normalizations excepted; 0 turns it off."""
+    """Decoupled weight decay (AdamW) of learner and representation, except biases and normalizations."""
     hidden_dim: Size = 1024
     """Width of the heads."""
     hidden_layers: Annotated[int, between(1, 100)] = 2
     """Hidden layers of the heads."""
     target_tau: Polyak = 0.01
-    """Polyak coefficient: target ← (1 − τ) target + τ online at each target update."""
+    """τ of a target update: target ← (1 − τ) target + τ online."""
     target_encoder_tau: Polyak | None = None
     """τ of the encoder's target; None takes `target_tau` (SAC from pixels, CURL and RAD: 0.05)."""
     target_every_updates: PositiveCount = 1
     """Updates between two target updates."""
     clamp_targets: bool = True
-    """Clamp TD targets to what the rewards seen so far can add up to, so that values cannot diverge."""
+    """Clamp TD targets to the range that the rewards seen so far allow, so that values cannot diverge."""
 
     @property
     def on_policy(self) -> bool:

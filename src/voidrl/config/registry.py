@@ -1,4 +1,9 @@
-"""Finds a method, representation or learner by file name, by `module:Class`, or takes a class as it is."""
+"""Finds a method, representation or learner by file name, by `module:Class`, or takes a class as it is.
+
+Other packages register theirs by entry points: `voidrl.methods`, `voidrl.representations` and
+`voidrl.learners` name a class; `voidrl.environments` a module, or a function to call, that registers ids with
+Gymnasium.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ import ast
 import importlib
 import pkgutil
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import ConfigError, UnknownNameError, similar_names
+from voidrl.errors import ConfigError, UnknownNameError, printable, similar_names
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
 
@@ -19,11 +25,58 @@ _given: dict[tuple[str, str], type] = {}  # classes passed in by this process; t
 
 
 def names(kind: str) -> list[str]:
-    """Names of all files of a kind; nothing heavy is imported."""
+    """Names of all files of a kind, then of what other packages register; nothing heavy is imported."""
+    return [*own_names(kind), *registered(kind)]
+
+
+def own_names(kind: str) -> list[str]:
+    """Names of all files of a kind."""
     package = importlib.import_module(f"voidrl.{KINDS[kind]}")
     return sorted(
         m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base" and m.name[0] != "_"
     )
+
+
+def registered(kind: str) -> dict[str, EntryPoint]:
+    """The entry points of other packages by name; a name of our own is not one of them."""
+    found = {point.name: point for point in entry_points(group=f"voidrl.{KINDS[kind]}")}
+    return {name: found[name] for name in sorted(found.keys() - {*own_names(kind)})}
+
+
+def load_entry_point(kind: str, point: EntryPoint) -> Any:
+    """What an entry point names; an error if it cannot be imported."""
+    try:
+        return point.load()
+    except Exception as error:
+        raise ConfigError(f"{_described(kind, point)} cannot be imported ({_shortly(error)})") from error
+
+
+def import_environments() -> str:
+    """Import what other packages register as `voidrl.environments`; returns what failed first, or ""."""
+    failures = (_import_environment(point) for point in entry_points(group="voidrl.environments"))
+    return next(filter(None, [*failures]), "")
+
+
+@cache
+def _import_environment(point: EntryPoint) -> str:
+    try:
+        found = load_entry_point("environments", point)
+        if callable(found):
+            found()
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:
+        return f"{_described('environments', point)} failed ({_shortly(error)})"
+    return ""
+
+
+def _shortly(error: Exception) -> str:
+    return f"{type(error).__name__}: {printable(error)}"
+
+
+def _described(kind: str, point: EntryPoint) -> str:
+    package = f" of package {point.dist.name}" if point.dist else ""
+    return f"{kind} {point.name!r}{package} ({point.value})"
 
 
 @cache
@@ -55,10 +108,12 @@ def find(kind: str, name: str | type) -> type[Any]:
         found = _given[kind, name]
     elif ":" in name:
         found = import_path(kind, name)
-    elif name in names(kind):
+    elif name in own_names(kind):
         module = importlib.import_module(f"{package}.{name}")
         mine = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
         found = next((c for c in reversed(mine) if issubclass(c, base)), None)
+    elif name in (others := registered(kind)):
+        found = load_entry_point(kind, others[name])
     else:
         remedy = f"Your own: 'module:Class', or `voidrl list {KINDS[kind]}`."
         raise UnknownNameError(kind, name, names(kind), remedy)

@@ -41,19 +41,18 @@ class AugmentConfig(Checked):
     """
 
     shift_pixels: OptionalSize | None = None
-    """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated. None
-    goes by the images: a ninth of the shorter side, at most 4, and 0 for a side below 16 pixels, where a
-    pixel is often a symbol and a shift another state."""
+    """Padding on each side: the largest random shift, unless images are cropped. None: a ninth of the shorter
+    side, at most 4, and 0 for a side below 16 pixels, where a shift is often another state."""
     intensity_scale: NotNegative = 0.0
     """Intensity jitter: images are multiplied by 1 + scale · clip(N(0, 1), −2, 2)."""
     crop_size: OptionalSize = 0
-    """Height and width of the images that networks read: random crops in losses, the center everywhere else
-    (RAD: 84 of 100, with `shift_pixels` 0). The replay stores whole images. 0 does not crop."""
+    """Height and width of the images that networks read: random crops in losses, the center elsewhere (RAD:
+    84 of 100, with `shift_pixels` 0). 0 does not crop."""
     inner_size: OptionalSize = 0
     """Height and width of a random window outside of which its edges are repeated (CURL on Atari: 80); 0 for
     the whole image."""
     shift_probability: Share = 1.0
-    """Probability that an image is shifted or cropped at random, rather than in the middle (ATC: 0.1)."""
+    """Probability of a random shift or crop, rather than the center (ATC: 0.1)."""
     learner: bool = True
     """Augment the learner's images too. False leaves augmentation to the representation (CURL on Atari)."""
 
@@ -63,19 +62,18 @@ class ReplayConfig(Checked):
     """The replay buffer."""
 
     capacity_steps: PositiveCount = 100_000
-    """Environment steps kept, over all environments together; the last frame of an episode takes up one."""
+    """Environment steps kept, over all environments; the last frame of an episode takes up one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` keeps the replay on the networks' device if it fits there. Otherwise its frames are kept in main
-    memory, which is pinned so that the GPU reads it directly, and the run says so. `cpu` keeps them there
-    always."""
+    """`auto`: the networks' device if the replay fits there, else its frames are kept in pinned main memory,
+    and the run says so. `cpu`: always in main memory."""
     priority_exponent: Share = 0.0
-    """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
-    to their last error to the power of α; 0 draws uniformly."""
+    """α of prioritized sampling (Schaul et al. 2016): the probability of a transition is proportional to its
+    last error to the power of α; 0 draws uniformly."""
     importance_exponent: Share | None = None
-    """β of the importance weights (N P)^−β, which are divided by the largest of the batch; None: 0.4 at the
-    start, rising linearly to 1 at the end of the run (Schaul et al. 2016, Rainbow)."""
+    """β of the importance weights (N P)^−β, divided by the batch's largest; None: rises linearly from 0.4 to
+    1 over the run (Rainbow)."""
     data: str | None = None
-    """The id of a Minari dataset that fills the replay before the first step; None for an empty replay."""
+    """Id of a Minari dataset that fills the replay before the first step."""
 
     @property
     def importance_range(self) -> tuple[float, float]:
@@ -91,8 +89,8 @@ class ResetConfig(Checked):
     every_updates: Count = 0
     """Updates between two resets; 0 turns them off."""
     keep: Share = 0.8
-    """Share of the encoder's weights that a reset keeps, the rest being those of a new one: shrink and
-    perturb (SR-SPR: 0.8, BBF: 0.5). Heads are reinitialized, and their optimizers' moments set to 0."""
+    """Weight of the old encoder in the mean of old and new that a reset takes: shrink and perturb (SR-SPR:
+    0.8, BBF: 0.5). Heads and their optimizers are reinitialized."""
     last_steps: Count = 20_000
     """Steps at the end of the run without a reset."""
 
@@ -102,37 +100,34 @@ class FinetuneConfig(Checked):
     """Fine-tuning: the parts of the pre-trained agent that are kept, and the adaptation to the task."""
 
     steps: PositiveCount | None = None
-    """Environment steps, unless the command says otherwise; None takes as many as in pre-training."""
+    """Environment steps; None: as many as in pre-training."""
     updates_per_step: UpdateRate | None = None
-    """Gradient steps per environment step; None takes those of pre-training."""
+    """Gradient steps per environment step; None: as in pre-training."""
     heads: Literal["auto", "pretrained", "actor", "first_layer", "random"] = "auto"
-    """Heads that are kept. `auto` decides at the end of the warm-up, from the task's returns in it: where
-    the pre-trained values correlate with them (the *alignment*), values are moved to the task's scale and
-    everything is kept; otherwise the critic is reinitialized and the policy kept, as the actor, or as the
-    explorer of a learner without one. `pretrained` keeps all heads, `random` none. `actor` (URLB) keeps the
-    policy and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a
-    trunk. `first_layer` (SGI) keeps the layer of each head that reads the features."""
+    """Heads that are kept. `auto` decides at the end of the warm-up: where the pre-trained values correlate
+    with the returns in it (the *alignment*), they are moved to the task's scale and everything is kept;
+    otherwise the critic is reinitialized and the policy kept, as the actor, or as the explorer of a learner
+    without one. `pretrained` keeps all heads, `random` none. `actor` (URLB) reinitializes the critic, except
+    its trunk. `first_layer` (SGI) keeps the layer of each head that reads the features."""
     learning_rate: Positive | None = None
-    """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
-    takes `learner.learning_rate`."""
+    """The learner's learning rate in fine-tuning and, under a protocol, when training from scratch; None:
+    `learner.learning_rate`."""
     encoder_learning_rate: NotNegative | None = None
-    """Learning rate of the learner's encoder while fine-tuning; None takes the learner's, 0 freezes it."""
+    """Learning rate of the learner's encoder in fine-tuning; None: the learner's, 0 freezes it."""
     first_layer_learning_rate: NotNegative | None = None
-    """Learning rate of the first layer of the heads while fine-tuning; None takes the learner's, 0 freezes
-    it."""
+    """Learning rate of the heads' first layer in fine-tuning; None: the learner's, 0 freezes it."""
     warmup_steps: Count = 1000
     """Steps before the first update."""
     warmup_actions: Literal["policy", "random"] = "policy"
-    """Actions of the warm-up: the pre-trained policy's, whatever becomes of the heads, or uniform random ones
-    (the paper on DMControl). Skill methods try their skills in this time, which takes the policy."""
+    """Actions of the warm-up: the pre-trained `policy`, which skill methods need to try their skills, or
+    uniform `random` ones (the paper on DMControl)."""
     noise: Literal["auto", "end", "restart"] = "auto"
-    """Exploration noise (ε, or the standard deviation): stay at the `end` of its schedule, or `restart` it;
-    `auto` restarts it for a new policy: that of a learner without an actor whose heads are new.
-    The schedule of ε starts when the warm-up is over."""
+    """Exploration noise (ε, or the standard deviation): stay at the `end` of its schedule, or `restart` it,
+    for ε after the warm-up; `auto` restarts it for a learner without an actor whose heads are new."""
     adapt: bool = True
-    """Adapt to the task: scale rewards and SAC's temperature by the task's returns in the warm-up, let a new
-    critic learn before the kept actor, wait with learning until rewards differ, and explore by detours
-    (docs/adapting.md). False fine-tunes without any of it (the paper)."""
+    """Adapt to the task (docs/adapting.md): scale rewards and SAC's temperature by the returns of the
+    warm-up, train a new critic before the kept actor, learn once rewards differ, and explore by detours.
+    False: none of it (the paper)."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +139,7 @@ class BonusConfig(Checked):
     """
 
     coefficient: NotNegative = 0.0
-    """β₀, the weight of the intrinsic reward at the start of the run, in place of `intrinsic_scale`; 0 for
-    none. Pre-training ignores it."""
+    """β₀, the weight of the intrinsic reward at the start, in place of `intrinsic_scale`; 0 for none."""
     decay: Literal["none", "linear", "geometric"] = "none"
     """Decay of β with the environment steps t of the run: none; `linear`, to 0 at the end;
     or `geometric`, β₀ (1 − 1e-5)^t (RE3)."""
@@ -156,29 +150,29 @@ class LogConfig(Checked):
     """Metrics, evaluations and checkpoints."""
 
     log_every_steps: PositiveCount = 1000
-    """Steps between two rows of metrics, the only time that they are read from the device."""
+    """Steps between two rows of metrics."""
     eval_every_steps: Count = 0
     """Steps between two evaluations; 0 for none. Fine-tuning also evaluates its first and its last agent."""
     eval_episodes: Annotated[int, between(0, 10_000)] = 10
-    """Episodes of one evaluation, in separate environments with separate seeds. The evaluations at the start
-    and end of fine-tuning have at most 10; 0 turns them off."""
+    """Episodes of one evaluation, in separate environments. The evaluations at the start and end of
+    fine-tuning have at most 10; 0 turns them off."""
     eval_epsilon: Share = 0.0
-    """Probability of a random action in evaluations; with 0, every episode of a deterministic environment is
-    the same."""
+    """Probability of a random action in evaluations; with 0, all episodes of a deterministic environment are
+    equal."""
     probe_every_steps: Count = 0
-    """Steps between two probes of what the representation sees of the true state, all on the same 5000 steps
-    of random play; 0 turns them off."""
+    """Steps between two probes of what the representation sees of the true state, on 5000 fixed steps of
+    random play; 0 turns them off."""
     checkpoint_every_steps: PositiveCount = 50_000
     """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
-    from it exact. One more is written where a run stops."""
+    exact. One more is written where a run stops."""
     keep_last: PositiveCount = 2
     """Checkpoints kept."""
     keep_replay: bool = True
-    """Keep the replay, most of a checkpoint, in the one at the end. Without it a complete run can be
-    fine-tuned, evaluated and shared, but not extended; with `keep_last` 1 no other checkpoint has it."""
+    """Keep the replay in the last checkpoint. Without it a complete run cannot be extended; with `keep_last`
+    1 no other checkpoint has it."""
     snapshot_steps: tuple[PositiveCount, ...] = ()
-    """Steps of the run at which only the agent is kept, permanently under `snapshots/`: `100k,500k` on the
-    command line. Several environments may step past one; folders are named by the agent's true steps."""
+    """Steps at which the agent is kept for good under `snapshots/`: `100k,500k` on the command line. Folders
+    are named by the agent's true steps, as several environments may step past one."""
     tensorboard: bool = True
     """Write TensorBoard files as well as `metrics.jsonl`."""
     wandb_project: str | None = None
@@ -207,20 +201,19 @@ class Config(Checked):
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
     cpu_threads: Annotated[int, between(0, 1024)] = 0
-    """Threads of the networks on a CPU; 0 chooses by their size: one for small ones, several for large
-    batches of convolutions, within its share of the cores. `OMP_NUM_THREADS` is obeyed."""
+    """Threads of the networks on a CPU; 0 chooses by their size, within the run's share of the cores.
+    `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
-    """Mode of the updates: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many
-    updates per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after
-    about a minute of compiling, some seconds once the same config has been compiled. `auto`: on CUDA
-    `compile` from 200k updates on, which pay for compiling, and `graph` below; else `eager`."""
+    """Mode of the updates: `eager`; `graph`, captured as CUDA graphs, many updates per launch; `compile`,
+    fused by torch.compile, then captured: the fastest, after about a minute of compiling, the first time.
+    `auto`: on CUDA `compile` from 200k updates on and `graph` below; else `eager`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions and matrix products; distances, losses, targets, normalizers and optimizers
     are always fp32. `auto`: `bf16` on CUDA devices that have it, else `fp32`."""
     warmup_steps: Count = 1000
     """Steps with uniform random actions before the first update."""
     updates_per_step: UpdateRate = 2.0
-    """Gradient steps per environment step (the paper: 2); below 1 for one update every few steps."""
+    """Gradient steps per environment step (the paper: 2); 0.25 is one every four steps."""
     method: MethodConfig = field(default_factory=lambda: MethodConfig("apt"))
     """Intrinsic reward."""
     representation: RepresentationConfig = field(default_factory=lambda: RepresentationConfig("auto"))
@@ -229,18 +222,17 @@ class Config(Checked):
     """RL algorithm."""
     reward_scale: Positive = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
-    rewards, with most methods about 1 per step unless `intrinsic_normalization` or `intrinsic_scale` change
-    it. Fine-tuning finds the task's scale by itself (`finetune.adapt`)."""
+    rewards, about 1 per step with most methods; `finetune.adapt` finds the task's scale by itself."""
     intrinsic_scale: Scale | None = None
     """Multiplies the intrinsic reward in pre-training; `horizon` is 1 − γ, since a reward of 1 per step adds
     up to 1 / (1 − γ). None: 1, but `horizon` for learners whose values have bounds (`rainbow`)."""
     intrinsic_normalization: Literal["none", "scale", "standardize"] = "none"
-    """Normalization of the method's reward of each transition, before it is multiplied by `intrinsic_scale`
-    and summed over n steps: none; `scale`, division by its running standard deviation; or `standardize`,
-    which subtracts the running mean first. Values are then near 0, and staying alive is not rewarded."""
+    """Normalization of the intrinsic reward, before `intrinsic_scale`: `none`; `scale`, division by its
+    running standard deviation; or `standardize`, which subtracts the running mean first, so that staying
+    alive is not rewarded."""
     intrinsic_momentum: Momentum | None = 0.999
-    """Factor by which the weight of past rewards in these running moments shrinks at each update, since the
-    rewards of a method drift while it learns: 0.999 looks back about 1000 updates. None weighs all alike."""
+    """Factor by which the weight of past rewards in these moments shrinks at each update, as rewards drift:
+    0.999 looks back about 1000 updates. None weighs all alike."""
     share_encoder: Literal["nothing", "stack", "all"] = "nothing"
     """Layers that f and the learner's encoder share: `nothing` (the paper on Atari), the `stack` of
     convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""

@@ -15,7 +15,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.config.registry import import_path
+from voidrl.config.registry import import_environments, import_path
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.failures import creating, not_n
@@ -319,6 +319,7 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
             "no environment was given: expected an id such as voidrl/PixelMaze-v0, or a factory"
         )
     module, _, name = name.rpartition(":")
+    failed = "" if module or name in gym.registry else import_environments()
     try:
         if module:
             importlib.import_module(module)  # registers its environments
@@ -328,6 +329,8 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
+        if failed:
+            raise ConfigError(f"environment {name!r} is unknown, and {failed}") from None
         remedy = "A custom one is 'module:factory'; see `voidrl list envs`."
         if name.rpartition("/")[2] in NAMES:
             remedy = f"DMControl's is '{DMC}{name.rpartition('/')[2]}'."

@@ -31,8 +31,8 @@ class DDPGConfig(LearnerConfig):
     n_step: int = 3
     """Steps whose rewards are summed before the value is bootstrapped."""
     trunk_dim: OptionalSize = 0
-    """Width of a trunk FC → LayerNorm → tanh that actor and critic each begin with, trained by their own
-    loss; 0 leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
+    """Width of a trunk FC → LayerNorm → tanh of actor and critic each, trained by their own loss, usual with
+    an encoder of `feature_dim` 0; 0 for none."""
     stddev_start: NotNegative = 1.0
     """Standard deviation of the exploration noise at the start."""
     stddev_end: NotNegative = 0.1

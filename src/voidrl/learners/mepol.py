@@ -60,8 +60,8 @@ class MEPOLConfig(LearnerConfig):
     max_updates: PositiveCount = 30
     """Gradient steps per rollout, at most."""
     kl_limit: Positive = 15.0
-    """δ: K̂L between the states of the new policy and of the one that acted, at most; the authors' 15 hardly
-    ever binds, except 0.05 for Ant in the plane."""
+    """δ, the largest K̂L between the states of the new policy and of the one that acted; the authors' 15
+    hardly ever binds; they have 0.05 for Ant in the plane."""
 
 
 class Policy(NamedTuple):

@@ -52,8 +52,8 @@ class RainbowConfig(DQNConfig):
     v_max: float = 10.0
     """The highest return that can be represented."""
     priority: Literal["cross_entropy", "kl"] = "cross_entropy"
-    """The priority of transitions: the cross-entropy to the target distribution, or the KL
-    divergence from it (SPR), which is 0 where the prediction is right."""
+    """The priority of transitions: `cross_entropy` to the target distribution, or its `kl` divergence (SPR),
+    which is 0 where the prediction is right."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

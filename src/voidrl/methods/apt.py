@@ -25,7 +25,7 @@ class ParticleConfig(MethodConfig):
     include_self: bool = False
     """Count a particle as its own neighbor, as the code of APT's authors and URLB's do."""
     mean_momentum: Momentum | None = None
-    """Momentum of the running mean; None averages over everything seen, as a running variance always does."""
+    """Momentum of the running mean; None averages over everything seen."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,15 +39,15 @@ class APTConfig(ParticleConfig):
     average: bool = True
     """Average over the k neighbors (eq. 4); False takes the k-th alone (eq. 3)."""
     neighbors: Literal["nearest", "random"] = "nearest"
-    """`random`: the paper's ablation."""
+    """`nearest`, or `random` ones (the paper's ablation)."""
     particle: Literal["next", "current"] = "next"
-    """The state of the transition that is scored: s' (the text) or s (the equation)."""
+    """The state that is scored: `next`, s' (the paper's text), or `current`, s (its equation)."""
     pool: OptionalSize = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
     normalize: Literal["reward_mean", "distance_mean", "distance_variance", "none"] = "reward_mean"
-    """Divide the reward by its running mean (the paper), distances by theirs (URLB's code) or by their
-    running variance (the authors' Atari code), before the logarithm, or nothing. The variance is no scale:
-    with features twice as large, distances are half as large after it."""
+    """Divide the reward by its running mean (`reward_mean`, the paper), distances by theirs (`distance_mean`,
+    URLB's code) or by their running variance (`distance_variance`, the authors' Atari code), or nothing
+    (`none`). After the variance, features twice as large give distances half as large."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

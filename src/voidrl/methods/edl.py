@@ -64,8 +64,8 @@ class EDLConfig(ParticleConfig, DiscreteSkillConfig):
     num_skills: int = 10
     """K, codes and skills."""
     max_explore_steps: PositiveCount = 100_000
-    """Skills are learned after half of the run, and after this many environment steps at the latest. The
-    replay has to hold the steps before."""
+    """Skills are learned after half of the run, or after this many environment steps, which the replay must
+    hold."""
 
     def explored_steps(self, total: int) -> int:
         """Environment steps before skills are learned, in a run of `total`."""

@@ -50,8 +50,9 @@ class METRAConfig(EitherSkillConfig):
     """r = (φ(s') − φ(s))·w, with φ bounded by a distance between s and s'."""
 
     distance: Literal["temporal", "euclidean", "controllability"] = "temporal"
-    """Bound on ‖φ(s') − φ(s)‖: 1 for a step (METRA), ‖s' − s‖ (LSD), or how unlikely s' is after s (CSD).
-    Continuous skills have length 1 with `temporal`, and are drawn from N(0, I) otherwise."""
+    """Bound on ‖φ(s') − φ(s)‖: `temporal`, 1 per step (METRA); `euclidean`, ‖s' − s‖ (LSD);
+    `controllability`, how unlikely s' is after s (CSD). Continuous skills have length 1 with `temporal`, else
+    N(0, I)."""
     hidden_dim: Size = 1024
     """Width of the two hidden layers of φ and of p(s' | s)."""
 

@@ -53,12 +53,11 @@ class NGUConfig(RNDConfig):
     kernel_epsilon: Positive = 1e-4
     """ε of the kernel; the paper's table has 1e-4, its text 1e-3. A new state earns about 1/√(kε)."""
     embedding_tau: Polyak = 1.0
-    """Share of f that moves, at every update, into the slow copy that places states; 1 takes f itself (the
-    paper). What was remembered before f moved lies elsewhere, so that copies of it look new: in long episodes
-    with many updates, and where f learns fast, the copy keeps them together."""
+    """τ of the slow copy of f that places states; 1 takes f itself (the paper). As f moves, states remembered
+    before look new; in long episodes with many updates the copy prevents that."""
     mean_momentum: Momentum | None = 0.999
-    """Factor by which the running means of distances and errors forget, at each step of the environments and
-    at each update; None averages over everything seen."""
+    """Momentum of the running means of distances and errors, per environment step and per update; None
+    averages over everything seen."""
 
 
 class NGU(Method):

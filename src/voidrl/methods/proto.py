@@ -53,8 +53,8 @@ class ProtoConfig(MethodConfig):
     hidden_dim: Size = 512
     """Hidden units of the predictor."""
     center: bool = False
-    """Subtract a moving average of f(s) before projecting it. Where all images are nearly alike, as in a
-    maze, so are their directions, and without it the prototypes find nothing to cluster."""
+    """Subtract a moving average of f(s) before projecting it, without which prototypes find nothing to
+    cluster where images are nearly alike, as in a maze."""
 
 
 class Proto(Method):

@@ -108,10 +108,10 @@ class AuxiliaryConfig(RepresentationConfig):
     batch_size: int = 0
     """Observations, or first observations of sequences, in one update; 0 takes the learner's transitions."""
     auxiliary: bool = True
-    """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
+    """Keep training f by this loss in fine-tuning and when training from scratch."""
     target: Literal["own", "learner"] = "own"
-    """The network that gives targets, in `curl` keys: the encoder itself or a slow copy of it (`own`), or the
-    learner's target network (SR-SPR, BBF; CURL on DMControl, with `learner.target_encoder_tau` 0.05)."""
+    """The network that gives targets, in `curl` keys: the encoder or its slow copy (`own`), or the
+    `learner`'s target network (SR-SPR, BBF; CURL on DMControl, with `learner.target_encoder_tau` 0.05)."""
 
 
 def require_targets(learner: Learner, *names: str) -> None:

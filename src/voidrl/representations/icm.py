@@ -33,9 +33,9 @@ class ICMConfig(RepresentationConfig):
     hidden_dim: Size = 1024
     """Width of the hidden layer of both networks."""
     forward_weight: NotNegative = 1.0
-    """Weight of the forward error, where that of the inverse error is 1; the paper's is 0.25 (0.2 to 0.8),
-    URLB's 1. The forward error is lowest where the encoder is constant. 0 leaves out the forward model, which
-    makes this a representation by inverse dynamics only; the method `icm` then has no error to reward."""
+    """Weight of the forward error, relative to the inverse error; the paper's is 0.25 (0.2 to 0.8), URLB's 1.
+    It is lowest where the encoder is constant. 0 leaves out the forward model: the method `icm` then has no
+    error to reward."""
 
 
 class ICM(Representation):

@@ -60,14 +60,14 @@ class SPRConfig(AuxiliaryConfig):
     """Predict the latents of the next K states."""
 
     loss_weight: float = 5.0
-    """Weight of this loss next to the learner's."""
+    """Weight of this loss, where the learner's has 1."""
     batch_norm: bool = False
     """BatchNorm between the convolutions of the transition model (SPR; SR-SPR and BBF have none)."""
     projection: Literal["own", "head"] = "own"
     """A layer of its own, or the first layers of the critic's streams, as in SPR, SR-SPR and BBF."""
     momentum: Annotated[float, Limit(lambda value: 0 <= value < 1, "a number in [0, 1)")] = 0.0
-    """Momentum of slow copies of encoder and projection, which then give the targets; 0, as published with
-    augmentation, uses the networks themselves, without gradients."""
+    """Momentum of slow copies of encoder and projection, which give the targets; 0: the networks themselves,
+    without gradients, as published with augmentation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -37,7 +37,9 @@ from voidrl.presets.presets import (
 )
 
 Env = str | EnvFactory | TensorVectorEnv
+"""An environment: an id, a function that makes one, or environments that return tensors."""
 Overrides = Mapping[str, Any] | Config
+"""Changes to the config, nested or dotted; or a whole config."""
 BONUS_COEFFICIENT = 0.05  # of a bonus whose method's recipe says nothing else
 AS_FINETUNED = {  # fields of `finetune`, and the fields that they set in an agent trained from scratch
     "steps": "steps",
