@@ -13,8 +13,9 @@ from voidrl.cli import main as cli
 from voidrl.cli.options import Parser, common_fields, usage_of
 
 GUIDES = {  # the page with more about a command
-    "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
-    "experiment": "experiments.md", "evaluate": "video.md", "export": "sharing.md", "doctor": "doctor.md",
+    "pretrain": "quickstart.md", "finetune": "adapting.md", "resume": "resume.md", "report": "inspect.md",
+    "experiment": "experiments.md", "evaluate": "inspect.md", "export": "sharing.md", "doctor": "install.md",
+    "status": "inspect.md", "probe": "inspect.md", "config": "configuring.md",
     "demo": "demo.md", "bench": "performance.md",
 }  # fmt: skip
 
