@@ -10,7 +10,7 @@ import voidrl
 from voidrl.runs.metrics import read_metrics
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
     config = {"warmup_steps": min(1000, steps // 2), "log.log_every_steps": 500}
     for method in ("random", "apt"):
         with tempfile.TemporaryDirectory() as runs:

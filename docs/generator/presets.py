@@ -31,11 +31,8 @@ ABOUT = {
         "For hours on one GPU instead of days. Steps are cheap and updates are not, so it makes 32 times "
         "fewer updates, on larger batches. APT has another f here than in the paper: 50 features by inverse "
         "and forward dynamics, on convolutions that Q shares, with standardized rewards and new heads for "
-        "the task; `--representation simclr` has the paper's loss. With these settings, and 0.1 updates per "
-        "step, five games were pre-trained for 100K steps on two seeds: without any reward the policy "
-        "crosses Freeway's road 22 times a game, by holding UP, and on five games 100K steps of fine-tuning "
-        "were **not** better than from scratch ([results](../results/atari/README.md)). Its 10M "
-        "steps have not been run.",
+        "the task; `--representation simclr` has the paper's loss. Runs of it before 2026-11-16 are "
+        "[invalid](../results/README.md#atari). Its 10M steps have not been run.",
         "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
     ),
     "atari-authors": (
@@ -88,7 +85,7 @@ def presets() -> str:
             "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` unless you name another; other "
             "environments take the [defaults](config.md). On a CPU, where these would take too long, `cpu` "
             "takes their place. `voidrl config` shows the result, and where each "
-            "value comes from ([configuring a run](configuring.md)):"
+            "value comes from ([configure a run](configuring.md)):"
         ),
         "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n```\n",
         wrapped(
