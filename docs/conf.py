@@ -20,7 +20,7 @@ release = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("
 
 extensions = ["myst_parser", "mathml"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**", "results/**", "benchmarks/**"]
+include_patterns = ["*.md", "docs/**", "examples/**", "results/**", "benchmarks/**"]
 exclude_patterns = [".*", "build", "runs", "src", "tests", "**/__pycache__"]
 
 myst_enable_extensions = ["dollarmath"]  # $…$ and $$…$$, as Git hosts read them

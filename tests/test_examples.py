@@ -92,6 +92,28 @@ def test_the_page_shows_the_class_of_its_example(name):
     assert source in (ROOT / "docs" / "own_representation.md").read_text("utf-8")
 
 
+def test_a_pendulum_is_explored_with_and_without_apt(run):
+    pytest.importorskip("dm_control")
+    lines = run("dmcontrol.py", 600).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["random", "apt"]
+    for line in lines:
+        counts, steps, score = re.fullmatch(
+            r"\w+: (\{.*\}) after (\d+) steps, zero-shot return (\d+) of 1000", line
+        ).groups()
+        assert int(steps) == 600 and 0 <= int(score) <= 1000
+        assert ast.literal_eval(counts)["coverage/bins"] > 1
+
+
+def test_positions_in_a_game_are_counted_with_and_without_apt(run):
+    pytest.importorskip("ale_py")
+    lines = run("atari.py", 320).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["random", "apt"]
+    for line in lines:
+        counts, steps = re.fullmatch(r"\w+: (\{.*\}) after (\d+) steps", line).groups()
+        assert int(steps) >= 320
+        assert ast.literal_eval(counts)["coverage/ram"] > 1  # nobody moves in the first second
+
+
 def test_a_search_continues_where_it_was_and_draws_something_new(run, tmp_path_factory):
     optuna = pytest.importorskip("optuna")
     folder = tmp_path_factory.mktemp("search")

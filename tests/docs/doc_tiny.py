@@ -72,7 +72,7 @@ def shrink(config):
 def make_tiny(monkeypatch, *, quick):
     """Configs that start, resume or load a run are made small; of large experiments, some cells are done.
 
-    If it has to be quick, one of Atari's is, and the doctor looks at nothing: on docs/doctor.md it does.
+    If it has to be quick, one of Atari's is, and the doctor looks at nothing: on docs/install.md it does.
     """
     if quick:
         monkeypatch.setattr(doctor, "examine", lambda folder: iter(()))
