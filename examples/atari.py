@@ -1,4 +1,6 @@
-"""Atari: the player positions that APT reaches in MsPacman without reward, and those of random actions.
+"""Atari: MsPacman explored without reward, by APT and by random actions.
+
+Prints how many player positions and RAM states each has visited:
 
     python examples/atari.py [steps]
 """

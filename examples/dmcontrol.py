@@ -1,4 +1,6 @@
-"""DMControl from states: a pendulum explored without reward, by APT and by random actions, and what that earns.
+"""DMControl from states: a pendulum explored without reward, by APT and by random actions.
+
+Prints the states that each visited, and the return of its policy on the task of swinging up:
 
     python examples/dmcontrol.py [steps]
 """
