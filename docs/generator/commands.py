@@ -14,8 +14,8 @@ from voidrl.cli import main as cli
 from voidrl.cli.options import Parser, usage_of
 
 GUIDES = {  # the page with more about a command
-    "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
-    "experiment": "experiments.md", "evaluate": "video.md", "export": "sharing.md", "doctor": "doctor.md",
+    "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "inspect.md",
+    "experiment": "experiments.md", "evaluate": "inspect.md", "export": "sharing.md", "doctor": "install.md",
     "demo": "expectations.md", "bench": "performance.md",
 }  # fmt: skip
 
