@@ -314,11 +314,12 @@ def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources,
     before = snapshot(voidrl.load(sources / "ddpg").learner.actor.state_dict())
     changed = {}
 
-    def watch(run):
-        changed[run.updates] = bool(moved(before, run.agent.learner.actor.state_dict()))
+    class Watch(voidrl.Callback):
+        def on_step(self, run):
+            changed[run.updates] = bool(moved(before, run.agent.learner.actor.state_dict()))
 
     run = {"steps": 48, "out": tmp_path / "run", "config": {"finetune.heads": "actor"}}
-    voidrl.finetune(sources / "ddpg", make_continuous, callbacks=[{"on_step": watch}], **run)
+    voidrl.finetune(sources / "ddpg", make_continuous, callbacks=[Watch()], **run)
     assert {n for n, has in changed.items() if not has} == {n for n in changed if n <= 20}  # half of 40
 
 

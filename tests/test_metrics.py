@@ -3,7 +3,6 @@
 import math
 import os
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,17 +218,6 @@ def test_wandb_that_fails_is_one_warning_and_the_run_continues(tmp_path, wandb, 
     )
     assert len(said) == 2
     assert [row["step"] for row in read_metrics(tmp_path)] == [*range(6)]
-
-
-def test_the_end_of_a_run_does_not_wait_for_wandb_forever(tmp_path, wandb, monkeypatch):
-    fake, forever = wandb(), threading.Event()
-    monkeypatch.setattr(fake, "finish", forever.wait)
-    monkeypatch.setattr("voidrl.training.metrics.loggers.WANDB_CLOSE_SECONDS", 0.05)
-    said = []
-    write_rows(tmp_path, [1], tensorboard=False, wandb_project="void", say=said.append)
-    forever.set()
-    assert len(said) == 1
-    assert "`wandb sync` can finish it" in said[0]
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "full later", "no package"])

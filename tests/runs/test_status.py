@@ -117,7 +117,12 @@ def test_the_last_score_is_an_evaluation_if_there_was_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("device", "visible", "shown"),
-    [("cpu", "1", "cpu"), ("cuda:1", "", "cuda:1"), ("cuda:0", "3", "cuda:3"), ("cuda", "GPU-7f", "cuda:0")],
+    [
+        ("cpu", "1", "cpu"),
+        ("cuda:1", "", "cuda:1"),
+        ("cuda:0", "3", "cuda:3"),
+        ("cuda:0", "GPU-7f", "cuda:0"),
+    ],
 )
 def test_a_gpu_has_its_number_on_the_machine(monkeypatch, device, visible, shown):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -171,9 +171,9 @@ class _Clips:
         data = read_kept(run.path, CACHED, key)
         if data is None or data[4:8] != b"ftyp":  # damaged, or no MP4
             self._say(f"{run.path}: making a clip")
-            from voidrl.system.device import one_thread
+            from voidrl.system.threads import using
 
-            with one_thread():  # a single agent plays
+            with using(1):  # a single agent plays
                 data = media.clip(run.path, seconds=CLIP_SECONDS, height=CLIP_HEIGHT)
             keep(run.path, CACHED, key, data)
         if self._bytes + len(data) > MAX_BYTES:
