@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import moved
-from tiny_runs import Walk, make_continuous, newest, rows, tiny
+from tiny_runs import Walk, callback, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -331,11 +331,8 @@ def test_the_closing_line(tmp_path, source, scores, capsys, given, line, advice)
 
 
 def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, capsys):
-    class Stop(voidrl.Callback):
-        def on_step(self, run):
-            return voidrl.STOP if run.step >= 8 else None
-
-    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", callbacks=[Stop()])
+    stop = callback(on_step=lambda run: voidrl.STOP if run.step >= 8 else None)
+    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", callbacks=[stop])
     assert "zero-shot" not in capsys.readouterr().err
     assert [*evaluations(tmp_path / "run")] == [0]
     voidrl.resume(tmp_path / "run", env=Walk)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from tiny_runs import Walk, newest, rows, tiny
+from tiny_runs import Walk, callback, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -151,16 +151,15 @@ def view(step=0, **changes):
 
 
 def test_answers_other_than_stop_are_refused():
-    no = type("No", (voidrl.Callback,), {"on_row": lambda self, run: False})
-    hooks = callbacks.CallbackList([no()])
-    with pytest.raises(CallbackFailedError, match="No returned False from on_row at step 7: expected"):
+    hooks = callbacks.CallbackList([callback(on_row=lambda run: False)])
+    with pytest.raises(CallbackFailedError, match="Listens returned False from on_row at step 7: expected"):
         hooks.call("on_row", view(7))
 
 
 def test_all_hear_a_stop_and_the_first_is_named():
     heard = []
-    hears = type("Hears", (voidrl.Callback,), {"on_row": lambda self, run: heard.append(run)})
-    hooks = callbacks.CallbackList([stop_at("on_row", 0), hears(), StopAtReturn(1, "x")])
+    hears = callback(on_row=heard.append)
+    hooks = callbacks.CallbackList([stop_at("on_row", 0), hears, StopAtReturn(1, "x")])
     hooks.call("on_row", view(5, row={"x": 2}))
     assert (hooks.stopped_by, len(heard)) == ("Stop", 1)
 

@@ -16,7 +16,6 @@ from voidrl.runs.checkpoint import (
     list_steps,
     load,
     read_json,
-    read_latest,
     save,
     write_json_atomic,
 )
@@ -187,17 +186,17 @@ def test_a_checkpoint_deleted_while_it_is_read_is_replaced_by_the_newest(tmp_pat
             quick_save(tmp_path, found.step + 1, keep_last=1)
         return value_of(found)
 
-    assert read_latest(tmp_path, fail, rotate_and_read) == 3
+    assert latest(tmp_path, fail, read=rotate_and_read) == 3
     assert read == [1, 2, 3]
     with pytest.raises(CheckpointError, match="found none at all"):
-        read_latest(tmp_path, fail, lambda found: (checkpoint.discard(tmp_path, 3), found.tensors(AGENT)))
+        latest(tmp_path, fail, read=lambda found: (checkpoint.discard(tmp_path, 3), found.tensors(AGENT)))
 
 
 def test_a_whole_checkpoint_that_does_not_fit_is_not_passed_over(tmp_path):
     quick_save(tmp_path, 1)
     quick_save(tmp_path, 2)
     with pytest.raises(CheckpointError, match="has no 'critic"):
-        read_latest(tmp_path, fail, lambda found: found.tensors("critic"))
+        latest(tmp_path, fail, read=lambda found: found.tensors("critic"))
 
 
 def test_json_round_trips_and_is_replaced_as_a_whole(tmp_path):

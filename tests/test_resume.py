@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 from helpers import moved, small_method
-from tiny_runs import MAZE, Skilled, Walk, assert_same_run, copy_as_of, make_continuous, newest, rows, tiny
+from tiny_runs import (
+    MAZE,
+    Skilled,
+    Walk,
+    assert_same_run,
+    callback,
+    copy_as_of,
+    make_continuous,
+    newest,
+    rows,
+    tiny,
+)
 from tiny_weights import NARROW, resnet_weights, write_weights
 
 import voidrl
@@ -128,7 +139,7 @@ def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path):
 def test_the_other_phases_resume_exactly(tmp_path, phase, method):
     config = tiny(env__num_envs=2, learner__n_step=2, finetune__noise="restart", **EVALUATED)
     # Stopped and not extended: the schedules of adaptation depend on the length of the run.
-    stop = {"on_step": lambda run: voidrl.STOP if run.step == 20 else None}
+    stop = callback(on_step=lambda run: voidrl.STOP if run.step == 20 else None)
     if phase == "finetune":
         source = voidrl.pretrain(Walk, method, steps=15, out=tmp_path / "source", config=config)
         start = partial(voidrl.finetune, source, Walk, steps=40)

@@ -267,7 +267,7 @@ def test_a_failed_run_has_its_sentence(tmp_path, monkeypatch):
     status = read_status(tmp_path / "run")
     assert (status.state, status.error, status.checkpoint) == ("failed", str(error.value), None)
     assert 0 < status.steps < 100
-    monkeypatch.setattr("voidrl.training.logging.Logging.log", lambda hook, run: {}["lost"])
+    monkeypatch.setattr("voidrl.training.hooks.Logging.log", lambda hook, run: {}["lost"])
     with pytest.raises(KeyError):
         voidrl.pretrain(Walk, steps=100, out=tmp_path / "library", config=tiny())
     assert read_status(tmp_path / "library").error == "KeyError: 'lost'"

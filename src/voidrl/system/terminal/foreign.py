@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 # Packages whose warnings are about their own insides. Of others, such as Gymnasium, only deprecations are.
 QUIET = "torch|triton|pygame|pkg_resources|ale_py|glfw|OpenGL|mujoco|dm_control"
-# Except where a warning of an environment points with stacklevel=2.
+# Libraries point to their caller, and so does an environment with stacklevel=2.
 OURS = r"voidrl\.(?!envs\.single$)"
 
 
@@ -29,8 +29,7 @@ def quiet_libraries() -> Iterator[None]:
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.filterwarnings("ignore", module=rf"({QUIET})\b")
-            for category in (UserWarning, RuntimeWarning):  # of libraries that point to their caller
+            for category in (UserWarning, RuntimeWarning, FutureWarning):
                 warnings.filterwarnings("ignore", category=category, module=OURS)
-            for category in (DeprecationWarning, FutureWarning):
-                warnings.filterwarnings("ignore", category=category, module=r"(gymnasium|voidrl)\b")
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(gymnasium|voidrl)\b")
         yield
