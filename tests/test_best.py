@@ -368,12 +368,3 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     assert "training episodes" in return_source(partial)
     (run / "metrics.jsonl").write_text(lines[0])
     assert headline_measure(read()[1], "task") is None
-
-
-def test_the_status_of_a_run_has_the_score_of_its_last_evaluation(tmp_path, source, scores):
-    from voidrl.runs.status import load_status
-
-    scores |= {0: 3, 20: 5}
-    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run")
-    status = load_status(tmp_path / "run/status.json")
-    assert (status.score_name, status.score, status.score_step) == ("eval/return", 5, 20)

@@ -9,7 +9,7 @@ from tiny_runs import Fickle, Skilled, Walk, newest, rows, tiny
 import voidrl
 from voidrl.agent import Agent
 from voidrl.envs.vector import Envs
-from voidrl.errors import EnvironmentFailedError, NonFiniteError
+from voidrl.errors import EnvironmentFailedError
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
 from voidrl.training import hooks, trainer
@@ -210,30 +210,6 @@ def test_an_environment_that_raises_is_named_with_the_step(tmp_path, how, step, 
         voidrl.train(factory, steps=99, out=tmp_path / "run", config=config)
     assert voidrl.load(tmp_path / "run").steps == 20
     assert voidrl.resume(tmp_path / "run", steps=30, env=Walk).steps == 30
-
-
-@pytest.mark.parametrize("what", ["loss", "weight"])
-def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch, what):
-    step = Agent.update
-
-    def broken(self, replay, index):
-        metrics = step(self, replay, index)
-        if self.steps > 22 and what == "loss":
-            metrics["critic_loss"] = torch.tensor(float("nan"))
-        if self.steps > 38 and what == "weight":
-            next(self.learner.critic.parameters()).data.fill_(float("inf"))
-        return {"critic_loss": metrics["critic_loss"]} if what == "loss" else {}
-
-    monkeypatch.setattr(Agent, "update", broken)
-    message = {
-        "loss": "metric 'critic_loss' of learner 'dqn' is not finite at update 15, noticed at step 28",
-        "weight": r"weight learner\.\S+ is not finite at update 32, .* step 40: .* gradients were not",
-    }
-    with pytest.raises(
-        NonFiniteError, match=message[what] + r".*lower learner\.learning_rate.*checkpoint of step 20 is kept"
-    ):
-        voidrl.train(Walk, steps=99, out=tmp_path / "run", config=tiny())
-    assert checkpoint.list_steps(tmp_path / "run" / "checkpoints") == [20]
 
 
 # What a run leaves behind

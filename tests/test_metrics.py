@@ -231,7 +231,7 @@ def test_tensorboard_that_fails_is_one_warning_and_the_run_continues(tmp_path, m
         writer.write(1, {"reward": 1.0})
         if obstacle == "full later":
             with Path("/dev/full").open("wb", buffering=0) as full:
-                os.dup2(full.fileno(), writer._loggers[0]._logger._file.fileno())
+                os.dup2(full.fileno(), writer._loggers["TensorBoard"]._file.fileno())
         writer.write(2, {"reward": 2.0})
         writer.write(3, {"reward": 3.0})
     assert len(said) == 1

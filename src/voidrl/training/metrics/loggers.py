@@ -1,7 +1,4 @@
-"""TensorBoard and Weights & Biases: copies of `metrics.jsonl`, which never stop a run.
-
-Each is wrapped in `Guarded`: its first failure is one warning, and then it is off.
-"""
+"""TensorBoard and Weights & Biases: copies of `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +15,6 @@ from voidrl.errors import MissingExtraError
 
 # W&B's own limits would be 90 seconds for the start and none for the end. Its environment variables win.
 WANDB_SECONDS = {"WANDB_INIT_TIMEOUT": "5", "WANDB_FINISH_TIMEOUT": "15"}
-
-
-class Guarded:
-    """A logger that is turned off, with one sentence, when it fails for the first time."""
-
-    def __init__(
-        self, name: str, make: Callable[[], TensorBoard | WeightsAndBiases], say: Callable[[str], None]
-    ) -> None:
-        self._name, self._say = name, say
-        self._logger: TensorBoard | WeightsAndBiases | None = None
-        with self._guard():
-            self._logger = make()
-
-    def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Pass one row on."""
-        with self._guard():
-            if self._logger is not None:
-                self._logger.write(step, row)
-
-    def close(self) -> None:
-        """Finish; closing twice does nothing."""
-        logger, self._logger = self._logger, None
-        with self._guard():
-            if logger is not None:
-                logger.close()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # whatever a third party raises: the run does not depend on it
-            self._logger = None
-            why = " ".join(str(error).split()) or type(error).__name__
-            self._say(f"{self._name} is turned off ({why}); metrics.jsonl has everything")
 
 
 class TensorBoard:
