@@ -89,10 +89,8 @@ def test_hooks_are_called_in_order_with_what_they_are_about(tmp_path):
     ("event", "at", "stops"),
     [
         ("on_step", 11, 11),
-        pytest.param("on_row", 11, 14, marks=pytest.mark.slow),
         ("on_evaluation", 9, 16),
-        pytest.param("on_checkpoint", 3, 20, marks=pytest.mark.slow),
-        pytest.param("on_start", 0, 1, marks=pytest.mark.slow),
+        ("on_checkpoint", 3, 20),
     ],
 )
 def test_stop_ends_a_run_with_a_checkpoint_from_which_it_resumes(tmp_path, capfd, event, at, stops):
@@ -220,13 +218,6 @@ def test_a_metric_that_never_comes_is_refused_or_named_with_what_was_meant(tmp_p
     misspelled.on_row(view(row={"episode/return": 1.0, "phase": "train"}))
     with pytest.warns(VoidrlWarning, match="unknown metric 'episode/retrun'; did you mean 'episode/return'"):
         misspelled.on_end(view(row={"episode/return": 1.0}))
-
-
-def test_a_run_stops_at_the_return_of_an_evaluation(tmp_path):
-    config = tiny(log__eval_every_steps=10, log__eval_episodes=3)
-    reach = StopAtReturn(-100)
-    voidrl.train(Walk, steps=40, out=tmp_path / "run", config=config, callbacks=[reach])
-    assert newest(tmp_path / "run")[1]["steps"] == 10
 
 
 def test_a_pruner_of_optuna_ends_a_run(tmp_path):

@@ -116,12 +116,6 @@ def test_resume_repeats_the_rows_after_the_checkpoint_and_nothing_else(tmp_path)
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_appending_without_an_offset_drops_a_torn_row(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st')
-    write_rows(tmp_path, [2], tensorboard=False)
-    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("offset", "message"), [(999, "holds 12 bytes .* byte 999"), (5, "was changed after")]
 )

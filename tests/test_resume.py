@@ -246,26 +246,6 @@ def wait(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_sigterm_saves_too_and_a_signal_during_a_checkpoint_leaves_the_run_exact(tmp_path, monkeypatch):
-    config = tiny(log__checkpoint_every_steps=10)
-    voidrl.pretrain(Walk, steps=30, out=tmp_path / "straight", config=config)
-    run = tmp_path / "run"
-    save = checkpoint.save
-
-    def signalled(root, step, *args, **kwargs):
-        if step == 20:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return save(root, step, *args, **kwargs)
-
-    monkeypatch.setattr(checkpoint, "save", signalled)
-    with pytest.raises(voidrl.RunInterrupted, match="SIGTERM at step 20 of 30"):
-        voidrl.pretrain(Walk, steps=30, out=run, config=config)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    monkeypatch.undo()
-    voidrl.resume(run)
-    assert_same_run(tmp_path / "straight", run)
-
-
 def logged_step(run):
     """Step of the last complete row of metrics; 0 before the first."""
     path = run / "metrics.jsonl"

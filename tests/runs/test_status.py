@@ -16,10 +16,8 @@ from voidrl.errors import (
     CheckpointError,
     EnvironmentFailedError,
     RunFolderError,
-    RunInterrupted,
     VoidrlWarning,
 )
-from voidrl.runs import checkpoint
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -150,27 +148,6 @@ def test_on_another_machine_the_heartbeat_decides_unless_the_lock_can_be_seen(tm
     assert read_status(tmp_path).state == "stopped"
     write(tmp_path, **{**remote, "host": socket.gethostname()}, heartbeat=beats["fresh"])
     assert read_status(tmp_path).state == "interrupted"  # here, where its lock would be seen
-
-
-def test_a_stopped_run_names_its_signal_and_is_resumed(tmp_path, monkeypatch):
-    step = Walk.step
-
-    def step_and_stop(env, action):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return step(env, action)
-
-    monkeypatch.setattr(Walk, "step", step_and_stop)
-    with pytest.raises(RunInterrupted):
-        voidrl.pretrain(Walk, steps=100, out=tmp_path / "run", config=tiny())
-    monkeypatch.undo()
-    stopped = read_status(tmp_path / "run")
-    assert (stopped.state, stopped.signal) == ("stopped", "SIGTERM")
-    assert stopped.steps == stopped.checkpoint == checkpoint.list_steps(tmp_path / "run/checkpoints")[-1]
-    written = states_written(monkeypatch)
-    voidrl.resume(tmp_path / "run", steps=stopped.steps + 5)
-    assert written[0] == ("starting", stopped.steps)
-    status = read_status(tmp_path / "run")
-    assert (status.state, status.signal, status.total_steps) == ("done", None, stopped.steps + 5)
 
 
 def test_killed_without_a_word_it_reads_as_interrupted(tmp_path):

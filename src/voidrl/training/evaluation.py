@@ -236,8 +236,6 @@ def evaluation_record(
             "source": str(source),
         },
         "settings": dict(settings),
-        # A learner that plays by sampling does so whatever was asked for.
-        "sampled": agent.learner.plays_by_sampling or not settings.get("deterministic", True),
         "mean_return": result.mean_return,
         "std_return": float(np.std(result.returns)),
         "human_normalized": result.human_normalized,
