@@ -36,7 +36,7 @@ from voidrl.training import build
 from voidrl.training.assembly import Parts
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
-from voidrl.training.evaluating import Evaluating, OpenEnvs, Probing
+from voidrl.training.evaluating import Evaluating, EvaluatingTask, OpenEnvs, Probing
 from voidrl.training.failures import needs_traceback, resume_command
 from voidrl.training.hooks import Checkpoints, Hook, Logging, Output, Snapshots, UserCallbacks
 from voidrl.training.layers import Env
@@ -162,7 +162,8 @@ def make_loop(
     trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
     hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]
     if eval_envs is not None:
-        hooks.append(Evaluating(run, eval_envs, pretrained))
+        adapts = run.agent.effective.adapts
+        hooks.append(EvaluatingTask(run, eval_envs, pretrained) if adapts else Evaluating(eval_envs))
     if probe is not None:
         hooks.append(Probing(probe))
     hooks.append(Snapshots())

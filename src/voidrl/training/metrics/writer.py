@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.errors import RunFolderError
+from voidrl.runs.metrics import FILE_NAME
 from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
 FILE_NAME = "metrics.jsonl"
