@@ -122,11 +122,8 @@ class EvaluatingTask(Evaluating):
         if self.last is not None and (self.best is None or self.last.quality >= self.best.quality):
             self.best, root = self.last, run.folder.best_path
             agent.save_checkpoint(root, keep_last=1, evaluation=row)
-            for steps in checkpoint.list_steps(
-                root
-            ):  # from a lost part of a run that was resumed differently
-                if steps != agent.steps:
-                    checkpoint.discard(root, steps)
+            for steps in {*checkpoint.list_steps(root)} - {agent.steps}:  # of a lost part of a resumed run
+                checkpoint.discard(root, steps)
         return result
 
     def end(self, run: Run) -> None:

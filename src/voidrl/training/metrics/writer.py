@@ -16,8 +16,6 @@ from voidrl.errors import RunFolderError
 from voidrl.runs.metrics import FILE_NAME
 from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
-FILE_NAME = "metrics.jsonl"
-
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     """Appends rows to `metrics.jsonl` and passes them on to TensorBoard (`tb/`) and Weights & Biases.
