@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, moved, snapshot
-from tiny_runs import Walk, assert_same_run, copy_as_of, make_continuous, newest, tiny
+from tiny_runs import Walk, assert_same_run, callback, copy_as_of, make_continuous, newest, tiny
 
 import voidrl
 from voidrl.agent.adaptation import (
@@ -319,7 +319,7 @@ def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources,
         changed[run.updates] = bool(moved(before, run.agent.learner.actor.state_dict()))
 
     run = {"steps": 48, "out": tmp_path / "run", "config": {"finetune.heads": "actor"}}
-    voidrl.finetune(sources / "ddpg", make_continuous, callbacks=[{"on_step": watch}], **run)
+    voidrl.finetune(sources / "ddpg", make_continuous, callbacks=[callback(on_step=watch)], **run)
     assert {n for n, has in changed.items() if not has} == {n for n in changed if n <= 20}  # half of 40
 
 

@@ -164,14 +164,12 @@ def test_missing_wandb_is_told_before_anything_is_written(tmp_path, monkeypatch)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_too_short_to_learn_or_to_be_reset_says_so(tmp_path, capsys):
+def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
     voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
     assert (
         "nothing will be learned: 6 steps are less than the 9 of the warm-up and one step (warmup_steps)"
         in capsys.readouterr().err
     )
-    voidrl.train(Walk, steps=9, out=tmp_path / "reset", config=tiny(reset__every_updates=1))
-    assert "nothing will be reset: all 9 steps are among the last 20000" in capsys.readouterr().err
     learner = {"name": "mepol", "rollout_steps": 15, "hidden_dim": 8}
     config = tiny(learner=learner, method={"name": "mepol", "k": 2})
     voidrl.pretrain(Walk, steps=9, out=tmp_path / "rollout", config=config)

@@ -1,6 +1,5 @@
 """Fine-tuning says how it began and ended, keeps its best agent, and warns when it loses what was learned."""
 
-import json
 import os
 import signal
 from contextlib import suppress
@@ -9,13 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import moved
-from tiny_runs import Walk, make_continuous, newest, rows, tiny
+from tiny_runs import Walk, callback, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
 from voidrl.runs import checkpoint
-from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation
+from voidrl.runs.evaluations import final_evaluation, read_evaluation
 from voidrl.training import collecting, evaluating
 from voidrl.training.evaluation import Evaluation, run_seed
 
@@ -89,7 +88,6 @@ def test_evaluations_change_nothing_in_training(tmp_path, source):
     steps = [row["step"] for row in rows(often) if "eval/return" in row]
     assert steps == [0, 8, 16, 24, 32, 40]  # once at the last step
     assert not (without / "best").exists()
-    assert not (without / "evaluation.json").exists()
 
 
 def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, source, monkeypatch):
@@ -113,29 +111,20 @@ def test_a_task_without_end_is_cut(tmp_path, source):
     assert (last["step"], last["eval/length"]) == (12, 12)
 
 
-def test_evaluation_json_has_all_three_and_is_no_result_of_an_experiment(tmp_path, source, scores, capsys):
+def test_an_evaluation_of_the_best_agent_is_no_final_one(tmp_path, source, scores, capsys):
     run = tmp_path / "run"
     scores |= {0: 3, 5: 9, 12: 4}
     voidrl.finetune(source, Walk, steps=12, out=run, config={"log.eval_every_steps": 5})
-    saved = read_evaluation(run / "evaluation.json")
-    assert (saved["by"], saved["mean_return"], saved["agent"]["steps"]) == ("finetune", 4, 12)
-    zero, first = saved["adaptation"]["zero_shot"], saved["adaptation"]["best"]
-    assert (zero["step"], zero["mean_return"]) == (0, 3)
-    assert (first["step"], first["mean_return"], first["episodes"]) == (5, 9, 10)
-    assert final_evaluation(run, 12) is None
-    # Written over by an evaluation of the user's, which has them too; that of the best agent is no final one.
     for best_too in ([], ["--best"]):
         capsys.readouterr()
         assert cli.main(["evaluate", str(run), "--env", "tiny_runs:Walk", "--json", *best_too]) == 0
         (run / "evaluation.json").write_text(capsys.readouterr().out)
         saved = read_evaluation(run / "evaluation.json")
-        assert saved["adaptation"] == {"zero_shot": zero, "best": first}
         assert saved["agent"]["steps_with_pretraining"] == START + (5 if best_too else 12)
         if not best_too:
             assert final_evaluation(run, 12) == saved
-    with pytest.raises(
-        RunFolderError, match=r"is of the best agent, not of the last: evaluate .* without --best"
-    ):
+    sentence = r"is of the best agent, not of the last: evaluate .* without --best"
+    with pytest.raises(RunFolderError, match=sentence):
         final_evaluation(run, 12)
 
 
@@ -144,7 +133,6 @@ def test_returns_that_are_not_finite_are_never_the_best(tmp_path, source, scores
     run = tmp_path / "run"
     voidrl.finetune(source, Walk, steps=12, out=run, config={"log.eval_every_steps": 5})
     assert kept(run) == [START + 5]
-    assert not (run / "evaluation.json").exists()
 
 
 def test_environments_that_were_passed_themselves_are_not_evaluated(tmp_path, capsys):
@@ -245,9 +233,6 @@ def test_a_killed_run_ends_with_the_same_best_agent(
     assert_same_tensors(one.tensors(), other.tensors())
     assert rows(straight) == rows(dead)
     assert [row["step"] for row in rows(dead)].count(0) == 1
-    both = [json.loads((run / "evaluation.json").read_text()) for run in (straight, dead)]
-    for name in ("adaptation", "mean_return"):
-        assert both[0][name] == both[1][name]
 
 
 def test_weights_that_are_not_finite_are_never_the_best(tmp_path, source, scores, monkeypatch):
@@ -323,17 +308,13 @@ def test_commands_that_load_an_agent_take_the_best(task, tmp_path, monkeypatch, 
 # What the user reads
 
 
-def summary(mean, std=0.0, step=0, success=None, episodes=10):
-    return EvaluationSummary(step, mean, std, episodes, success)
-
-
 @pytest.mark.parametrize(
     ("given", "line", "advice"),
     [
-        ({0: 0.8, 5: 0.9, 12: 0.95}, "zero-shot 0.80 → best 0.95 (step 12) → last 0.95", False),
-        ({0: -1234.5, 5: -20, 12: -123}, "zero-shot -1,234 → best -20.0 (step 5) → last -123", True),
+        ({0: 0.8, 5: 0.9, 12: 0.95}, "zero-shot 0.8 → best 0.95 (step 12) → last 0.95", False),
+        ({0: -1234.5, 5: -20, 12: -123}, "zero-shot -1.23k → best -20 (step 5) → last -123", True),
         ({0: (3, 0.8), 5: (2, 1.0), 12: (9, 0.4)}, "zero-shot 80% → best 100% (step 5) → last 40%", True),
-        ({0: (3, None), 5: (2, 1.0), 12: (9, 1.0)}, "zero-shot 0% → best 100% (step 12) → last 100%", False),
+        ({0: (3, 0.0), 5: (2, 1.0), 12: (9, 1.0)}, "zero-shot 0% → best 100% (step 12) → last 100%", False),
     ],
 )
 def test_the_closing_line(tmp_path, source, scores, capsys, given, line, advice):
@@ -350,28 +331,12 @@ def test_the_closing_line(tmp_path, source, scores, capsys, given, line, advice)
 
 
 def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, capsys):
-    stop = {"on_step": lambda run: voidrl.STOP if run.step >= 8 else None}
+    stop = callback(on_step=lambda run: voidrl.STOP if run.step >= 8 else None)
     voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", callbacks=[stop])
     assert "zero-shot" not in capsys.readouterr().err
     assert [*evaluations(tmp_path / "run")] == [0]
     voidrl.resume(tmp_path / "run", env=Walk)
     assert any(line.startswith("zero-shot ") for line in capsys.readouterr().err.splitlines()[-2:])
-
-
-@pytest.mark.parametrize(
-    ("last", "first", "behind"),
-    [
-        (summary(0.9, 0.3), summary(1.0, 0.3), False),  # 0.1 of a standard error of 0.13
-        (summary(0.8, 0.3), summary(1.0, 0.3), True),
-        (summary(0.8, 0.3, episodes=2), summary(1.0, 0.3, episodes=2), False),
-        (summary(1.0), summary(1.0), False),
-        (summary(0, success=0.9), summary(0, success=1.0), True),  # 0.1 of 0.095
-        (summary(0, success=0.6), summary(0, success=0.7), False),
-        (summary(5, success=1.0), summary(80, success=1.0), True),  # equal success: returns decide
-    ],
-)
-def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
-    assert evaluating.is_behind(last, first) is behind
 
 
 # Those who read runs
@@ -403,12 +368,3 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     assert "training episodes" in return_source(partial)
     (run / "metrics.jsonl").write_text(lines[0])
     assert headline_measure(read()[1], "task") is None
-
-
-def test_the_status_of_a_run_has_the_score_of_its_last_evaluation(tmp_path, source, scores):
-    from voidrl.runs.status import load_status
-
-    scores |= {0: 3, 20: 5}
-    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run")
-    status = load_status(tmp_path / "run/status.json")
-    assert (status.score_name, status.score, status.score_step) == ("eval/return", 5, 20)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from voidrl.runs.checkpoint import (
     list_steps,
     load,
     read_json,
-    read_latest,
     save,
     write_json_atomic,
 )
@@ -55,31 +53,24 @@ def test_tensors_meta_and_step_round_trip(tmp_path):
         torch.testing.assert_close(loaded[name], t.detach(), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.view(2, 5).t(), lambda t: t[1::2]])
-def test_shared_memory_is_refused_by_both_names(tmp_path, view):
+def test_shared_memory_is_refused_by_both_names(tmp_path):
     t = torch.randn(10)
-    with pytest.raises(
-        CheckpointError, match=r"'first' and 'second' share memory|'second' and 'first' share"
-    ):
-        save(
-            tmp_path, 0, {AGENT: Group({"first": t, "second": view(t), "c": torch.ones(1)})}, {}, keep_last=1
-        )
+    with pytest.raises(CheckpointError, match="'first' and 'second' share memory"):
+        save(tmp_path, 0, {AGENT: Group({"first": t, "second": t[1::2]})}, {}, keep_last=1)
     assert list_steps(tmp_path) == []
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "bad", [torch.ones(2, dtype=torch.complex64), torch.eye(2).to_sparse(), torch.ones(1, device="meta")]
-)
-def test_a_tensor_that_cannot_be_saved_is_named(tmp_path, bad):
+def test_a_tensor_that_cannot_be_saved_is_named(tmp_path):
+    bad = torch.ones(2, dtype=torch.complex64)
     with pytest.raises(CheckpointError, match=r"agent.safetensors: 'bad' cannot be saved"):
         save(tmp_path, 0, {AGENT: Group({"bad": bad})}, {}, keep_last=1)
 
 
-@pytest.mark.parametrize("bad", [{"a": [float("inf")]}, Path("x")])
-def test_meta_is_strict_json_and_refused_before_anything_is_written(tmp_path, bad):
+def test_meta_is_strict_json_and_refused_before_anything_is_written(tmp_path):
+    meta = {"bad": [float("inf")]}
     with pytest.raises(CheckpointError, match="the meta of a checkpoint cannot be written as JSON"):
-        save(tmp_path / "root", 0, {AGENT: Group(lambda: fail("called"))}, {"bad": bad}, keep_last=1)
+        save(tmp_path / "root", 0, {AGENT: Group(lambda: fail("called"))}, meta, keep_last=1)
     assert not (tmp_path / "root").exists()
 
 
@@ -151,14 +142,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, call)
     assert value_of(latest(tmp_path, fail)) == 1
 
 
-def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        CheckpointError, match=r"cannot save step 1 in .*file: File exists; choose a writable folder"
-    ):
-        quick_save(tmp_path / "file", 1)
-
-
 def test_a_checkpoint_larger_than_the_disk_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     linked = {REPLAY: Group({"frames": torch.zeros(10**6)}, "same")}
     save(tmp_path, 1, linked, {}, keep_last=1)
@@ -187,17 +170,17 @@ def test_a_checkpoint_deleted_while_it_is_read_is_replaced_by_the_newest(tmp_pat
             quick_save(tmp_path, found.step + 1, keep_last=1)
         return value_of(found)
 
-    assert read_latest(tmp_path, fail, rotate_and_read) == 3
+    assert latest(tmp_path, fail, read=rotate_and_read) == 3
     assert read == [1, 2, 3]
     with pytest.raises(CheckpointError, match="found none at all"):
-        read_latest(tmp_path, fail, lambda found: (checkpoint.discard(tmp_path, 3), found.tensors(AGENT)))
+        latest(tmp_path, fail, read=lambda found: (checkpoint.discard(tmp_path, 3), found.tensors(AGENT)))
 
 
 def test_a_whole_checkpoint_that_does_not_fit_is_not_passed_over(tmp_path):
     quick_save(tmp_path, 1)
     quick_save(tmp_path, 2)
     with pytest.raises(CheckpointError, match="has no 'critic"):
-        read_latest(tmp_path, fail, lambda found: found.tensors("critic"))
+        latest(tmp_path, fail, read=lambda found: found.tensors("critic"))
 
 
 def test_json_round_trips_and_is_replaced_as_a_whole(tmp_path):

@@ -119,14 +119,13 @@ def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
     assert warnings[0].endswith("upgrade voidrl")
 
 
-@pytest.mark.parametrize("name", ["a\0b", "../other", "x" * 300])
-def test_a_sealed_manifest_that_names_an_impossible_file_is_one_sentence(tmp_path, name):
+def test_a_sealed_manifest_that_names_a_file_elsewhere_is_one_sentence(tmp_path):
     path = quick_save(tmp_path, 1) / "manifest.json"
     fields = json.loads(path.read_text())
     del fields["sha256"]
-    fields["files"][name] = fields["files"][AGENT]
+    fields["files"]["../other"] = fields["files"][AGENT]
     path.write_text(json.dumps({**fields, "sha256": checkpoint.seal(fields)}))
-    with pytest.raises(CheckpointError, match=r"expected one next to it|File name too long"):
+    with pytest.raises(CheckpointError, match="expected one next to it"):
         load(path.parent)
 
 

@@ -67,21 +67,13 @@ def test_a_contrastive_loss_at_chance_is_said_once_with_values_and_remedies():
     [
         ({}, 400, 0),  # too early
         ({}, 5000, 5000),  # the warm-up of the representation counts
-        ({"contrast_loss": 6.5}, 5000, 0),
         ({"contrast_accuracy": 0.3}, 5000, 0),  # a high temperature keeps the loss at chance
-        ({"contrast_accuracy": None}, 5000, 0),  # a custom loss that logs none
     ],
 )
 def test_a_contrastive_loss_that_learns_is_not_mentioned(change, updates, warmup_updates):
     simclr = {"name": "simclr", "batch_size": 512, "warmup_updates": warmup_updates}
     row = {key: value for key, value in (CHANCE | change).items() if value is not None}
     assert said(monitor(representation=simclr), row, 9, updates) == []
-
-
-def test_curl_has_its_own_chance():
-    curl = {"curl_loss": math.log(32), "curl_accuracy": 1 / 32, "reward_mean": 1.0, "reward_std": 0.3}
-    (sentence,) = said(monitor(representation="curl", learner__batch_size=32), curl)
-    assert "among 32 candidates" in sentence
 
 
 def test_symptoms_must_show_in_rows_that_follow_each_other():
@@ -209,8 +201,7 @@ def test_a_representation_whose_z_is_constant_is_said_in_a_run(tmp_path, capsys)
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("method", "count"), [(Same, 1), (Meant, 0)])
 def test_a_constant_reward_is_said_in_a_run_with_n_step_returns_too(tmp_path, method, count):
-    config = tiny(learner__n_step=3, **LONG)
-    voidrl.pretrain(Walk, method, steps=60, out=tmp_path / "run", config=config)
+    voidrl.pretrain(Walk, method, steps=60, out=tmp_path / "run", config=tiny(learner__n_step=3, **LONG))
     assert len(warnings_of(tmp_path / "run")) == count
 
 
@@ -240,18 +231,6 @@ class BadLoss(Method):
 
     def reward(self, batch, latents):
         return self.net(latents.z_next)[:, 0]
-
-
-class OneEntryLoss(BadLoss):
-    def losses(self, batch, latents):
-        yield Loss("method", self.net(latents.z).mean(0), {})  # of shape (1,)
-
-
-class BadGradient(BadLoss):
-    """The root of 0 is finite, and its gradient is not."""
-
-    def losses(self, batch, latents):
-        yield Loss("method", (self.net(latents.z) * 0).square().sum().sqrt(), {})
 
 
 class BadRepresentation(Representation):
@@ -290,13 +269,12 @@ def refused(tmp_path, env=Walk, method="apt", **changes):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
 def test_a_reward_that_is_nan_once_is_blamed_on_the_method(tmp_path, learner):
-    """With all learners: some of their updates have losses that others do not have."""
-    env = Walk if learner == "dqn" else make_continuous
-    more = {} if learner == "dqn" else {"learner__n_step": 1}
+    """Some updates of SAC have losses that others do not have."""
+    env, more = Walk, {}
     if learner == "sac":
-        more |= {"learner__actor_every_updates": 3}
+        env, more = make_continuous, {"learner__actor_every_updates": 3}
     sentence = refused(tmp_path, env, BadReward, learner=learner, log__log_every_steps=50, **more)
     assert "the intrinsic reward of method 'test_health:BadReward' is not finite at update 29," in sentence
     assert "look at `reward` of test_health:BadReward" in sentence
@@ -311,7 +289,6 @@ BLAMED = {  # the changes of a run, and what its last sentence holds
         ["the loss of method 'test_health:BadLoss' is not finite at update 12,", "lower method.learning_rate",
          "look at `losses` of test_health:BadLoss"],
     ),
-    "a gradient": ({"method": BadGradient}, ["of method 'test_health:BadGradient' is not finite"]),
     "a representation": (
         {"representation": BadRepresentation},
         ["the loss of representation 'test_health:BadRepresentation' is not finite at update 11,",
@@ -331,11 +308,6 @@ BLAMED = {  # the changes of a run, and what its last sentence holds
     ),
     "an action, on whose NaN it was": (  # the policy acts before the next row is read
         {"env": make_continuous, "method": BadLoss, "learner": "ddpg", "log__log_every_steps": 19},
-        ["of method 'test_health:BadLoss' is not finite at update 12,"],
-    ),
-    "an action of an evaluation": (
-        {"env": make_continuous, "method": BadLoss, "learner": "ddpg", "log__log_every_steps": 19,
-         "log__eval_every_steps": 1, "log__eval_episodes": 1},
         ["of method 'test_health:BadLoss' is not finite at update 12,"],
     ),
 }  # fmt: skip
@@ -411,7 +383,7 @@ class Raises(Method):
         return iter(())
 
 
-@pytest.mark.parametrize("where", ["reward", "observe", "losses"])
+@pytest.mark.parametrize("where", ["reward", "observe"])
 def test_an_exception_of_a_method_is_one_sentence_with_the_traceback_in_the_log(tmp_path, monkeypatch, where):
     monkeypatch.setattr(Raises, "where", where)
     monkeypatch.setattr(Raises, "calls", 0)
@@ -434,7 +406,3 @@ def test_an_error_of_our_own_is_not_blamed_on_a_custom_piece(tmp_path, monkeypat
     monkeypatch.setattr("voidrl.learners.dqn.DQN.losses", broken)
     with pytest.raises(RuntimeError, match=r"^ours$"):
         voidrl.pretrain(Walk, Meant, steps=30, out=tmp_path / "run", config=tiny())
-
-
-def test_a_loss_may_have_one_entry_instead_of_none(tmp_path):
-    assert voidrl.pretrain(Walk, OneEntryLoss, steps=30, out=tmp_path / "run", config=tiny()).steps == 30

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 import warnings
-from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
 import voidrl
-from voidrl.envs import single
 from voidrl.errors import VoidrlWarning
-from voidrl.system.terminal.foreign import is_hidden, quiet_libraries
+from voidrl.system.terminal.foreign import quiet_libraries
 
-SITE = Path(sysconfig.get_path("purelib"))
-TORCH = str(SITE / "torch/backends/cuda/__init__.py")
-GYM = str(SITE / "gymnasium/envs/registration.py")
 TINY = {"warmup_steps": 20, "learner": {"hidden_dim": 16, "batch_size": 16}, "updates_per_step": 0.25}
 
 
@@ -27,40 +20,34 @@ def shown(monkeypatch):
     """The warnings that reach the screen."""
     found: list[str] = []
     monkeypatch.setattr(sys, "warnoptions", [])
-    monkeypatch.setattr(warnings, "showwarning", lambda message, *rest, **options: found.append(str(message)))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *rest, **options: found.append(str(message))
         yield found
 
 
-def warn(text, category=UserWarning, file=TORCH):
-    warnings.warn_explicit(text, category, file, 12)
-
-
 @pytest.mark.parametrize(
-    ("category", "file", "hidden"),
+    ("category", "module", "is_shown"),
     [
-        (UserWarning, TORCH, True),  # "Please use the new API settings to control TF32 behavior"
-        (DeprecationWarning, GYM, True),
-        (UserWarning, GYM, False),  # such as "the environment is out of date", which is the user's choice
-        (DeprecationWarning, os.__file__, True),
-        (RuntimeWarning, voidrl.__file__, True),
-        (VoidrlWarning, voidrl.__file__, False),
-        (UserWarning, single.__file__, False),  # an environment's, with stacklevel=2
-        (DeprecationWarning, "/home/me/my_env.py", False),
-        (UserWarning, "<stdin>", False),
+        (UserWarning, "torch.backends.cuda", False),  # "Please use the new API to control TF32 behavior"
+        (DeprecationWarning, "gymnasium.envs.registration", False),
+        (UserWarning, "gymnasium.envs.registration", True),  # such as an environment that is out of date
+        (RuntimeWarning, "voidrl.replay.replay", False),
+        (VoidrlWarning, "voidrl.runs.status", True),
+        (UserWarning, "voidrl.envs.single", True),  # an environment's, with stacklevel=2
+        (DeprecationWarning, "my_env", True),
     ],
 )
-def test_whose_business_a_warning_is(category, file, hidden):
+def test_whose_business_a_warning_is(shown, category, module, is_shown):
     with quiet_libraries():
-        assert is_hidden(category, file) == hidden
+        warnings.warn_explicit("a text", category, f"{module}.py", 12, module=module)
+    assert bool(shown) == is_shown
 
 
 def test_a_run_shows_what_the_environment_says(tmp_path, shown):
     class Talking(gym.Wrapper):
         def step(self, action):
-            warn("of torch")
+            warnings.warn_explicit("of torch", UserWarning, "torch.py", 12, module="torch")
             warnings.warn("of the user", stacklevel=1)
             return self.env.step(action)
 

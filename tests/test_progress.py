@@ -70,16 +70,16 @@ def test_parse_count_refuses_the_rest_in_one_sentence(value):
     )
 
 
-def test_plain_lines_are_the_first_the_last_and_one_every_ten_seconds():
+def test_plain_lines_are_the_first_the_last_and_one_every_half_minute():
     stream = io.StringIO()
-    train(stream, seconds_per_update=4.0)
+    train(stream, seconds_per_update=12.0)
     lines = stream.getvalue().splitlines()
     assert [re.search(r"(\d+)%", line)[1] for line in lines] == ["10", "40", "70", "100"]
     assert lines[1] == (
-        f"{TITLE}  40%  40k/100k  eta 24s  2.5k steps/s  250 updates/s  "
+        f"{TITLE}  40%  40k/100k  eta 1m12s  833 steps/s  83.3 updates/s  "
         "reward 0.98  extrinsic 0  return -12.3  coverage 0.5"
     )
-    assert "took 40s" in lines[-1]
+    assert "took 2m00s" in lines[-1]
     assert "\x1b" not in stream.getvalue()
 
 
@@ -94,33 +94,13 @@ def test_a_resumed_run_counts_only_its_own_work():
 def test_rates_follow_a_change_of_pace_and_average_at_the_end():
     stream, clock = io.StringIO(), Clock()
     with Progress(2000, stream=stream, clock=clock) as progress:
-        for step in range(10, 1010, 10):  # 10 steps/s for 100 s, then 100 steps/s for 10 s
-            clock.now += 1.0
-            progress.update(step)
-        for step in range(1100, 2100, 100):
-            clock.now += 1.0
-            progress.update(step)
+        for steps in (10, 100):  # steps/s for 100 s, then for 10 s
+            for _ in range(1000 // steps):
+                clock.now += 1.0
+                progress.update(progress._now[1] + steps)
     lines = stream.getvalue().splitlines()
-    assert " 10 steps/s" in lines[5]
+    assert " 10 steps/s" in lines[3]
     assert lines[-1] == "100%  2k/2k  took 1m50s  18.2 steps/s"
-
-
-def test_once_updates_begin_the_warm_up_no_longer_counts():
-    stream, clock = io.StringIO(), Clock()
-    with Progress(14_000, stream=stream, clock=clock) as progress:
-        for step, updates in ((0, 0), (4000, 0), (4100, 50), (4200, 100)):
-            progress.update(step, updates=updates)
-            clock.now += 10
-    assert "eta 16m20s  10 steps/s  5 updates/s" in stream.getvalue().splitlines()[-1]
-
-
-def test_a_long_run_writes_fewer_lines_as_it_goes_on():
-    stream, clock = io.StringIO(), Clock()
-    with Progress(10**9, stream=stream, clock=clock) as progress:
-        for step in range(1, 6 * 60 * 6 + 1):  # every 10 seconds for six hours
-            clock.now += 10.0
-            progress.update(step)
-    assert 400 < len(stream.getvalue().splitlines()) < 600  # in place of 2160
 
 
 class TestOnARealTerminal:

@@ -5,15 +5,24 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 from helpers import moved, small_method
-from tiny_runs import MAZE, Skilled, Walk, assert_same_run, copy_as_of, make_continuous, newest, rows, tiny
+from tiny_runs import (
+    MAZE,
+    Skilled,
+    Walk,
+    assert_same_run,
+    callback,
+    copy_as_of,
+    make_continuous,
+    newest,
+    rows,
+    tiny,
+)
 from tiny_weights import NARROW, resnet_weights, write_weights
 
 import voidrl
@@ -24,6 +33,7 @@ from voidrl.nets import resnet
 from voidrl.runs import checkpoint
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
+NORMALIZED = {"intrinsic_normalization": "standardize", **EVALUATED}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
 WIDTHS = {  # of representations whose default width would take most of the time
     "atc": {"encoder": {"feature_dim": 6}},
@@ -32,17 +42,14 @@ WIDTHS = {  # of representations whose default width would take most of the time
 ANNEALED = {"learner__n_step": 10, "learner__n_step_end": 3, "learner__discount": 0.97,
             "learner__discount_end": 0.997, "learner__anneal_updates": 9, "representation": "spr",
             "reset__every_updates": 12, "reset__last_steps": 0}  # fmt: skip
-VALUES = {"intrinsic_normalization": "standardize"}
 CASES = {
-    "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),
-    "dqn pixels": (MAZE, "apt", tiny(env__num_envs=2, learner__n_step=2, **PIXELS)),
+    "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **NORMALIZED)),
     "sac pixels": (f"{MAZE}&continuous=true", "apt", tiny(learner="sac", share_encoder="all", **PIXELS)),
     "ddpg": (make_continuous, "apt", tiny(learner="ddpg", learner__n_step=2, env__frame_stack=3)),
     "skills": (Walk, Skilled, tiny(env__num_envs=2, learner__intrinsic_n_step="single", learner__n_step=2)),
     "workers": (Walk, "apt", tiny(env__num_envs=2, env__backend="async")),
     "priorities": (Walk, "apt", tiny(env__num_envs=2, replay__priority_exponent=0.5)),
     "annealing and resets": (Walk, "apt", tiny(**ANNEALED)),
-    "normalized rewards": (Walk, "apt", tiny(env__num_envs=2, learner="dqn", **VALUES)),
 }
 
 
@@ -59,14 +66,6 @@ def test_a_run_that_was_stopped_half_way_ends_as_the_straight_one_bit_for_bit(tm
     assert agent.steps == again.steps == end
     assert not moved(agent.tensors(), again.tensors())
     assert newest(straight)[1]["updates"] == agent.steps - 8
-
-
-def test_a_run_that_is_extended_is_the_straight_one_bit_for_bit(tmp_path):
-    config = tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)
-    voidrl.pretrain(Walk, steps=40, seed=3, out=tmp_path / "straight", config=config)
-    voidrl.pretrain(Walk, steps=20, seed=3, out=tmp_path / "resumed", config=config)
-    voidrl.resume(tmp_path / "resumed", steps=40, env=Walk)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
 
 
 # The state of the other methods is tested by test_method_contract.
@@ -128,7 +127,7 @@ def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path):
 def test_the_other_phases_resume_exactly(tmp_path, phase, method):
     config = tiny(env__num_envs=2, learner__n_step=2, finetune__noise="restart", **EVALUATED)
     # Stopped and not extended: the schedules of adaptation depend on the length of the run.
-    stop = {"on_step": lambda run: voidrl.STOP if run.step == 20 else None}
+    stop = callback(on_step=lambda run: voidrl.STOP if run.step == 20 else None)
     if phase == "finetune":
         source = voidrl.pretrain(Walk, method, steps=15, out=tmp_path / "source", config=config)
         start = partial(voidrl.finetune, source, Walk, steps=40)
@@ -223,64 +222,12 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_pat
 # Signals
 
 
-class Slow(Walk):
-    """Waits in every step, for ever in step 30."""
-
-    def step(self, action):
-        self.count = getattr(self, "count", 0) + 1
-        Path("steps").write_text(str(self.count))
-        time.sleep(600 if self.count == 30 else 0.01)
-        return super().step(action)
-
-
-def start_process(folder, steps):
-    """`voidrl pretrain` in a fork of this process, which has imported torch, and in its own folder."""
-    words = ["pretrain", "test_resume:Slow", "--steps", str(steps), "--out", "run"]
-    words += ["--warmup-steps", "4", "--learner.batch-size", "8", "--learner.encoder.feature-dim", "4"]
-    words += ["--log.checkpoint-every-steps", "20"]
-    words += ["--log.tensorboard", "False", "--device", "cpu", "--log.log-every-steps", "5"]
-
-    def command():
-        os.chdir(folder)
-        os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 2)
-        sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return cli.main(words)
-
-    return forked(command)
-
-
-def wait_for(ready, child=None, seconds=60):
+def wait_for(ready, child, seconds=60):
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, "it never came"
-        assert child is None or not os.waitpid(child, os.WNOHANG)[0], "it ended before"
+        assert not os.waitpid(child, os.WNOHANG)[0], "it ended before"
         time.sleep(0.001)
-
-
-def steps_taken(folder):
-    path = folder / "steps"
-    return int(path.read_text() or 0) if path.exists() else 0
-
-
-def test_the_first_sigint_saves_and_says_how_to_resume(tmp_path, monkeypatch, capsys):
-    child = start_process(tmp_path, steps=29)
-    wait_for(lambda: steps_taken(tmp_path) >= 6, child)
-    os.kill(child, signal.SIGINT)
-    code, said = wait(child), (tmp_path / "said").read_text()
-    assert code == 75, said
-    assert "Traceback" not in said
-    assert "stopped by SIGINT at step" in said.splitlines()[-1]
-    assert "`voidrl resume run`" in said.splitlines()[-1]
-    _, meta = newest(tmp_path / "run")
-    assert 6 <= meta["steps"] < 29
-    assert meta["updates"] == 2 * (meta["steps"] - 4)  # the update was finished
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["resume", "run"]) == 0
-    assert newest(tmp_path / "run")[1]["steps"] == 29
-    steps = [row["step"] for row in rows(tmp_path / "run")]
-    assert steps == sorted(set(steps))
-    assert {5, 10, 15, 20, 25, 29} <= set(steps)
 
 
 def forked(call):
@@ -297,26 +244,6 @@ def forked(call):
 
 def wait(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def test_sigterm_saves_too_and_a_signal_during_a_checkpoint_leaves_the_run_exact(tmp_path, monkeypatch):
-    config = tiny(log__checkpoint_every_steps=10)
-    voidrl.pretrain(Walk, steps=30, out=tmp_path / "straight", config=config)
-    run = tmp_path / "run"
-    save = checkpoint.save
-
-    def signalled(root, step, *args, **kwargs):
-        if step == 20:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return save(root, step, *args, **kwargs)
-
-    monkeypatch.setattr(checkpoint, "save", signalled)
-    with pytest.raises(voidrl.RunInterrupted, match="SIGTERM at step 20 of 30"):
-        voidrl.pretrain(Walk, steps=30, out=run, config=config)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    monkeypatch.undo()
-    voidrl.resume(run)
-    assert_same_run(tmp_path / "straight", run)
 
 
 def logged_step(run):
@@ -401,14 +328,13 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(tmp_path, short_ru
     assert rows(run) == rows(short_run)
 
 
-@pytest.mark.parametrize("name", ["agent_steps", "metrics_bytes"])
-def test_a_count_that_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run, name):
-    run = shutil.copytree(short_run, tmp_path / "run")
+def test_a_count_that_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run):
+    run, name = shutil.copytree(short_run, tmp_path / "run"), "agent_steps"
     (path,) = run.glob("checkpoints/*/manifest.json")
     fields = json.loads(path.read_text())
     del fields["sha256"], fields["meta"][name]
     path.write_text(json.dumps({**fields, "sha256": checkpoint.seal(fields)}))
-    for call in (voidrl.resume, voidrl.load) if name == "agent_steps" else (voidrl.resume,):
+    for call in (voidrl.resume, voidrl.load):
         with pytest.raises(CheckpointError, match=rf"manifest\.json is damaged, .*it has no '{name}'"):
             call(run)
 

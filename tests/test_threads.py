@@ -43,33 +43,30 @@ def machine(monkeypatch):
 
 
 PICKED = {  # threads allowed by torch, GFLOP of an update, more arguments, OMP_NUM_THREADS, share of cores
-    "small networks": ((8, 0.1, {}, None, 8), 1, ["networks are small", "cpu_threads or OMP_NUM_THREADS"]),
-    "by size": ((8, 6.5, {}, None, 8), 3, ["by the size of the networks"]),
-    "all": ((8, 99.0, {}, None, 8), 8, ["all that there are"]),
-    "other runs have the rest": ((8, 99.0, {}, None, 5), 5, ["5 CPU threads of 5"]),
-    "torch.set_num_threads(2)": ((2, 99.0, {}, None, 8), 2, [""]),
-    "nothing to choose": ((1, 99.0, {}, None, 8), 1, []),
-    "the caller's": ((6, 0.1, {}, "6", 8), 6, []),
-    "fixed": ((8, 0.1, {"fixed": 3}, None, 8), 3, []),
-    "fixed wins": ((1, 0.1, {"fixed": 3}, "1", 8), 3, []),
-    "fixed beyond": ((8, 0.1, {"fixed": 64}, None, 8), 8, ["cpu_threads = 64 is more than the cores"]),
-    "resumed beside others": ((8, 0.1, {"before": 4}, None, 2), 4, []),
-    "resumed": ((8, 0.1, {"before": 4}, None, 8), 4, []),
-    "resumed beyond": ((8, 0.1, {"before": 16}, None, 8), 8, ["until now the run had 16", "rounding"]),
-    "resumed, and the caller's": ((2, 0.1, {"before": 4}, "2", 8), 2, ["until now the run had 4"]),
+    "small networks": ((8, 0.1, {}, None, 8), 1, "1 CPU thread of 8, by the size of the networks; cpu_thr"),
+    "by size": ((8, 6.5, {}, None, 8), 3, "3 CPU threads of 8, by the size"),
+    "other runs have the rest": ((8, 99.0, {}, None, 5), 5, "5 CPU threads of 5"),
+    "torch.set_num_threads(2)": ((2, 99.0, {}, None, 8), 2, "2 CPU threads of 2"),
+    "nothing to choose": ((1, 99.0, {}, None, 8), 1, ""),
+    "the caller's": ((6, 0.1, {}, "6", 8), 6, ""),
+    "fixed wins": ((1, 0.1, {"fixed": 3}, "1", 8), 3, ""),
+    "fixed beyond": ((8, 0.1, {"fixed": 64}, None, 8), 8, "8 CPU threads: cpu_threads = 64 is more than the"),
+    "resumed beside others": ((8, 0.1, {"before": 4}, None, 2), 4, ""),
+    "resumed beyond": ((8, 0.1, {"before": 16}, None, 8), 8, "8 CPU threads: until now the run had 16"),
+    "resumed, and the caller's": ((2, 0.1, {"before": 4}, "2", 8), 2, "2 CPU threads: until now the run had"),
 }
 
 
 @pytest.mark.parametrize("case", PICKED)
 def test_the_number_of_threads_and_why(machine, case):
-    (allowed, gflop, more, variable, share), expected, parts = PICKED[case]
+    (allowed, gflop, more, variable, share), expected, start = PICKED[case]
     machine.setattr(threads, "whole_cores", lambda: share)
     if variable:
         machine.setenv("OMP_NUM_THREADS", variable)
     number, sentence = threads.pick_threads(allowed, gflop, **more)
     assert number == expected
-    assert all(part in sentence for part in parts)
-    assert parts or sentence == ""  # nothing to choose, nothing to say
+    assert sentence.startswith(start)
+    assert start or sentence == ""  # nothing to choose, nothing to say
 
 
 def test_the_callers_number_comes_back_also_after_an_error(machine):
@@ -163,7 +160,7 @@ def test_a_run_uses_its_number_and_leaves_the_callers(tmp_path, monkeypatch, cap
     torch.set_num_threads(2)
     try:
         run = voidrl.pretrain("CartPole-v1", steps=40, out=tmp_path / "run", config=TINY).origin
-        assert "1 CPU thread of 2, as the networks are small" in capsys.readouterr().err
+        assert "1 CPU thread of 2, by the size of the networks" in capsys.readouterr().err
         assert "1 CPU thread of 2" in (run / "log.txt").read_text()
         assert torch.get_num_threads() == 2
         (saved,) = (run / "checkpoints").glob("step_*/manifest.json")

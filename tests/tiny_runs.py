@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+import voidrl
 from voidrl.config import merge
 from voidrl.methods.base import Method
 from voidrl.runs import checkpoint
@@ -28,6 +29,12 @@ TINY = {
 def tiny(**changes):
     """Config changes; `__` stands for a dot."""
     return merge(TINY, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def callback(**hooks):
+    """A callback with these functions of the run as its hooks."""
+    functions = {event: lambda self, run, hook=hook: hook(run) for event, hook in hooks.items()}
+    return type("Listens", (voidrl.Callback,), functions)()
 
 
 class Walk(gym.Env):

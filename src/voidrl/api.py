@@ -28,7 +28,7 @@ from voidrl.system.machine import claim_cores
 from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
-from voidrl.training import assembly, build, resuming, starting
+from voidrl.training import assembly, build, starting
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
@@ -182,15 +182,15 @@ def resume(
     is_main = dist.current().is_main
     folder = folder if is_main else RunFolder.follow(folder.path)
     changes = merge(as_changes(config), _arguments(steps, device=device, engine=engine))
-    factory = resuming.resumable_factory(env, written.env.id)
+    factory = starting.resumable_factory(env, written.env.id)
     say = starting.speaker(folder)
     with (
         folder.lock() if is_main else nullcontext(),
-        resuming.explained_stop(folder, written),
+        starting.explained_stop(folder, written),
         ExitStack() as stack,
     ):
-        saved = resuming.latest_of_all(folder, say)
-        resumed, notes = resuming.resumed_config(folder, saved, written, changes)
+        saved = starting.latest_of_all(folder, say)
+        resumed, notes = starting.resumed_config(folder, saved, written, changes)
         parts = stack.enter_context(assembly.assemble(resumed, factory, say, saved))
         agent = parts.engine.agent
         if saved is None:  # the run starts over, and so does metrics.jsonl
@@ -202,7 +202,7 @@ def resume(
         if is_main:
             require_rows(folder.path, state.metrics_bytes or 0)
         if state.steps >= resumed.steps:
-            say(resuming.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
+            say(starting.nothing_to_train(folder, written.steps, state.steps, resumed.steps))
             return agent
         if is_main:
             starting.require_disk_space(folder.path, agent)

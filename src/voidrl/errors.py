@@ -52,7 +52,7 @@ class VoidrlError(Exception):
     """Base of every error raised for a user; the command line prints it without a traceback."""
 
 
-class VoidrlWarning(UserWarning):
+class VoidrlWarning(Warning):
     """A problem that does not stop the run."""
 
 

@@ -42,7 +42,7 @@ def make_done(plan, cell, score=0.0, rate=100.0, successes=None, **last):
     if cell.evaluation is not None:
         game = atari_game(cell.task)
         evaluation = {
-            "agent": {"steps": steps, "started": MACHINE["date"]},
+            "agent": {"steps": steps},
             "settings": cell.evaluation,
             "mean_return": score,
             "human_normalized": None if game is None else human_normalized(game, score),

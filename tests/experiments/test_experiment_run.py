@@ -26,7 +26,6 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import locks
-from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.runs.status import read_status
 from voidrl.system.terminal.signals import StopSignals
@@ -69,7 +68,7 @@ def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
     plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), out)
     killed = make_started(plan, plan.cells[0])  # killed before its first checkpoint: it starts again
-    date = start_date(killed)
+    date = (killed / "environment.json").read_text()
     assert cli.main(words) == 1
     said = capsys.readouterr()
     good, bad = "own_envs-good", "own_envs-raising"
@@ -88,7 +87,7 @@ def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     # The good one is done: pre-trained, fine-tuned, evaluated, and in the table.
     pretrained, tuned = (out / good / arm / "seed3" for arm in ("apt-pretrain", "apt"))
     assert rows(pretrained)[-1]["step"] == 40
-    assert start_date(pretrained) != date
+    assert (pretrained / "environment.json").read_text() != date
     config = json.loads((tuned / "config.json").read_text())
     assert (config["phase"], config["steps"], config["finetune"]["warmup_steps"]) == ("finetune", 24, 4)
     assert [row["updates"] for row in rows(tuned) if "updates" in row][-1] == 40  # (24 − 4) · 2

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from done_cells import MACHINE, make_done, make_started, printed, printed_results, report_of, write_status
+from done_cells import make_done, make_started, printed, printed_results, report_of, write_status
 
 from voidrl.cli import main as cli
 from voidrl.config import flat, to_json
@@ -15,7 +15,6 @@ from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
-from voidrl.runs import checkpoint
 
 
 def plan_of(out, name="demo", **request):
@@ -42,8 +41,6 @@ def test_how_far_a_cell_has_come(tmp_path):
     (folder / "checkpoints/step_000000008000").mkdir(parents=True)
     other = plan_of(tmp_path, changes={"evaluation.episodes": 3}).cells[3]
     assert state_of(other, folder).kind == "trained"  # that evaluation has another length
-    checkpoint.write_json_atomic(folder / "environment.json", {**MACHINE, "date": "2022-01-01"})
-    assert state_of(scratch, folder).kind == "trained"  # that evaluation is another run's
     assert state_of(tuned, plan.path(tuned)).kind == "missing"
 
 

@@ -12,7 +12,7 @@ from helpers import (
     parameters_of,
     snapshot,
 )
-from tiny_runs import Walk, assert_same_run, newest, tiny
+from tiny_runs import Walk, assert_same_run, callback, newest, tiny
 
 import voidrl
 from voidrl.agent.rewards import batch_latents
@@ -135,7 +135,7 @@ def test_a_run_resumed_in_every_stage_is_bit_for_bit_the_same(tmp_path, monkeypa
     method = {"name": "edl", "num_skills": 3, "k": 3}
     config = tiny(method=method, representation="icm", warmup_steps=4, log__checkpoint_every_steps=6)
     voidrl.pretrain(Walk, steps=24, out=tmp_path / "straight", config=config)
-    stop, run = [{"on_checkpoint": lambda run: "stop"}], tmp_path / "parts"
+    stop, run = [callback(on_checkpoint=lambda run: "stop")], tmp_path / "parts"
     voidrl.pretrain(Walk, steps=24, out=run, config=config, callbacks=stop)
     stages = []
     for _ in range(3):

@@ -69,7 +69,7 @@ def write_json(path, data):
 
 def write_evaluation(folder, returns, successes=None, steps=10**9):
     """An evaluation as `voidrl evaluate RUN --json` prints it."""
-    agent = {"env": "x", "phase": "train", "method": "apt", "seed": 1, "steps": steps, "started": DATE}
+    agent = {"env": "x", "phase": "train", "method": "apt", "seed": 1, "steps": steps}
     mean = sum(returns) / len(returns)
     record = {"agent": agent, "settings": {}, "mean_return": mean, "returns": returns, "successes": successes}
     write_json(folder / "evaluation.json", record)

@@ -92,10 +92,6 @@ def test_what_only_the_experiment_knows(experiment):
     assert states(experiment)["maze/apt/seed1"] == ("evaluating", "")
     locks.release(held)
     assert states(experiment)["maze/apt/seed1"] == ("waiting", "its evaluation is missing")
-    write_evaluation(tuned, [3.0, 4.0])
-    own = json.loads((tuned / "evaluation.json").read_text())
-    write_json(tuned / "evaluation.json", {**own, "by": "finetune"})  # not with the experiment's settings
-    assert states(experiment)["maze/apt/seed1"] == ("waiting", "its evaluation is missing")
     os.utime(lock, (0, 0))
     write_failure(experiment, "maze/apt/seed1", "the simulator is gone")
     assert states(experiment)["maze/apt/seed1"] == ("failed", "the simulator is gone")

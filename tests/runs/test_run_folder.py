@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -200,17 +199,13 @@ def test_environment_info_describes_the_machine_and_the_commit(tmp_path, monkeyp
     info = json.loads(json.dumps(environment_info(), allow_nan=False))
     assert (info["command"], info["git"]) == ("voidrl pretrain 'a b'", None)
     assert set(info["versions"]) == {"python", "voidrl", "torch", "numpy", "gymnasium"}
-    assert info["cpu"]["model"]
-    assert info["memory_bytes"] > 2**28
     Path("train.py").write_text("1")
     git("init")
     git("add", ".")
     git("commit", "-m", "first")
-    Path("runs").mkdir()  # untracked results do not make the code dirty
-    Path("runs/log.txt").write_text("")
+    Path("untracked.txt").write_text("")  # results do not make the code dirty
     found = environment_info()["git"]
-    assert re.fullmatch("[0-9a-f]{40}", found["commit"])
-    assert found["dirty"] is False
+    assert (len(found["commit"]), found["dirty"]) == (40, False)
     Path("train.py").write_text("2")
     assert environment_info()["git"] == {"commit": found["commit"], "dirty": True}
 
@@ -220,7 +215,6 @@ def test_environment_info_describes_the_machine_and_the_commit(tmp_path, monkeyp
     [
         ("voidrl/PixelMaze-v0", "PixelMaze-v0_apt_s1"),
         ("voidrl/PixelMaze-v0?size=13&goal=far", "PixelMaze-v0-size=13-goal=far_apt_s1"),
-        ("maze:make?file=/data/a%20b.txt", "maze-make-file=-data-a-20b.txt_apt_s1"),
         (f"Maze-v0?walls={'1' * 99}", f"Maze-v0-walls={'1' * 54}_apt_s1"),
     ],
 )

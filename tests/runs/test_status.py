@@ -16,10 +16,8 @@ from voidrl.errors import (
     CheckpointError,
     EnvironmentFailedError,
     RunFolderError,
-    RunInterrupted,
     VoidrlWarning,
 )
-from voidrl.runs import checkpoint
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -117,7 +115,12 @@ def test_the_last_score_is_an_evaluation_if_there_was_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("device", "visible", "shown"),
-    [("cpu", "1", "cpu"), ("cuda:1", "", "cuda:1"), ("cuda:0", "3", "cuda:3"), ("cuda", "GPU-7f", "cuda:0")],
+    [
+        ("cpu", "1", "cpu"),
+        ("cuda:1", "", "cuda:1"),
+        ("cuda:0", "3", "cuda:3"),
+        ("cuda:0", "GPU-7f", "cuda:0"),
+    ],
 )
 def test_a_gpu_has_its_number_on_the_machine(monkeypatch, device, visible, shown):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -145,27 +148,6 @@ def test_on_another_machine_the_heartbeat_decides_unless_the_lock_can_be_seen(tm
     assert read_status(tmp_path).state == "stopped"
     write(tmp_path, **{**remote, "host": socket.gethostname()}, heartbeat=beats["fresh"])
     assert read_status(tmp_path).state == "interrupted"  # here, where its lock would be seen
-
-
-def test_a_stopped_run_names_its_signal_and_is_resumed(tmp_path, monkeypatch):
-    step = Walk.step
-
-    def step_and_stop(env, action):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return step(env, action)
-
-    monkeypatch.setattr(Walk, "step", step_and_stop)
-    with pytest.raises(RunInterrupted):
-        voidrl.pretrain(Walk, steps=100, out=tmp_path / "run", config=tiny())
-    monkeypatch.undo()
-    stopped = read_status(tmp_path / "run")
-    assert (stopped.state, stopped.signal) == ("stopped", "SIGTERM")
-    assert stopped.steps == stopped.checkpoint == checkpoint.list_steps(tmp_path / "run/checkpoints")[-1]
-    written = states_written(monkeypatch)
-    voidrl.resume(tmp_path / "run", steps=stopped.steps + 5)
-    assert written[0] == ("starting", stopped.steps)
-    status = read_status(tmp_path / "run")
-    assert (status.state, status.signal, status.total_steps) == ("done", None, stopped.steps + 5)
 
 
 def test_killed_without_a_word_it_reads_as_interrupted(tmp_path):
@@ -262,7 +244,7 @@ def test_a_failed_run_has_its_sentence(tmp_path, monkeypatch):
     status = read_status(tmp_path / "run")
     assert (status.state, status.error, status.checkpoint) == ("failed", str(error.value), None)
     assert 0 < status.steps < 100
-    monkeypatch.setattr("voidrl.training.logging.Logging.log", lambda hook, run: {}["lost"])
+    monkeypatch.setattr("voidrl.training.hooks.Logging.log", lambda hook, run: {}["lost"])
     with pytest.raises(KeyError):
         voidrl.pretrain(Walk, steps=100, out=tmp_path / "library", config=tiny())
     assert read_status(tmp_path / "library").error == "KeyError: 'lost'"

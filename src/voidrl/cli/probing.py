@@ -27,7 +27,6 @@ def probe(argv: list[str]) -> None:
     from voidrl import api
     from voidrl.probing.result import FILE_NAME, columns, heading, notes, rows
     from voidrl.runs.checkpoint import list_steps, write_json_atomic
-    from voidrl.runs.evaluations import start_date
     from voidrl.system.files import user_path
 
     agent = load_agent(options, options.run, options.device)
@@ -36,7 +35,7 @@ def probe(argv: list[str]) -> None:
     run = user_path(options.run)
     # The data that lets a later reader of the run judge whether the probe is still valid.
     steps = list_steps(run / "checkpoints") or [saved["agent"]["steps"]]
-    saved["agent"] |= {"steps": steps[-1], "started": start_date(run)}
+    saved["agent"]["steps"] = steps[-1]
     if options.json:
         print(json.dumps(saved))
         return

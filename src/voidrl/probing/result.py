@@ -13,7 +13,6 @@ import numpy as np
 
 from voidrl.errors import RunFolderError
 from voidrl.runs.checkpoint import read_json
-from voidrl.runs.evaluations import start_date
 
 FILE_NAME = "probe.json"
 Scores = dict[str, float]
@@ -105,7 +104,7 @@ def _plain(value: Any) -> Any:
 def final_probe(run: Path, steps: int) -> dict[str, Any] | None:
     """Read the probe in a run folder; None where there is none.
 
-    One of an agent before `steps`, or of a run that was in the folder before, raises `RunFolderError`.
+    One of an agent before `steps` raises `RunFolderError`.
     """
     path = run / FILE_NAME
     if not path.is_file():
@@ -114,7 +113,7 @@ def final_probe(run: Path, steps: int) -> dict[str, Any] | None:
     try:
         saved: dict[str, Any] = read_json(path, "a probe")
         agent = saved["agent"]
-        is_old = agent["steps"] < steps or agent.get("started") not in (None, start_date(run))
+        is_old = agent["steps"] < steps
         rows(saved), notes(saved)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise RunFolderError(

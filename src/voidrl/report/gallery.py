@@ -125,13 +125,13 @@ def make_clip(saved: Checkpoint) -> bytes:
     from voidrl.report.videos.mp4 import find_ffmpeg
     from voidrl.report.videos.video import record, write_video
     from voidrl.sharing.loading import saved_agent
-    from voidrl.system.device import one_thread
+    from voidrl.system.threads import using
 
     find_ffmpeg()  # raises before any episode is played
     check_part(saved, "agent.safetensors")
     agent = saved_agent(saved, "cpu")  # the weights only
     with (
-        one_thread(),  # a single agent plays
+        using(1),  # a single agent plays
         record(agent, episodes=None, seconds=CLIP_SECONDS, height=CLIP_HEIGHT) as recording,
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -225,19 +225,12 @@ def load_step(root: Path, step: int) -> Checkpoint:
 
 
 def latest(
-    root: Path, warn: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
-) -> Checkpoint:
-    """The newest valid checkpoint under a root; `warn` is called for newer ones that are damaged."""
-    return read_latest(root, warn, lambda found: found, check)
-
-
-def read_latest(
     root: Path,
     warn: Callable[[str], None],
-    read: Callable[[Checkpoint], T],
-    check: Callable[[Checkpoint], None] = lambda found: None,
-) -> T:
-    """Read something from the newest valid checkpoint under a root, with `warn` for newer, damaged ones.
+    check: Callable[[Checkpoint], object] = lambda found: None,
+    read: Callable[[Checkpoint], Any] = lambda found: found,
+) -> Any:
+    """The newest valid checkpoint under a root, or what `read` makes of it; `warn` names newer, damaged ones.
 
     One for which `check` raises `CheckpointError` is damaged too. If a run that trains deletes the checkpoint
     meanwhile, its newest is read instead.

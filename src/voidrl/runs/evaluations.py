@@ -1,8 +1,7 @@
 """The only reader of evaluations, which `voidrl evaluate RUN` and experiments write into runs.
 
-Fine-tuning evaluates the pre-trained agent at step 0 (zero-shot) and its own agent at the end. It keeps the
-best agent in RUN/best, and writes an `evaluation.json` of its last agent. Experiments and reports ignore that
-file, since their own evaluations may have other settings.
+Fine-tuning evaluates the pre-trained agent at step 0 (zero-shot) and its own agent at the end, in rows of
+metrics. It keeps the best agent in RUN/best.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from voidrl.runs.metrics import FILE_NAME as METRICS
 
 FILE_NAME = "evaluation.json"
 BEST = "best"  # in a run, the folder of its best agent
-BY_RUN = {"by": "finetune"}  # marks an `evaluation.json` that fine-tuning itself wrote
 BY_USER = {"by": "evaluate"}  # marks one of `voidrl evaluate`, which a later one replaces
 
 
@@ -75,29 +73,18 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
     """Read the evaluation in a run folder; None where there is none.
 
-    One of an agent before `steps`, of the best agent in place of the last, or of a run that was in the folder
-    before, raises `RunFolderError`. One that fine-tuning itself wrote does not count.
+    One of an agent before `steps`, or of the best agent in place of the last, raises `RunFolderError`.
     """
     path = run / FILE_NAME
     if not path.is_file():
         return None
     saved = read_evaluation(path)
-    if BY_RUN.items() <= saved.items():
-        return None
     agent = saved["agent"]
     if agent.get("is_best"):
         raise RunFolderError(f"{path} is of the best agent, not of the last: evaluate the run without --best")
-    if agent["steps"] < steps or agent.get("started") not in (None, start_date(run)):
+    if agent["steps"] < steps:
         raise RunFolderError(f"{path} is of an earlier agent than the run's: evaluate it again")
     return saved
-
-
-def start_date(run: Path) -> str | None:
-    """Return when the run in a folder was created, which distinguishes it from an earlier one there."""
-    try:
-        return str(read_json(run / "environment.json", "the machine of a run")["date"])
-    except (CheckpointError, KeyError, TypeError):
-        return None
 
 
 def zero_shot(run: Path) -> EvaluationSummary | None:
@@ -126,11 +113,3 @@ def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | N
             if (found := best_evaluation(saved)) is not None:
                 known.append((found, saved))
     return max(known, key=lambda pair: pair[0].quality, default=None)
-
-
-def adaptation_record(run: Path) -> dict[str, Any]:
-    """Return `adaptation`, the zero-shot and best evaluations of a fine-tuning run; empty for other runs."""
-    kept = best_agent(run)
-    found = {"zero_shot": zero_shot(run), "best": None if kept is None else kept[0]}
-    known = {name: each._asdict() for name, each in found.items() if each is not None}
-    return {"adaptation": known} if known else {}

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from voidrl import dist
+from voidrl import __version__, dist
 from voidrl.errors import RunFolderError, VoidrlWarning, by_caller, similar_names
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
@@ -279,11 +279,11 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
 
 def environment_info() -> dict[str, Any]:
     """Describe a result's environment: versions, machine, git state of the current folder, command line."""
-    packages = ("voidrl", "torch", "numpy", "gymnasium")
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "gymnasium")}
     return {
         "date": utc_now(),
         "command": shlex.join(sys.argv),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "versions": {"python": platform.python_version(), "voidrl": __version__, **versions},
         "platform": platform.platform(),
         "cpu": {"model": _cpu_model(), "count": os.cpu_count()},
         "memory_bytes": memory().total,
@@ -291,13 +291,6 @@ def environment_info() -> dict[str, Any]:
         "git": git_state(),
         "ranks": dist.current().size,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _cpu_model() -> str:

@@ -15,18 +15,18 @@ import socket
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from voidrl import dist
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning, printable
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import Shape, read_json, require_shape, write_json_atomic
+from voidrl.system.units import Rates
 
 FILE_NAME = "status.json"
 HEARTBEAT_SECONDS = 10.0
@@ -101,16 +101,6 @@ class RunStatus:
         return max(0.0, (now - datetime.fromisoformat(self.heartbeat)).total_seconds())
 
 
-class _Sample(NamedTuple):
-    seconds: float
-    steps: int
-
-    def rate_until(self, now: _Sample) -> float | None:
-        """Steps per second from here."""
-        seconds = now.seconds - self.seconds
-        return round((now.steps - self.steps) / seconds, 3) if seconds > 0 else None
-
-
 class StatusWriter:
     """Keeps the `status.json` of a run up to date; only the process that holds its lock writes.
 
@@ -126,9 +116,8 @@ class StatusWriter:
         self._writing = threading.RLock()  # between the heartbeats and the training loop
         self._ended = threading.Event()
         self._count_steps: Callable[[], int] | None = None
-        self._warmup_steps = 0
-        self._first = _Sample(0.0, 0)
-        self._recent: deque[_Sample] = deque()
+        self._warmup_steps = self._start_steps = 0
+        self._first = self._recent = Rates(RATE_SECONDS, 0.0, 0)
 
     @property
     def is_done(self) -> bool:
@@ -143,7 +132,9 @@ class StatusWriter:
             if before is not None and (before.score_step or 0) <= steps:
                 scored = before
         kept = {name: getattr(scored, name) for name in ("score_name", "score", "score_step")}
-        self._begin(total_steps, steps, **kept)
+        own: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "ranks": dist.current().size}
+        own |= {"started": utc_now(), "total_steps": total_steps, "checkpoint": steps or None}
+        self._status = RunStatus("starting", **own, **kept)
         self._update("starting", steps=steps)
         self._write()  # nothing is lost yet: an unwritable folder is refused here
         self.close()  # the heartbeats of an earlier start
@@ -155,11 +146,6 @@ class StatusWriter:
         name, beat = "voidrl-status", self._beat_until
         threading.Thread(target=beat, args=(self._ended,), name=name, daemon=True).start()
 
-    def _begin(self, total_steps: int, steps: int, **kept: Any) -> None:
-        own: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "ranks": dist.current().size}
-        own |= {"started": utc_now(), "total_steps": total_steps, "checkpoint": steps or None}
-        self._status = RunStatus("starting", **own, **kept)
-
     def track(self, count_steps: Callable[[], int], device: str, warmup_steps: int = 0) -> None:
         """Count the steps with this function from now on, also between two rows.
 
@@ -167,8 +153,9 @@ class StatusWriter:
         """
         with self._writing:
             self._count_steps, self._warmup_steps = count_steps, warmup_steps
-            self._first = _Sample(time.monotonic(), count_steps())
-            self._recent = deque([self._first])
+            now, steps = time.monotonic(), count_steps()
+            self._start_steps = steps
+            self._first, self._recent = (Rates(each, now, steps) for each in (math.inf, RATE_SECONDS))
             self._status = dataclasses.replace(self._status, device=physical_device(device))
 
     def beat(self, steps: int) -> None:
@@ -202,14 +189,12 @@ class StatusWriter:
 
     def complete(self, total_steps: int, steps: int) -> None:
         """`done`, of a run that had already taken all its steps: the failure came afterwards."""
-        before = None
         with suppress(RunFolderError):  # a damaged status is replaced
             before = load_status(self._path)
-        if before is not None and before.state == "done":
-            return
-        names = ("score_name", "score", "score_step", "rate", "device")  # still valid
-        self._begin(total_steps, steps, **({name: getattr(before, name) for name in names} if before else {}))
-        self._end("done", steps=steps)
+            if before is not None and before.state == "done":
+                return
+        self.start(total_steps, steps)
+        self.finish(steps)
 
     def close(self) -> None:
         """End the heartbeats: the process gives the run up, whether or not it has written a final state."""
@@ -228,7 +213,7 @@ class StatusWriter:
                 state, steps = self._status.state, self._status.steps
                 if self._count_steps is not None:
                     steps = self._count_steps()
-                    state = "running" if steps > self._first.steps else state
+                    state = "running" if steps > self._start_steps else state
                 self._update(state, steps=steps)
                 self._write()
 
@@ -252,16 +237,13 @@ class StatusWriter:
 
     def _rate(self, steps: int, *, has_ended: bool) -> float | None:
         """Steps per second lately, so that a run that hangs has 0; of one that has ended, all along."""
-        now = _Sample(time.monotonic(), steps)
+        now = time.monotonic()
         if has_ended:
-            return self._first.rate_until(now)
+            return self._first.add(now, steps)[0]
         if steps < self._warmup_steps:
-            self._recent.clear()
+            self._recent = Rates(RATE_SECONDS)
             return None
-        while len(self._recent) > 1 and now.seconds - self._recent[1].seconds >= RATE_SECONDS:
-            self._recent.popleft()
-        self._recent.append(now)
-        return self._recent[0].rate_until(now)
+        return self._recent.add(now, steps)[0]
 
     def _write(self) -> None:
         if not self._is_silent:
@@ -310,12 +292,10 @@ def load_status(path: Path) -> RunStatus | None:
 def physical_device(device: str) -> str:
     """`cuda:0` as the machine numbers it, where the process was given only some of its GPUs."""
     kind, _, index = device.partition(":")
-    if kind != "cuda":
-        return device
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    number = int(index or 0)
-    name = visible[number].strip() if number < len(visible) else ""
-    return f"{kind}:{name if name.isdecimal() else number}"
+    if kind == "cuda" and int(index or 0) < len(visible) and visible[int(index or 0)].isdecimal():
+        return f"cuda:{visible[int(index or 0)]}"
+    return device
 
 
 def sentence_of(error: Exception) -> str:

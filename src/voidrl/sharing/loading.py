@@ -14,7 +14,7 @@ from voidrl.sharing import pretrained as share
 from voidrl.system.device import placed
 from voidrl.system.files import user_path
 from voidrl.system.threads import cpu_threads
-from voidrl.training import build, resuming, starting
+from voidrl.training import build, starting
 from voidrl.training.saved_run import spec_of
 
 
@@ -33,7 +33,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
                 f"{path} has no best agent, only fine-tuning keeps one: leave out "
                 f"{by_caller('best=True', '--best')} to use its last agent"
             )
-        return checkpoint.read_latest(root, starting.say_once, partial(saved_agent, device=device))
+        return _newest_agent(root, device)
     is_saved = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
     if not path.exists() and ((near := similar_paths(path)) or not share.is_on_hub(source)):
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -48,12 +48,18 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
     if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    return checkpoint.read_latest(root, starting.say_once, partial(saved_agent, device=device))
+    return _newest_agent(root, device)
+
+
+def _newest_agent(root: Path, device: str) -> Agent:
+    read = partial(saved_agent, device=device)
+    agent: Agent = checkpoint.latest(root, starting.say_once, read=read)
+    return agent
 
 
 def saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     """The agent of a checkpoint."""
-    spec, config = spec_of(saved), resuming.config_of(saved)
+    spec, config = spec_of(saved), starting.config_of(saved)
     with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))

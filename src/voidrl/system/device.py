@@ -47,17 +47,6 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for small networks: several wait for each other longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def placed(name: str, seed: int) -> Iterator[torch.device]:
     """Select a device by name with seeded generators, and restore the caller's afterwards."""
     place = pick_device(name)

@@ -98,22 +98,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _require_plain(data: Any) -> None:
+def _require_plain(data: Any, depth: int = MAX_DEPTH) -> None:
     """Refuse nesting on which recursive code would fail, and integers that cannot be printed."""
-    level = [data]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-            elif isinstance(each, int) and each.bit_length() > MAX_BITS:  # 0xfff… of any length is valid TOML
-                raise ValueError(f"a number has more than {MAX_BITS} bits")
-        level = inner
-        if not level:
-            return
-    raise _too_deep()
+    if isinstance(data, dict | list):
+        if not depth:
+            raise _too_deep()
+        for each in data.values() if isinstance(data, dict) else data:
+            _require_plain(each, depth - 1)
+    elif isinstance(data, int) and data.bit_length() > MAX_BITS:  # 0xfff… of any length is valid TOML
+        raise ValueError(f"a number has more than {MAX_BITS} bits")
 
 
 def _too_deep() -> ValueError:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import torch
 
 from voidrl.system.machine import usable_cores, whole_cores
+from voidrl.system.units import plural
 
 GFLOP_PER_THREAD = 2.0  # in one update; with less, threads wait for each other longer than they compute
 VARIABLE = "OMP_NUM_THREADS"
@@ -39,13 +40,12 @@ def cpu_threads(
         say: Takes the sentence about the choice.
     """
     mine = torch.get_num_threads()
-    if device.type != "cpu":
-        with using(mine if os.environ.get(VARIABLE) else min(mine, whole_cores())):
-            yield
-        return
-    number, sentence = pick_threads(mine, gflop, fixed=fixed, before=before)
-    if sentence:
-        say(sentence)
+    if device.type == "cpu":
+        number, sentence = pick_threads(mine, gflop, fixed=fixed, before=before)
+        if sentence:
+            say(sentence)
+    else:
+        number = mine if os.environ.get(VARIABLE) else min(mine, whole_cores())
     with using(number):
         yield
 
@@ -54,9 +54,6 @@ def cpu_threads(
 def using(number: int) -> Iterator[None]:
     """Compute with this number of threads inside."""
     mine = torch.get_num_threads()
-    if number == mine:
-        yield
-        return
     torch.set_num_threads(number)
     try:
         yield
@@ -67,37 +64,24 @@ def using(number: int) -> Iterator[None]:
 def pick_threads(mine: int, gflop: float, *, fixed: int = 0, before: int | None = None) -> tuple[int, str]:
     """The number of threads, and a sentence about it where there was a choice.
 
-    `cpu_threads` decides, then the number of a run that is resumed, then the caller's
-    `OMP_NUM_THREADS`. The number never exceeds torch's default.
+    `cpu_threads` decides, then the caller's `OMP_NUM_THREADS`, then the number of a run that is resumed, then
+    the size of an update: one thread for each `GFLOP_PER_THREAD`, within this process's share of the cores.
     """
-    usable = usable_cores()
+    usable, sentence = usable_cores(), ""
     if fixed:
         number = min(fixed, usable)
-        why = "" if number == fixed else f"as cpu_threads = {fixed} is more than the cores that it may use"
+        if number < fixed:
+            sentence = f"cpu_threads = {fixed} is more than the cores that it may use"
     elif os.environ.get(VARIABLE):
-        number, why = mine, f"as {VARIABLE} says"
+        number = mine
     elif before is not None:
-        number, why = min(max(1, before), usable), "as there are no more cores that it may use"
+        number = min(max(1, before), usable)
     else:
-        return _choose(mine, gflop)
-    sentence = ", ".join(filter(None, [counted(number), why]))
-    if before is not None and number != before:
-        return number, f"{sentence}; until now the run had {before}, and results may differ in rounding"
-    return number, sentence if fixed and number != fixed else ""
-
-
-def _choose(mine: int, gflop: float) -> tuple[int, str]:
-    """One thread for each `GFLOP_PER_THREAD`, within this process's share of the cores."""
-    useful = max(1, int(gflop / GFLOP_PER_THREAD))
-    allowed = min(mine, whole_cores())
-    number, why = min(useful, allowed), "as the networks are small"
-    if allowed == 1:
-        return 1, ""  # no choice
-    if number > 1:
-        why = "by the size of the networks" if useful < allowed else "all that there are"
-    return number, f"{counted(number)} of {allowed}, {why}; cpu_threads or {VARIABLE} sets another number"
-
-
-def counted(number: int) -> str:
-    """`1 CPU thread`, `2 CPU threads`."""
-    return f"{number} CPU thread{'s' * (number != 1)}"
+        allowed = min(mine, whole_cores())
+        number = min(max(1, int(gflop / GFLOP_PER_THREAD)), allowed)
+        if allowed > 1:
+            sentence = f"by the size of the networks; cpu_threads or {VARIABLE} sets another number"
+            return number, f"{plural(number, 'CPU thread')} of {allowed}, {sentence}"
+    if before not in (None, number):
+        sentence = f"until now the run had {before}, and results may differ in rounding"
+    return number, sentence and f"{plural(number, 'CPU thread')}: {sentence}"

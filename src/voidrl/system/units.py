@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from decimal import Decimal
 from typing import Any
 
@@ -87,3 +88,21 @@ def human_seconds(seconds: float) -> str:
 def crossed(before: int, now: int, every: int) -> bool:
     """Whether a multiple of `every` lies in (before, now]; never for 0."""
     return every > 0 and now // every > before // every
+
+
+class Rates:
+    """Rates per second of counts over the last `window` seconds."""
+
+    def __init__(self, window: float, *first: float) -> None:
+        """`first` is the time and the counts then."""
+        self._window = window
+        self._samples = deque([first] if first else [])
+
+    def add(self, now: float, *counts: int) -> list[float | None]:
+        """The rates until now; None in the moment of the first sample."""
+        while len(self._samples) > 1 and now - self._samples[1][0] >= self._window:
+            self._samples.popleft()
+        self._samples.append((now, *counts))
+        then, *before = self._samples[0]
+        pairs = zip(counts, before, strict=True)
+        return [round((n - old) / (now - then), 3) if now > then else None for n, old in pairs]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 STOP: Literal["stop"] = "stop"
 """Returned by a hook, it ends the run with a checkpoint."""
-EVENTS = ("on_start", "on_step", "on_row", "on_evaluation", "on_checkpoint", "on_end")
 Mode = Literal["max", "min"]
 
 
@@ -87,26 +86,26 @@ class Callback:
         """Restore what `state` returned; called before `on_start`."""
 
 
-EventFunction = Callable[[RunView], Any]
-Callbacks = Sequence[Callback | Mapping[str, EventFunction]]
+Callbacks = Sequence[Callback]
 
 
 class CallbackList:
-    """The callbacks of a run by event. `stopped_by` is the name of the first that returned `STOP`."""
+    """The callbacks of a run. `stopped_by` is the name of the first that returned `STOP`."""
 
     def __init__(self, callbacks: Callbacks = ()) -> None:
-        several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str | Mapping)
+        several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str)
         require(several, "callbacks", callbacks, "a list of them, such as [StopOnPlateau()]")
+        self._callbacks = [*callbacks]
+        for each in self._callbacks:
+            require(isinstance(each, Callback), "callback", each, "an instance of voidrl.Callback")
         self.stopped_by: str | None = None
-        given = [*callbacks]
-        self._hooks = [hook for callback in given for hook in _hooks_of(callback)]
-        self._callbacks = [callback for callback in given if isinstance(callback, Callback)]
-        self.has_step_hooks = any(event == "on_step" for event, _, _ in self._hooks)
+        self.has_step_hooks = any(type(each).on_step is not Callback.on_step for each in self._callbacks)
 
     def call(self, event: str, run: RunView) -> None:
         """Call the hooks of an event."""
-        for name, hook in [(name, hook) for of, name, hook in self._hooks if of == event]:
-            answer = _guarded(name, event, run.step, hook, run)
+        for callback in self._callbacks:
+            name = type(callback).__name__
+            answer = _guarded(name, event, run.step, getattr(callback, event), run)
             if answer is not None and not (isinstance(answer, str) and answer == STOP):
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(answer)} from {event} at step {run.step}: expected "
@@ -149,22 +148,6 @@ class CallbackList:
             waiting.remove(callback)
             _guarded(type(callback).__name__, "load", step, callback.load, saved["state"])
         return notes
-
-
-def _hooks_of(callback: Any) -> Iterator[tuple[str, str, EventFunction]]:
-    """The event, name and function of each hook that a callback overrides."""
-    if isinstance(callback, Mapping):
-        for event, hook in callback.items():
-            require(event in EVENTS, "event of a callback", event, f"one of {', '.join(EVENTS)}")
-            require(callable(hook), f"callback for {event}", hook, "a function of the run")
-            yield event, getattr(hook, "__name__", repr(hook)), hook
-        return
-    expected = "instances of voidrl.Callback, or dictionaries such as {'on_row': function}"
-    require(isinstance(callback, Callback), "callback", callback, expected)
-    for event in EVENTS:
-        hook = getattr(callback, event)
-        if getattr(hook, "__func__", hook) is not getattr(Callback, event):
-            yield event, type(callback).__name__, hook
 
 
 def _name_of(callback: Callback) -> str:

@@ -7,7 +7,6 @@ row of its evaluation. That folder is the only state, with which a resumed run c
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,19 +15,18 @@ import torch
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.config import Config, EnvConfig
+from voidrl.config import EnvConfig
 from voidrl.envs.vector import Envs
 from voidrl.errors import NonFiniteError, by_caller
 from voidrl.runs import checkpoint
-from voidrl.runs.evaluations import BY_RUN, FILE_NAME, EvaluationSummary, best_agent, zero_shot
-from voidrl.runs.folder import RunFolder
+from voidrl.runs.evaluations import EvaluationSummary, best_agent, zero_shot
 from voidrl.system.device import seeded
+from voidrl.system.units import human_count
 from voidrl.training import failures
 from voidrl.training.evaluation import (
     EVALUATION_STREAM,
     Evaluation,
     evaluate_agent,
-    evaluation_record,
     run_seed,
 )
 from voidrl.training.hooks import Hook
@@ -45,61 +43,32 @@ OpenEnvs = Callable[[], AbstractContextManager[Envs]]
 
 
 class Evaluating(Hook):
-    """Evaluates the agent every `log.eval_every_steps`, and fine-tuning also at its start and its end."""
+    """Evaluates the agent every `log.eval_every_steps`."""
 
-    def __init__(self, run: Run, open_envs: OpenEnvs, pretrained: Agent | None) -> None:
-        """`pretrained` is the agent that a new run fine-tunes."""
-        self.open_envs, self.pretrained = open_envs, pretrained
-        self.best = BestAgent(run.folder, run.config) if run.agent.effective.adapts else None
+    longest: int | None = None
+    """Steps after which an episode is cut; None for the environment's own limit."""
 
-    def start(self, run: Run) -> None:
-        """Evaluate the pre-trained agent on the task; its row has step 0, and it is the first best agent."""
-        if self.best is None or self.pretrained is None:
-            return
-        # Initial weights draw random numbers before they are replaced, and other ranks have no such agent.
-        with seeded(run.config.seed, run.agent.device), dist.alone():
-            agent = on_task(self.pretrained, run.config.env, run.agent.device)
-        self._evaluate(run, agent, min(MAX_EPISODES, run.config.log.eval_episodes))
-        self.best.zero_shot = self.best.last
+    def __init__(self, open_envs: OpenEnvs) -> None:
+        self.open_envs = open_envs
 
     def after_step(self, run: Run) -> None:
         """Evaluate the agent if that is due."""
         if not run.passed(run.config.log.eval_every_steps):
             return
-        run.evaluation = result = self._evaluate(run, run.agent, run.config.log.eval_episodes)
+        run.evaluation = result = self.evaluate(run, run.agent, run.config.log.eval_episodes)
         run.keep_score(result.metrics())
         run.call("on_evaluation")
         rate = result.success_rate
         shown = {"evaluated": result.mean_return} if rate is None else {"success": rate}
         run.progress.update(run.state.steps, shown)
 
-    def before_checkpoint(self, run: Run) -> None:
-        """Evaluate the last agent of a fine-tuning, unless that was just done.
-
-        Its row comes after `metrics_bytes`: a run that is extended drops it, as if it had been longer from
-        the start.
-        """
-        best, steps = self.best, run.state.steps
-        if best is None or steps < run.config.steps:
-            return
-        if best.last is None or best.last.step != steps:
-            result = self._evaluate(run, run.agent, min(MAX_EPISODES, run.config.log.eval_episodes))
-            run.keep_score(result.metrics())
-        best.write_evaluation(run.agent, steps)
-
-    def end(self, run: Run) -> None:
-        """Compare the first, the best and the last agent."""
-        if self.best is not None:
-            run.closing_lines = self.best.closing_lines(run.state.steps)
-
-    def _evaluate(self, run: Run, agent: Agent, episodes: int) -> Evaluation:
-        """Evaluate an agent, write a row, and keep the agent if it is the best."""
+    def evaluate(self, run: Run, agent: Agent, episodes: int) -> Evaluation:
+        """Evaluate an agent, and write a row."""
         log, seed = run.config.log, run_seed(run.config.seed, EVALUATION_STREAM, run.state.steps)
-        longest = None if self.best is None else min(MAX_EPISODE_STEPS, run.config.steps)
         try:
             with dist.alone(), seeded(seed, agent.device), self.open_envs() as envs:
                 result = evaluate_agent(
-                    agent, envs, episodes, seed, epsilon=log.eval_epsilon, max_episode_steps=longest
+                    agent, envs, episodes, seed, epsilon=log.eval_epsilon, max_episode_steps=self.longest
                 )
         except NonFiniteError as error:
             run.engine.metrics.flush()  # the losses tell more than an action
@@ -107,10 +76,69 @@ class Evaluating(Hook):
                 raise failures.not_finite(run, culprit) from error
             raise
         run.write(result.metrics())
-        if self.best is not None:
-            failures.require_finite_weights(run)
-            self.best.see(agent, run.state.steps, result)
         return result
+
+
+class EvaluatingTask(Evaluating):
+    """Evaluates fine-tuning also at its start and its end, and keeps the best evaluated agent."""
+
+    def __init__(self, run: Run, open_envs: OpenEnvs, pretrained: Agent | None) -> None:
+        """`pretrained` is the agent that a new run fine-tunes; a resumed one has its state in its folder."""
+        super().__init__(open_envs)
+        self.pretrained = pretrained
+        self.longest = min(MAX_EPISODE_STEPS, run.config.steps)
+        self.episodes = min(MAX_EPISODES, run.config.log.eval_episodes)  # at the start and at the end
+        self.zero_shot = zero_shot(run.folder.path)
+        kept = best_agent(run.folder.path)
+        self.best = None if kept is None else kept[0]
+        self.last: EvaluationSummary | None = None
+
+    def start(self, run: Run) -> None:
+        """Evaluate the pre-trained agent on the task; its row has step 0, and it is the first best agent."""
+        if self.pretrained is None:
+            return
+        # Initial weights draw random numbers before they are replaced, and other ranks have no such agent.
+        with seeded(run.config.seed, run.agent.device), dist.alone():
+            agent = on_task(self.pretrained, run.config.env, run.agent.device)
+        self.evaluate(run, agent, self.episodes)
+        self.zero_shot = self.last
+
+    def before_checkpoint(self, run: Run) -> None:
+        """Evaluate the last agent, unless that was just done.
+
+        Its row comes after `metrics_bytes`: a run that is extended drops it, as if it had been longer from
+        the start.
+        """
+        steps = run.state.steps
+        if steps >= run.config.steps and (self.last is None or self.last.step != steps):
+            run.keep_score(self.evaluate(run, run.agent, self.episodes).metrics())
+
+    def evaluate(self, run: Run, agent: Agent, episodes: int) -> Evaluation:
+        """Keep the agent if no evaluation so far was better; of equals, the later one is kept."""
+        result = super().evaluate(run, agent, episodes)
+        failures.require_finite_weights(run)
+        row = {"step": run.state.steps, **result.metrics()}
+        self.last = EvaluationSummary.from_row(row)
+        if self.last is not None and (self.best is None or self.last.quality >= self.best.quality):
+            self.best, root = self.last, run.folder.best_path
+            agent.save_checkpoint(root, keep_last=1, evaluation=row)
+            for steps in {*checkpoint.list_steps(root)} - {agent.steps}:  # of a lost part of a resumed run
+                checkpoint.discard(root, steps)
+        return result
+
+    def end(self, run: Run) -> None:
+        """Compare the first, the best and the last agent of a complete run."""
+        best, last = self.best, self.last
+        if best is None or last is None or last.step != run.state.steps:
+            return
+        parts = [] if self.zero_shot is None else [f"zero-shot {_shown(self.zero_shot)}"]
+        parts += [f"best {_shown(best)} (step {best.step:,})", f"last {_shown(last)}"]
+        run.closing_lines.append(" → ".join(parts))
+        if last.quality < best.quality:
+            path = str(run.folder.shown)
+            command = f"--best, as in `voidrl evaluate {shlex.quote(path)} --best`"
+            use = by_caller(f"voidrl.load({path!r}, best=True)", command)
+            run.closing_lines.append(f"the last agent is behind the best one: use the best with {use}")
 
 
 class Probing(Hook):
@@ -126,62 +154,6 @@ class Probing(Hook):
                 run.write_row(self.probe())
 
 
-class BestAgent:
-    """Keeps the best evaluated agent of a fine-tuning run, and says how it compares with first and last."""
-
-    def __init__(self, folder: RunFolder, config: Config) -> None:
-        """Read the state of a resumed run from its folder."""
-        self.folder, self.config = folder, config
-        self.zero_shot = zero_shot(folder.path)
-        kept = best_agent(folder.path)
-        self.best = None if kept is None else kept[0]
-        self.last: EvaluationSummary | None = None
-
-    def see(self, agent: Agent, step: int, evaluation: Evaluation) -> None:
-        """Keep the agent if no evaluation so far was better; of equals, the later one is kept."""
-        row = {"step": step, **evaluation.metrics()}
-        self.last, self._last_evaluation = EvaluationSummary.from_row(row), evaluation
-        if self.last is None or (self.best is not None and self.last.quality < self.best.quality):
-            return
-        root = self.folder.best_path
-        agent.save_checkpoint(root, keep_last=1, evaluation=row)
-        for steps in checkpoint.list_steps(root):  # from a lost part of a run that was resumed differently
-            if steps != agent.steps:
-                checkpoint.discard(root, steps)
-        self.best = self.last
-
-    def write_evaluation(self, agent: Agent, step: int) -> None:
-        """Write `evaluation.json` of the last agent, unless its returns are not finite."""
-        if self.last is None:
-            return
-        settings = {"env": self.config.env.id, "episodes": len(self._last_evaluation.returns), "steps": None}
-        settings |= {"seed": run_seed(self.config.seed, EVALUATION_STREAM, step), "deterministic": True}
-        settings |= {"epsilon": self.config.log.eval_epsilon, "num_envs": None, "count_states": False}
-        saved = evaluation_record(agent, self.folder.path, self._last_evaluation, settings)
-        saved["agent"]["steps"] = step  # the checkpoint of this step is not written yet
-        path = self.folder.path / FILE_NAME
-        checkpoint.remove_leftovers(path)
-        checkpoint.write_json_atomic(path, {**saved, **BY_RUN})
-
-    def closing_lines(self, step: int) -> list[str]:
-        """A comparison for a complete run, and a recommendation if its last agent is not the best."""
-        zero, best, last = self.zero_shot, self.best, self.last
-        if best is None or last is None or last.step != step:
-            return []
-        found = [best, last] if zero is None else [zero, best, last]
-        rates, returns = {each.success_rate for each in found}, {each.mean_return for each in found}
-        of_success = rates != {None} and (len(rates) > 1 or len(returns) == 1)
-        parts = [] if zero is None else [f"zero-shot {_shown(zero, of_success)}"]
-        parts.append(f"best {_shown(best, of_success)} (step {best.step:,})")
-        lines = [" → ".join([*parts, f"last {_shown(last, of_success)}"])]
-        if is_behind(last, best):
-            path = str(self.folder.shown)
-            command = f"--best, as in `voidrl evaluate {shlex.quote(path)} --best`"
-            use = by_caller(f"voidrl.load({path!r}, best=True)", command)
-            lines.append(f"the last agent is behind the best one: use the best with {use}")
-        return lines
-
-
 def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
     """Copy a pre-trained agent, with the environment of the task in its config."""
     own = pretrained.config.env
@@ -194,29 +166,6 @@ def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
     return agent
 
 
-def is_behind(last: EvaluationSummary, best: EvaluationSummary) -> bool:
-    """Whether the last agent is worse by more than the standard error of the difference.
-
-    Success rates are compared first, and returns where those are equal.
-    """
-    of_success = (last.success_rate or 0.0) != (best.success_rate or 0.0)
-    (behind, one), (ahead, other) = _score(last, of_success), _score(best, of_success)
-    return ahead - behind > math.hypot(one, other)
-
-
-def _score(found: EvaluationSummary, of_success: bool) -> tuple[float, float]:
-    """The success rate or the mean return, with its standard error."""
-    value, spread = found.mean_return, found.std_return
-    if of_success:
-        value = found.success_rate or 0.0
-        spread = math.sqrt(value * (1 - value))
-    return value, spread / math.sqrt(found.episodes)
-
-
-def _shown(found: EvaluationSummary, of_success: bool) -> str:
-    value = _score(found, of_success)[0]
-    if of_success:
-        return f"{value:.0%}"
-    size = abs(value)
-    digits = ",.0f" if size >= 100 else ".1f" if size >= 10 else ".2f" if size >= 0.1 or not size else ".2g"
-    return format(value, digits)
+def _shown(found: EvaluationSummary) -> str:
+    """The success rate if the environment reports it, else the mean return."""
+    return human_count(found.mean_return) if found.success_rate is None else f"{found.success_rate:.0%}"

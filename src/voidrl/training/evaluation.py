@@ -20,14 +20,7 @@ from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
 from voidrl.replay import Replay
 from voidrl.runs.checkpoint import list_steps, write_json_atomic
-from voidrl.runs.evaluations import (
-    BY_RUN,
-    BY_USER,
-    FILE_NAME,
-    adaptation_record,
-    read_evaluation,
-    start_date,
-)
+from voidrl.runs.evaluations import BY_USER, FILE_NAME, read_evaluation
 from voidrl.runs.status import read_status
 from voidrl.system.device import seeded
 from voidrl.system.files import user_path
@@ -228,12 +221,9 @@ class _Tally:
 def evaluation_record(
     agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an evaluation as JSON: the agent, the settings, and every episode.
-
-    For a fine-tuned agent, its zero-shot and its best evaluation are included.
-    """
-    config, row, run = agent.config, result.metrics(), user_path(source)
-    saved = list_steps(run / "checkpoints")
+    """Return an evaluation as JSON: the agent, the settings, and every episode."""
+    config = agent.config
+    saved = list_steps(user_path(source) / "checkpoints")
     return {
         "agent": {
             "env": config.env.id,
@@ -244,17 +234,13 @@ def evaluation_record(
             "steps": saved[-1] if saved else agent.steps,
             "steps_with_pretraining": agent.steps,
             "source": str(source),
-            "started": start_date(run),
         },
         "settings": dict(settings),
-        # A learner that plays by sampling does so whatever was asked for.
-        "sampled": agent.learner.plays_by_sampling or not settings.get("deterministic", True),
         "mean_return": result.mean_return,
-        "std_return": row["eval/return_std"],
+        "std_return": float(np.std(result.returns)),
         "human_normalized": result.human_normalized,
         "episodes": len(result.returns),
         **dataclasses.asdict(result),
-        **adaptation_record(run),
     }
 
 
@@ -272,7 +258,7 @@ def keep_evaluation(
         return None
     if path.is_file():
         with suppress(RunFolderError, CheckpointError):
-            if read_evaluation(path).get("by") not in (BY_RUN["by"], BY_USER["by"]):
+            if read_evaluation(path).get("by") != BY_USER["by"]:
                 return None
     write_json_atomic(path, {**evaluation_record(agent, source, result, settings), **BY_USER})
     return path

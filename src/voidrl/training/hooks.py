@@ -1,14 +1,24 @@
-"""Everything that happens around training: the interface, the user's callbacks, snapshots and checkpoints."""
+"""Everything that happens around training: rows of metrics, callbacks, snapshots, checkpoints."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from voidrl.system.terminal.progress import Progress
 from voidrl.training import failures
-from voidrl.training.run import Run
-from voidrl.training.saved_run import save_run
+from voidrl.training.metrics import HealthMonitor, MetricsWriter
+from voidrl.training.run import Experience, Run
+from voidrl.training.saved_run import require_same_agent, save_run
 from voidrl.training.trainer import Trainer
+from voidrl.types import CHECK
+
+RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
 
 
 class Hook:
@@ -25,6 +35,130 @@ class Hook:
 
     def end(self, run: Run) -> None:
         """After the last checkpoint of a run that is complete or was stopped, but not of one that failed."""
+
+
+class Output(Hook):
+    """Opens the files for rows and the progress line of the first rank, before all other hooks."""
+
+    def start(self, run: Run) -> None:
+        """Open them; a resumed run drops the rows after its checkpoint."""
+        if not run.is_main:
+            return
+        config, state = run.config, run.state
+        title = f"{config.phase} {config.env.id}"
+        shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+        run.progress = run.resources.enter_context(shown)
+        writer = MetricsWriter(
+            run.folder.path,
+            tensorboard=config.log.tensorboard,
+            wandb_project=config.log.wandb_project,
+            resume_bytes=state.metrics_bytes,
+            step=state.steps,
+            say=run.engine.say,
+        )
+        run.writer = run.resources.enter_context(writer)
+
+
+class Logging(Hook):
+    """Writes a row every `log.log_every_steps` and warns of training that is finite but useless."""
+
+    def __init__(self, run: Run, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.health = HealthMonitor(run.config, constant_reward=run.agent.method.constant_reward)
+        self._are_compared = run.group.size == 1  # the agents of all ranks, once in this process
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, run.config.env.num_envs))  # returns
+
+    def start(self, run: Run) -> None:
+        """Start the clock, and continue counting states."""
+        state = run.state
+        self._mark(run, time.monotonic())
+        run.folder.status.track(lambda: state.steps, str(run.agent.device), self.trainer.warmup_steps)
+        if run.envs.counter is not None and state.states:
+            run.envs.counter.load(state.states)
+            state.states = {}  # the counter has them
+
+    def after_step(self, run: Run) -> None:
+        """Write a row if one is due, and move the progress line."""
+        if run.passed(run.config.log.log_every_steps):
+            self.log(run)
+        if run.is_main:
+            run.progress.update(run.state.steps, updates=run.state.updates)
+
+    def before_checkpoint(self, run: Run) -> None:
+        """Write the last row that the checkpoint covers."""
+        self.log(run)
+        failures.require_finite_weights(run)
+        if run.is_main:
+            run.state.metrics_bytes = run.writer.offset
+
+    def log(self, run: Run) -> None:
+        """Write one row, if anything happened since the last; the only place where the host reads metrics."""
+        state, counter = run.state, run.envs.counter
+        if state.steps == self.clock[1]:
+            return
+        run.unlogged.trained = run.engine.metrics.flush()
+        if culprit := failures.first_culprit(run):
+            raise failures.not_finite(run, culprit)
+        if state.updates and not self._are_compared:  # before much is lost; later at each checkpoint
+            require_same_agent(run.agent)
+            self._are_compared = True
+        run.unlogged.visits = state.visits
+        if counter is not None and not run.is_main:  # the first rank counts those of all
+            run.unlogged.states = [counter.state()]
+            counter.clear()
+        metrics, run.unlogged = run.unlogged.of_all_ranks(), Experience()
+        self.recent.extend(score for score, _ in metrics.finished)
+        if not run.is_main:
+            self._mark(run, time.monotonic())
+            return
+        row = self._row(run, metrics)
+        run.write_row(row)
+        run.keep_score(row)
+        run.folder.status.beat(state.steps)
+        for warning in self.health.check(state.steps, row):
+            run.engine.say(warning)
+        self._show(run, row)
+
+    def _row(self, run: Run, metrics: Experience) -> dict[str, Any]:
+        state, counter = run.state, run.envs.counter
+        row: dict[str, Any] = {f"train/{k}": v for k, v in metrics.trained.items() if not k.startswith(CHECK)}
+        row |= {"updates": state.updates, "episodes": state.episodes}
+        row["frames"] = state.steps * run.envs.frames_per_step
+        row["reward/extrinsic"] = float(np.mean(metrics.rewards))
+        if metrics.finished:
+            row["episode/return"] = float(np.mean([r for r, _ in metrics.finished]))
+            row["episode/length"] = float(np.mean([n for _, n in metrics.finished]))
+        if metrics.visits.any():
+            row["coverage/cells"] = int((metrics.visits > 0).sum())
+        if counter is not None:
+            for states in metrics.states:
+                counter.merge(states)
+            row |= {f"coverage/{name}": count for name, count in counter.counts().items()}
+        now, (then, steps, updates) = time.monotonic(), self.clock
+        seconds = max(now - then, 1e-9)
+        row["time/steps_per_second"] = (state.steps - steps) / seconds
+        row["time/updates_per_second"] = (state.updates - updates) / seconds
+        row["time/learner_waits"] = run.engine.idle.flush() / seconds
+        row |= self.trainer.metrics(seconds)
+        self._mark(run, now)
+        return row
+
+    def _mark(self, run: Run, now: float) -> None:
+        """Start counting the next row."""
+        self.clock = (now, run.state.steps, run.state.updates)
+        run.logged_updates = run.state.updates
+
+    def _show(self, run: Run, row: dict[str, Any]) -> None:
+        pretrains = run.agent.effective.pretrains
+        shown = {
+            "intrinsic": row.get(f"train/reward_{'mean' if pretrains else 'intrinsic'}"),
+            "return": float(np.mean(self.recent)) if self.recent and not pretrains else None,
+            "extrinsic": row["reward/extrinsic"],
+            "cells": row.get("coverage/cells"),
+            "positions": row.get("coverage/positions"),
+            "bins": row.get("coverage/bins"),
+        }
+        run.progress.update(run.state.steps, {k: v for k, v in shown.items() if v is not None})
 
 
 class UserCallbacks(Hook):

@@ -161,11 +161,8 @@ def sweep_parts(folder: RunFolder) -> None:
 
 def latest_run(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint:
     """The newest checkpoint that is valid with the parts of all its ranks."""
-
-    def check(found: checkpoint.Checkpoint) -> None:
-        load_parts(found)
-
-    return checkpoint.latest(folder.checkpoints_path, say, check)
+    saved: checkpoint.Checkpoint = checkpoint.latest(folder.checkpoints_path, say, load_parts)
+    return saved
 
 
 def load_parts(saved: checkpoint.Checkpoint) -> list[checkpoint.Checkpoint]:

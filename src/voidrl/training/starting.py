@@ -1,34 +1,50 @@
-"""Starts and ends a run: its folder, its notes, the disk check, and what is logged of a failure."""
+"""Starts, resumes and ends a run: its folder, its config, the disk check, what is logged of a failure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from voidrl import dist
 from voidrl.agent import Agent
-from voidrl.config import bonus_method
-from voidrl.errors import RunFolderError, by_caller
+from voidrl.config import Config, bonus_method, update
+from voidrl.config.fields import RESUMABLE_FIELDS, may_change
+from voidrl.config.registry import import_path
+from voidrl.config.updating import differences
+from voidrl.envs.ids import is_importable, parse_id
+from voidrl.envs.make import EnvFactory
+from voidrl.errors import (
+    CheckpointError,
+    ConfigError,
+    RunFolderError,
+    RunInterrupted,
+    StoppedBySignal,
+    by_caller,
+    shown,
+)
 from voidrl.replay.sizes import slot_bytes
 from voidrl.runs import checkpoint
-from voidrl.runs.folder import RunFolder
+from voidrl.runs.folder import RunFolder, overwriting
+from voidrl.runs.status import read_status
 from voidrl.system.machine import free_disk
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_bytes, human_seconds
+from voidrl.training import build
 from voidrl.training.adapting import Adapter
 from voidrl.training.assembly import Parts
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
-from voidrl.training.evaluating import Evaluating, OpenEnvs, Probing
-from voidrl.training.failures import needs_traceback
-from voidrl.training.hooks import Checkpoints, Hook, Snapshots, UserCallbacks
-from voidrl.training.logging import Logging, Output
+from voidrl.training.evaluating import Evaluating, EvaluatingTask, OpenEnvs, Probing
+from voidrl.training.failures import needs_traceback, resume_command
+from voidrl.training.hooks import Checkpoints, Hook, Logging, Output, Snapshots, UserCallbacks
+from voidrl.training.layers import Env
 from voidrl.training.loop import Loop
 from voidrl.training.run import Run
-from voidrl.training.saved_run import LoopState
+from voidrl.training.saved_run import LoopState, latest_run, require_as_many_ranks, sweep_parts
 from voidrl.training.trainer import OffPolicyTrainer, OnPolicyTrainer
 
 ADAM_MOMENTS = 2
@@ -59,24 +75,18 @@ def new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bo
 
 
 def short_run_note(agent: Agent) -> str:
-    """A sentence for a run with too few steps to learn or to reset anything; "" for others."""
+    """A sentence for a run with too few steps to learn anything; "" for others."""
     config = agent.config
     if not config.steps:
         return "the agent is saved untrained: steps = 0"
     if not agent.learns:
         return ""
-    needed = agent.effective.warmup_steps + 1
-    what = f"the warm-up and one step ({'finetune.' if agent.effective.adapts else ''}warmup_steps)"
+    needed, what = agent.effective.warmup_steps + 1, "the warm-up and one step (warmup_steps)"
     if agent.learner.rollout_steps:
         needed = agent.learner.rollout_steps * config.env.num_envs
         what = "one rollout (learner.rollout_steps × env.num_envs)"
     if config.steps < needed:
         return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
-    if config.reset.every_updates and config.steps <= config.reset.last_steps:
-        return (
-            f"nothing will be reset: all {config.steps} steps are among the last {config.reset.last_steps}, "
-            f"which are without resets (reset.last_steps)"
-        )
     return ""
 
 
@@ -154,7 +164,8 @@ def make_loop(
     trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
     hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]
     if eval_envs is not None:
-        hooks.append(Evaluating(run, eval_envs, pretrained))
+        adapts = run.agent.effective.adapts
+        hooks.append(EvaluatingTask(run, eval_envs, pretrained) if adapts else Evaluating(eval_envs))
     if probe is not None:
         hooks.append(Probing(probe))
     hooks.append(Snapshots())
@@ -175,3 +186,107 @@ def say_once(text: str) -> None:
     """Show a sentence, on the first rank only."""
     if dist.current().is_main:
         say(text)
+
+
+# Resuming
+
+
+@contextmanager
+def explained_stop(folder: RunFolder, config: Config) -> Iterator[None]:
+    """Treat a signal before or after training as an interruption, not as a failure."""
+    try:
+        yield
+    except StoppedBySignal as stop:
+        if folder.status.is_done:  # it came while the environments were being closed
+            raise RunInterrupted(f"{stop} after the last step; the run is complete") from None
+        remedy = f"resume with `{resume_command(folder, config)}`"
+        raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
+
+
+def resumed_config(
+    folder: RunFolder, saved: checkpoint.Checkpoint | None, written: Config, changes: Mapping[str, Any]
+) -> tuple[Config, list[str]]:
+    """The config with which a run is resumed, and a sentence for each field that has changed.
+
+    The checkpoint decides what the run is; `config.json` and the command may change the rest.
+    """
+    if saved is None and written.effective.adapts:
+        raise CheckpointError(
+            f"{folder.shown} has no checkpoint to resume from: start it again, "
+            f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
+        )
+    if saved is not None:
+        require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
+    trained = written if saved is None else config_of(saved)
+    requested = update(written, changes)
+    for field, (old, new) in differences(written, requested).items():
+        if not may_change(field, written.phase):
+            raise ConfigError(
+                f"{field} = {shown(new)} cannot be set when a run is resumed: it is {shown(old)} there and "
+                f"defines the run; start a new run, or change only {', '.join(RESUMABLE_FIELDS)}"
+            )
+    refused = [
+        f"{field} was {shown(old)} and is {shown(new)}"
+        for field, (old, new) in differences(trained, written).items()
+        if not may_change(field, trained.phase)
+    ]
+    if refused and saved is not None:
+        raise ConfigError(
+            f"{folder.config_path} was edited since {saved.path.name} in what defines the run: "
+            f"{', '.join(refused)}; restore it, or start a new run with these values"
+        )
+    changed = differences(trained, requested).items()
+    return requested, [f"{field} was {old!r}, is {new!r}" for field, (old, new) in changed]
+
+
+def config_of(saved: checkpoint.Checkpoint) -> Config:
+    """The config in the manifest of a checkpoint."""
+    path = saved.path / checkpoint.MANIFEST
+    try:
+        return build.config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
+    """The function that makes environments of a resumed run, where the original cannot be imported."""
+    if env is None or not isinstance(env, str):
+        return cast(EnvFactory | None, env)
+    name, options = parse_id(env)
+    found = import_path("environment", name) if ":" in name else None
+    if not callable(found) or is_importable(trained_in):
+        raise ConfigError(
+            f"env = {env!r} cannot be used to resume in {trained_in!r}: expected module:function, for a run "
+            f"on a function that cannot be imported by its name"
+        )
+    return partial(found, **options)
+
+
+def latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+    """The newest valid checkpoint, which the first rank finds for all; None if there never was one."""
+    root, saved = folder.checkpoints_path, None
+    if not dist.current().is_main:
+        step = dist.broadcast_object(None)
+        return None if step is None else checkpoint.load_step(root, step)
+    folder.sweep()
+    status = read_status(folder.path)
+    if root.is_dir() and checkpoint.list_steps(root):
+        saved = latest_run(folder, say)
+    elif not root.is_dir() or (status is not None and status.checkpoint is not None):
+        raise CheckpointError(
+            f"the checkpoints of the run in {root} are gone: bring them back, or start again with "
+            f"{overwriting()}"
+        )
+    sweep_parts(folder)
+    dist.broadcast_object(None if saved is None else saved.step)
+    return saved
+
+
+def nothing_to_train(folder: RunFolder, written: int, done: int, asked: int) -> str:
+    """A sentence for a run that already has as many steps as were asked for; fewer steps are refused."""
+    if asked < min(written, done):
+        raise ConfigError(
+            f"steps = {asked} cannot be used: it is a total, and {folder.shown} is at step {done}; give more"
+        )
+    folder.status.complete(written, done)
+    return f"{folder.shown} is complete at step {done}; to train longer, give more steps"

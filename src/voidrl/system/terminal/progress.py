@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Self, TextIO
+from typing import Self, TextIO
 
 from rich import progress as bars
 from rich.table import Column
 from rich.text import Text
 
 from voidrl.system.terminal.tables import is_terminal, make_console, width_of
-from voidrl.system.units import human_count, human_seconds
+from voidrl.system.units import Rates, human_count, human_seconds
 
 _BAR_EVERY_SECONDS = 0.1
-_LINE_EVERY_SECONDS = (10.0, 60.0)  # in a log file a hundredth of the elapsed time, within these
+_LINE_EVERY_SECONDS = 30.0  # in a log file
 _RATE_WINDOW_SECONDS = 30.0
 _BAR_COLUMNS = 20
-
-
-class _Sample(NamedTuple):
-    seconds: float
-    steps: int
-    updates: int
 
 
 class _Numbers(bars.ProgressColumn):
@@ -40,7 +33,7 @@ class Progress:
 
     `initial_step` and `initial_updates` are where a resumed run starts, so that rates count only new steps.
     Calling `update` at every step is fine: it draws at most ten times a second on a terminal, and elsewhere
-    every ten seconds, after two hours every minute.
+    every half minute.
     """
 
     def __init__(
@@ -57,10 +50,10 @@ class Progress:
         self._title = title
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._now = self._start = _Sample(clock(), initial_step, initial_updates)
-        self._window = deque([self._start])
+        self._now = self._start = clock(), initial_step, initial_updates
+        self._all, self._recent = (Rates(each, *self._start) for each in (math.inf, _RATE_WINDOW_SECONDS))
         self._fields: dict[str, float] = {}
-        self._drawn: _Sample | None = None
+        self._drawn: tuple[float, int, int] | None = None
         self._bar: bars.Progress | None = None
         self._task = bars.TaskID(0)
 
@@ -95,41 +88,32 @@ class Progress:
     ) -> None:
         """Show the number of steps and updates done; fields that are not given keep their values."""
         self._fields.update(fields or {})
-        self._now = _Sample(self._clock(), step, self._now.updates if updates is None else updates)
-        pause = _BAR_EVERY_SECONDS
-        if self._bar is None:
-            least, most = _LINE_EVERY_SECONDS
-            pause = max(least, min((self._now.seconds - self._start.seconds) / 100, most))
-        if self._drawn is None or self._now.seconds - self._drawn.seconds >= pause:
+        self._now = self._clock(), step, self._now[2] if updates is None else updates
+        pause = _LINE_EVERY_SECONDS if self._bar is None else _BAR_EVERY_SECONDS
+        if self._drawn is None or self._now[0] - self._drawn[0] >= pause:
             self._draw()
 
     def _draw(self) -> None:
-        if self._drawn is not None and self._drawn.updates == self._start.updates < self._now.updates:
-            self._window = deque([self._drawn])  # steps of the warm-up are faster than later ones
-        self._window.append(self._now)
-        while len(self._window) > 2 and self._now.seconds - self._window[0].seconds > _RATE_WINDOW_SECONDS:
-            self._window.popleft()
         self._drawn = self._now
+        numbers, steps = self._numbers(), self._now[1]
         if self._bar is not None:
             self._bar.console.width = width_of(self._stream)  # the window may have been resized
-            numbers, steps = self._numbers(), self._now.steps
             self._bar.update(self._task, completed=steps, visible=True, refresh=True, numbers=numbers)
             return
-        percent = min(100, 100 * self._now.steps // max(1, self._total))
-        parts = [self._title, f"{percent}%", self._numbers()]
+        parts = [self._title, f"{min(100, 100 * steps // max(1, self._total))}%", numbers]
         print("  ".join(filter(None, parts)), file=self._stream, flush=True)
 
     def _numbers(self) -> str:
         """The most important ones first, since a narrow terminal cuts the others."""
-        steps, total = self._now.steps, self._total
+        now, steps, updates = self._now
         # Rates are those of the last half minute, or of the whole run once it is done.
-        first = self._start if steps >= total else self._window[0]
-        seconds = self._now.seconds - first.seconds or math.inf
-        rate = (steps - first.steps) / seconds
-        time_left = f"eta {human_seconds((total - steps) / rate if rate > 0 else math.inf)}"
-        if steps >= total:
-            time_left = f"took {human_seconds(self._now.seconds - self._start.seconds)}"
-        parts = [f"{human_count(steps)}/{human_count(total)}", time_left, f"{human_count(rate)} steps/s"]
-        if self._now.updates:
-            parts.append(f"{human_count((self._now.updates - first.updates) / seconds)} updates/s")
+        is_done, recent = steps >= self._total, self._recent.add(*self._now)
+        rate, update_rate = (each or 0.0 for each in (self._all.add(*self._now) if is_done else recent))
+        time_left = f"eta {human_seconds((self._total - steps) / rate if rate > 0 else math.inf)}"
+        if is_done:
+            time_left = f"took {human_seconds(now - self._start[0])}"
+        done = f"{human_count(steps)}/{human_count(self._total)}"
+        parts = [done, time_left, f"{human_count(rate)} steps/s"]
+        if updates:
+            parts.append(f"{human_count(update_rate)} updates/s")
         return "  ".join([*parts, *(f"{name} {human_count(value)}" for name, value in self._fields.items())])

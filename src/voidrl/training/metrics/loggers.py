@@ -1,19 +1,13 @@
-"""TensorBoard and Weights & Biases: copies of `metrics.jsonl`, which never stop or delay a run.
-
-Each is wrapped in `Guarded`: its first failure is one warning, and then it is off.
-"""
+"""TensorBoard and Weights & Biases: copies of `metrics.jsonl`."""
 
 from __future__ import annotations
 
 import io
 import os
-import queue
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +15,6 @@ from voidrl.errors import MissingExtraError
 
 # W&B's own limits would be 90 seconds for the start and none for the end. Its environment variables win.
 WANDB_SECONDS = {"WANDB_INIT_TIMEOUT": "5", "WANDB_FINISH_TIMEOUT": "15"}
-WANDB_CLOSE_SECONDS = 20.0  # for all that is left to do when a run ends, the start included
-
-
-class Guarded:
-    """A logger that is turned off, with one sentence, when it fails for the first time."""
-
-    def __init__(
-        self, name: str, make: Callable[[], TensorBoard | WeightsAndBiases], say: Callable[[str], None]
-    ) -> None:
-        self._name, self._say = name, say
-        self._logger: TensorBoard | WeightsAndBiases | None = None
-        with self._guard():
-            self._logger = make()
-
-    def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Pass one row on."""
-        with self._guard():
-            if self._logger is not None:
-                self._logger.write(step, row)
-
-    def close(self) -> None:
-        """Finish; closing twice does nothing."""
-        logger, self._logger = self._logger, None
-        with self._guard():
-            if logger is not None:
-                logger.close()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # whatever a third party raises: the run does not depend on it
-            self._logger = None
-            why = " ".join(str(error).split()) or type(error).__name__
-            self._say(f"{self._name} is turned off ({why}); metrics.jsonl has everything")
 
 
 class TensorBoard:
@@ -96,61 +55,33 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run on W&B, in its own thread: neither its start nor its end waits for a network.
+    """A run on W&B, which uploads from a process of its own.
 
     A resumed run continues the one whose id the folder keeps; W&B itself skips the repeated steps.
     """
 
     def __init__(self, folder: Path, project: str, *, resumed: bool) -> None:
-        self._folder, self._project, self._resumed = folder, project, resumed
-        self._rows: queue.SimpleQueue[tuple[int, Mapping[str, float]] | None] = queue.SimpleQueue()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
-        self._thread.start()
-
-    def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Hand over one row; raises what went wrong with an earlier one."""
-        if self._error is not None:
-            raise self._error
-        self._rows.put((step, row))
-
-    def close(self) -> None:
-        """Let W&B upload what is left, for a limited time."""
-        self._rows.put(None)
-        self._thread.join(WANDB_CLOSE_SECONDS)
-        if self._error is not None:
-            raise self._error
-        if self._thread.is_alive():
-            raise TimeoutError(
-                f"the upload has not ended after {WANDB_CLOSE_SECONDS:.0f} s, `wandb sync` can finish it"
-            )
-
-    def _work(self) -> None:
-        try:
-            run = self._start()
-            while (row := self._rows.get()) is not None:
-                run.log(row[1], step=row[0])
-            run.finish()
-        except Exception as error:  # raised again by `write` or `close`, in the thread of the run
-            self._error = error
-
-    def _start(self) -> Any:
         wandb = import_wandb()
         for name, seconds in WANDB_SECONDS.items():
             os.environ.setdefault(name, seconds)
-        id_path = self._folder / "wandb" / "run_id.txt"
-        run_id = id_path.read_text().strip() if self._resumed and id_path.exists() else None
-        name = self._folder.resolve().name
+        id_path = folder / "wandb" / "run_id.txt"
+        run_id = id_path.read_text().strip() if resumed and id_path.exists() else None
+        name = folder.resolve().name
         terminal, sys.stdin = sys.stdin, io.StringIO()  # without a key, W&B would wait for someone to type it
         try:
-            run = wandb.init(
-                project=self._project, name=name, dir=str(self._folder), id=run_id, resume="allow"
-            )
+            self._run = wandb.init(project=project, name=name, dir=str(folder), id=run_id, resume="allow")
         finally:
             sys.stdin = terminal
         id_path.parent.mkdir(exist_ok=True)
-        id_path.write_text(run.id)
-        return run
+        id_path.write_text(self._run.id)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Hand over one row."""
+        self._run.log(row, step=step)
+
+    def close(self) -> None:
+        """Upload what is left."""
+        self._run.finish()
 
 
 def import_wandb() -> Any:

@@ -9,14 +9,12 @@ import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from voidrl.errors import RunFolderError
-from voidrl.training.metrics.loggers import Guarded, TensorBoard, WeightsAndBiases, import_wandb
-
-FILE_NAME = "metrics.jsonl"
+from voidrl.runs.metrics import FILE_NAME
+from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
@@ -24,7 +22,7 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
 
     A resumed run passes the `offset` and the step of its checkpoint as `resume_bytes` and `step`: rows
     written after the checkpoint are removed, because the resumed run writes them again. A logger that fails
-    is a sentence for `say`; only `metrics.jsonl` itself can stop the run.
+    is turned off, with one sentence for `say`; only `metrics.jsonl` itself can stop the run.
     """
 
     def __init__(
@@ -46,15 +44,16 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
             keep = require_rows(folder, resume_bytes)
             self._file = self._path.open("ab", buffering=0)  # closing has nothing left to write
             self._file.truncate(keep)
-        self._loggers: list[Guarded] = []
+        self._say = say
+        self._loggers: dict[str, TensorBoard | WeightsAndBiases] = {}
         resumed = resume_bytes is not None
         if tensorboard:
-            # Hide the events after the checkpoint, but not those of its own step.
-            make_tensorboard = partial(TensorBoard, folder / "tb", step + 1 if resumed else None)
-            self._loggers.append(Guarded("TensorBoard", make_tensorboard, say))
+            with self._guarded("TensorBoard"):
+                # Hide the events after the checkpoint, but not those of its own step.
+                self._loggers["TensorBoard"] = TensorBoard(folder / "tb", step + 1 if resumed else None)
         if wandb_project:
-            make_wandb = partial(WeightsAndBiases, folder, wandb_project, resumed=resumed)
-            self._loggers.append(Guarded("Weights & Biases", make_wandb, say))
+            with self._guarded(name := "Weights & Biases"):
+                self._loggers[name] = WeightsAndBiases(folder, wandb_project, resumed=resumed)
 
     def write(self, step: int, row: Mapping[str, float | int | str | None]) -> None:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
@@ -65,8 +64,9 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
             if self._file.write(line) < len(line):  # a full disk may write part of a line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
-        for logger in self._loggers:
-            logger.write(step, numeric)
+        for name, logger in [*self._loggers.items()]:
+            with self._guarded(name):
+                logger.write(step, numeric)
 
     @property
     def offset(self) -> int:
@@ -90,8 +90,18 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     def __exit__(self, *exc: object) -> None:
         """Close all outputs."""
         self._file.close()
-        for logger in self._loggers:
-            logger.close()
+        for name, logger in [*self._loggers.items()]:
+            with self._guarded(name):
+                logger.close()
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a third party raises: the run does not depend on it
+            self._loggers.pop(name, None)
+            why = " ".join(str(error).split()) or type(error).__name__
+            self._say(f"{name} is turned off ({why}); metrics.jsonl has everything")
 
 
 def require_rows(folder: Path, resume_bytes: int | None) -> int:
