@@ -54,6 +54,9 @@ def cpu_threads(
 def using(number: int) -> Iterator[None]:
     """Compute with this number of threads inside."""
     mine = torch.get_num_threads()
+    if number == mine:
+        yield
+        return
     torch.set_num_threads(number)
     try:
         yield

@@ -18,8 +18,20 @@ from pathlib import Path
 DAEMON = "nvidia-cuda-mps-control"
 SYSTEM_PIPES = "/tmp/nvidia-mps"  # where CUDA looks for a daemon that the machine's owner has started
 PATIENCE_SECONDS = 60.0
-# Uses every visible GPU, as a run would.
-PROBE = "import torch; [torch.ones(1, device=f'cuda:{i}') for i in range(torch.cuda.device_count())]"
+# Makes a context on every visible GPU, as a run would; exits with CUDA's error code, or 1 without a driver.
+PROBE = """
+import ctypes, sys
+cuda, number, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+def call(name, *arguments):
+    code = getattr(cuda, name)(*arguments)
+    if code:
+        sys.exit(f"{name} returned CUDA error {code}")
+call("cuInit", 0)
+call("cuDeviceGetCount", ctypes.byref(number))
+for i in range(number.value):
+    call("cuDeviceGet", ctypes.byref(device), i)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+"""
 
 
 class MpsError(Exception):
