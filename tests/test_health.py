@@ -140,7 +140,7 @@ RESULTS_WITH_ROWS = sorted(RESULTS.glob("urlb/*/seed*/metrics.jsonl.gz"))
 def runs_of(path):
     """The rows of each run in the metrics of one seed."""
     runs = {}
-    for line in gzip.open(path, "rt"):
+    for line in gzip.decompress(path.read_bytes()).splitlines():
         row = json.loads(line)
         runs.setdefault(row["task"], []).append({name: v for name, v in row.items() if name != "task"})
     return runs.items()
@@ -152,7 +152,7 @@ def test_none_of_the_published_runs_gives_a_warning(path):
     for task, found in runs_of(path):
         layers = [preset_values("urlb-states", method), {"phase": found[-1]["phase"], "env": {"dmc": {}}}]
         watch = HealthMonitor(build_config(CONTINUOUS, layers))
-        if "paper" not in path.parts[-3]:  # whose values did diverge
+        if not {"paper", "unclamped"} & {*path.parts[-3].split("-")}:  # whose values did diverge
             assert [text for row in found for text in watch.check(row["step"], row)] == [], task
 
 

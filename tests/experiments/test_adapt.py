@@ -1,15 +1,8 @@
 """The experiment `adapt`: tasks with settings of their own, and scores at shares of the steps."""
 
-import json
-from pathlib import Path
-
-from done_cells import make_done
-
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.training.metrics import MetricsWriter
 
 POINT = "voidrl/PointMass-v0"
 
@@ -82,45 +75,3 @@ def test_the_command_line_overrules_the_settings_of_a_task(tmp_path):
     assert (first.config.learner.n_step, first.config.steps) == (5, 9)
     first, tuned = plan_of(path, changes={"learner.n_step": 2, "pretrain.steps": 20}).cells
     assert (first.config.learner.n_step, tuned.config.learner.n_step, first.config.steps) == (2, 2, 20)
-
-
-# --- the file ---------------------------------------------------------------------------------------
-
-
-def test_the_script_makes_table_verdicts_and_picture(tmp_path, monkeypatch, capsys):
-    plan = make_plan(
-        read_experiment("adapt"), ExperimentRequest(tasks=("pickup", "stay"), seeds=(1, 2)), tmp_path / "out"
-    )
-    write_record(plan, ["voidrl"])
-    scores = {"before": 0.0, "after": 0.75, "from_zero": 0.25, "scratch": 0.5}
-    for cell in plan.cells:
-        score = scores.get(cell.arm.name, 0.0) + 0.1 * cell.seed
-        folder = make_done(plan, cell, score)
-        if cell.is_final and cell.phase != "pretrain":
-            with MetricsWriter(folder, tensorboard=False) as writer:
-                for step in range(500, cell.config.steps + 1, 500):
-                    writer.write(step, {"eval/return": score * step / cell.config.steps})
-        if cell.zero_shot is not None:
-            saved = json.loads((folder / "evaluation.json").read_text())
-            zero_shot = 5.0 if cell.task.endswith("stay") else 0.2
-            saved["zero_shot"] = {"mean_return": zero_shot if cell.arm.name == "after" else 0.0}
-            (folder / "evaluation.json").write_text(json.dumps(saved))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    import adapt_table
-
-    picture, text = tmp_path / "adapt.png", tmp_path / "adapt.md"
-    words = [str(plan.out), "--picture", str(picture), "--markdown", str(text)]
-    monkeypatch.setattr("sys.argv", ["adapt_table.py", *words])
-    adapt_table.main()
-    lines = text.read_text().splitlines()
-    assert lines[0] == (
-        "| task | steps | zero-shot | fine-tuned, before | fine-tuned | from 0 steps | from scratch |"
-    )
-    first = "| pickup (SAC) | 10 % | 0.20 ± 0.00 | 0.01 ± 0.01 | 0.09 ± 0.01 | 0.04 ± 0.01 | 0.07 ± 0.01 |"
-    assert lines[2] == first
-    assert lines[4] == "|  | 100 % |  | 0.15 ± 0.07 | 0.90 ± 0.07 | 0.40 ± 0.07 | 0.65 ± 0.07 |"
-    shown = capsys.readouterr().out
-    assert "after fine-tuning: stay (5.00 ± 0.00 → 0.90 ± 0.07)." in shown
-    assert "from scratch on 2 of 2 tasks." in shown
-    assert "from 0 steps on 2 of the 2 tasks" in shown
-    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,14 +1,11 @@
 """Scores on common scales, published numbers alongside ours, and pre-training against scratch."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from synthetic_runs import write_experiment, write_json, write_run
 
-from voidrl.config import flat, merge, registry
+from voidrl.config import flat, merge
 from voidrl.envs.suites.atari import baseline, human_normalized
 from voidrl.envs.suites.dmcontrol import URLB
 from voidrl.envs.suites.published import numbers
@@ -382,80 +379,3 @@ def test_signs():
     assert [signed(x) for x in (0.123, -0.05, 0.0, 0.0001)] == ["+12.3 %", "-5.0 %", "0.0 %", "0.0 %"]
     assert span(Interval(-0.1, 0.0, 0.2)) == "[-10.0 %, +20.0 %]"
     assert span(Interval(0.1, 0.1, 0.1)) == ""
-
-
-# Scripts of benchmarks/
-
-
-def zoo(root):
-    maze = "voidrl/PixelMaze-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
-    for method, found in (("random", (30, 34)), ("rnd", (60, 62)), ("apt", (70, 50))):
-        for seed, visited in enumerate(found, start=1):
-            rows = [{"step": 100, "coverage/cells": visited, "time/steps_per_second": 50.0}]
-            write_run(root / method / str(seed), env=maze, method=method, seed=seed, rows=rows)
-
-
-@pytest.fixture
-def families(monkeypatch):
-    found = {"icm": "knowledge", "rnd": "knowledge", "apt": "data", "random": "baseline"}
-    monkeypatch.setattr(registry, "read_about", lambda name: {"family": found.get(name, "competence")})
-
-
-def script(monkeypatch, capsys, name, *words):
-    """What a script of benchmarks/ prints."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
-    importlib.import_module(name).main()
-    return capsys.readouterr().out.splitlines()
-
-
-def test_walker_runs_of_many_methods_are_collected_into_one_table(families, tmp_path, monkeypatch, capsys):
-    rows = [{"step": 500_000, "time/steps_per_second": 1000.0, "coverage/bins": 9}]
-    for method in ("rnd", "icm"):
-        write_run(tmp_path / method, env="dmc/walker", method=method, steps=500_000, rows=rows, **STATES)
-        for task, share in (("stand", 0.5), ("run", 0.7)):
-            folder = tmp_path / f"{method}-{task}"
-            write_task(folder, f"dmc/walker_{task}", share, method=method)
-            record = json.loads((folder / "evaluation.json").read_text())
-            record["agent"] |= {"steps": 100_000, "steps_with_pretraining": 600_000}
-            write_json(folder / "evaluation.json", record)
-    file, runs = tmp_path / "runs.json", [path for path in tmp_path.iterdir() if path.is_dir()]
-    lines = script(monkeypatch, capsys, "urlb_table", "--collect", file, "--methods", *runs)
-    assert lines[0].startswith("| method | family | stand | run | mean | published mean | seeds |")
-    # Published: stand 842 of 984 and run 267 of 796.
-    assert "| rnd | knowledge | 50.0 | 70.0 | 60.0 | 59.6 | 1 | 500k, 8.3 min |" in lines
-    assert len(json.loads(file.read_text())) == 6
-    assert script(monkeypatch, capsys, "urlb_table", file, "--methods") == lines
-
-
-def test_the_table_of_the_maze_is_made_of_run_folders(families, tmp_path, monkeypatch, capsys):
-    zoo(tmp_path / "runs")
-    picture, text = tmp_path / "zoo.png", tmp_path / "zoo.md"
-    lines = script(
-        monkeypatch, capsys, "zoo_table", tmp_path / "runs", "--picture", picture, "--markdown", text
-    )
-    assert lines[0] == "| method | family | maze coverage, mean | seed 1 | seed 2 |"
-    assert lines[2].startswith("| rnd | knowledge | 83.6% |")
-    assert text.read_text().splitlines() == lines
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_saved_results_of_the_maze_keep_what_was_not_run_again(families, tmp_path, monkeypatch, capsys):
-    file, picture = tmp_path / "maze.json", tmp_path / "zoo.png"
-    entry = {"family": "competence", "steps": 100, "machine": "a machine", "code": "abc"}
-    old = [{"method": name, **entry, "seed": 1, "cells": [[50, 7], [100, 73]]} for name in ("aps", "apt")]
-    file.write_text(json.dumps({"what": "cells", "date": "2021-12-06", "runs": old}))
-    before = script(monkeypatch, capsys, "zoo_table", "--json", file)
-    assert before[2:] == ["| APS | competence | 100% | 100% |", "| APT | competence | 100% | 100% |"]
-    zoo(tmp_path / "runs")
-    words = ("zoo_table", tmp_path / "runs", "--json", file, "--picture", picture)
-    lines = script(monkeypatch, capsys, *words)
-    assert lines[0] == "| method | family | maze coverage, mean | seed 1 | seed 2 |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| APS", "| RND", "| APT", "| random"]
-    assert lines[4] == f"| APT | data | {6000 / 73:.3g}% | {7000 / 73:.3g}% | {5000 / 73:.3g}% |"
-    saved = json.loads(file.read_text())["runs"]
-    assert [(each["method"], each["seed"]) for each in saved][:3] == [("aps", 1), ("apt", 1), ("apt", 2)]
-    assert saved[0] == old[0]
-    assert saved[1]["cells"] == [[100, 70]]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert script(monkeypatch, capsys, "zoo_table", "--json", file) == lines
