@@ -33,6 +33,7 @@ from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
 from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
+from voidrl.training.rehearsal import rehearse
 from voidrl.training.saved_run import LoopState, begin_stream, load_run
 
 if TYPE_CHECKING:
@@ -376,6 +377,7 @@ def _start(
             agent.steps = pretrained.steps
             if config.effective.explorer_warms_up:
                 engine.explorer = Explorer.copy_of(pretrained, agent.device)
+        rehearse(agent)
         _begin(engine)
         if note := starting.short_run_note(agent):
             notes.append(note)

@@ -22,9 +22,14 @@ def dry_build(spec: EnvSpec, config: Config) -> Agent | None:
     except VoidrlError:
         raise
     except Exception as error:
-        networks = config.representation, config.learner
-        names = [config.method.name, *(n for piece in networks for n in (piece.name, piece.encoder.stack))]
-        if any(":" in name for name in names):
+        if has_custom_code(config):
             return None
         reason = str(error).partition("\n")[0]  # such as "Storage size calculation overflowed"
         raise ConfigError(f"an agent of this config cannot be built: {reason}") from error
+
+
+def has_custom_code(config: Config) -> bool:
+    """Whether a part of the agent is `module:Class`, rather than voidrl's own."""
+    networks = config.representation, config.learner
+    names = [config.method.name, *(name for piece in networks for name in (piece.name, piece.encoder.stack))]
+    return any(":" in name for name in names)
