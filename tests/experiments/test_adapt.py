@@ -1,5 +1,8 @@
 """The experiment `adapt`: tasks with settings of their own, and scores at shares of the steps."""
 
+import pytest
+
+from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
@@ -75,3 +78,21 @@ def test_the_command_line_overrules_the_settings_of_a_task(tmp_path):
     assert (first.config.learner.n_step, first.config.steps) == (5, 9)
     first, tuned = plan_of(path, changes={"learner.n_step": 2, "pretrain.steps": 20}).cells
     assert (first.config.learner.n_step, tuned.config.learner.n_step, first.config.steps) == (2, 2, 20)
+
+
+@pytest.mark.parametrize("name", ["learner.n_stepp", "method.kk"])
+def test_a_misspelled_field_for_all_runs_is_refused(name, tmp_path):
+    path = own(tmp_path, f"tasks = ['CartPole-v1']\nseeds = [1]\n[config]\n{name} = 7")
+    with pytest.raises(ConfigError, match=f"unknown config field '{name}'; did you mean '{name[:-1]}'"):
+        plan_of(path)
+
+
+def test_a_field_that_only_some_pieces_have_is_left_out_of_the_others(tmp_path):
+    path = own(
+        tmp_path,
+        "tasks = ['CartPole-v1']\nseeds = [1]\n[config]\nmethod.k = 5",
+        "[methods.apt]\nphases = ['pretrain']\n[methods.random]\nmethod = 'random'\nphases = ['pretrain']",
+    )
+    apt, random = (cell.config for cell in plan_of(path).cells)
+    assert apt.method.k == 5
+    assert not hasattr(random.method, "k")

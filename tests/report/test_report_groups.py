@@ -209,7 +209,7 @@ def test_the_summary_lists_what_was_run(tmp_path):
     ("apt", "random", "verdict"),
     [
         ((3, 7), (1, 2), "Ahead: apt (no overlap of ranges)."),
-        ((3, 7), (1, 4), "Equal within their ranges: apt; random."),
+        ((3, 7), (1, 4), "Not told apart, as their ranges overlap: apt; random."),
         ((3, 7), (1,), "Highest mean: apt (no spread with one seed)."),
         ((3, 7), (5,), "Equal means: apt; random."),
     ],

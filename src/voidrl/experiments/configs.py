@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
+from voidrl.config import (
+    PIECES,
+    Config,
+    EnvConfig,
+    default_piece,
+    flat,
+    merge,
+    registry,
+    require,
+    to_json,
+    update,
+)
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
@@ -106,8 +117,19 @@ class Configs:
             shared = merge(*self._shared(task))
             for kind, piece in build.name_pieces(spec, merged).items():  # such as `k` of a random agent
                 for name in shared.get(kind, {}).keys() - _piece_fields(kind, piece["name"]):
+                    if name not in (known := self._fields_of_any(kind)):
+                        raise UnknownNameError(
+                            "config field", f"{kind}.{name}", [f"{kind}.{k}" for k in known]
+                        )
                     merged.get(kind, {}).pop(name, None)
         return build.build_config(spec, [merged, {"env": to_json(env)}]), spec
+
+    def _fields_of_any(self, kind: str) -> set[str]:
+        """The fields of all pieces of a kind, those of the file's custom methods included."""
+        own = (
+            {arm.method for arm in self.experiment.arms.values() if arm.method} if kind == "method" else set()
+        )
+        return {field for name in [*registry.names(kind), *own] for field in _piece_fields(kind, name)}
 
     def _from_pretraining(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
         """Fine-tuning: the config of the pre-training, and changes."""

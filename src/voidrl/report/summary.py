@@ -102,7 +102,7 @@ def _finding(rows: list[ResultRow], key: str) -> str:
     if any(len(row.spreads[key].seeds) == 1 for row in rows):
         return f"{statement} Highest mean: {best.arm.label} (no spread with one seed)."
     if close:
-        return f"{statement} Equal within their ranges: {'; '.join([best.arm.label, *close])}."
+        return f"{statement} Not told apart, as their ranges overlap: {'; '.join([best.arm.label, *close])}."
     return f"{statement} Ahead: {best.arm.label} (no overlap of ranges)."
 
 
