@@ -71,7 +71,7 @@ def pretrain(
             fine-tuning is a control for that of a pre-trained one.
         seed: Seed of everything random in the run.
         out: The run folder; by default a new one under `runs/`.
-        preset: A protocol or an agent, a name from `voidrl list presets`, or `none`; by default
+        preset: A name from `voidrl list presets`, or `none`; by default
             `atari-paper` for Atari, `urlb-states` for DMControl, and none for others. On a CPU it is `cpu`
             where that would take more than an hour for 100K steps.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
