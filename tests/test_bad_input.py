@@ -166,13 +166,13 @@ def test_the_command_line_is_refused_in_one_sentence(tmp_path, monkeypatch, caps
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["resume", "finetune"])
-@pytest.mark.parametrize("path", ["run/maze", "runs/maz"])  # the first could also be on the Hub
+@pytest.mark.parametrize("command", ["resume", "finetune", "status", "report", "experiment"])
+@pytest.mark.parametrize("path", ["run/maze.toml", "runs/maz.toml"])  # the first could also be on the Hub
 def test_a_misspelled_path_suggests_one_that_is_there(tmp_path, monkeypatch, capsys, command, path):
     monkeypatch.chdir(tmp_path)
-    Path("runs/maze").mkdir(parents=True)
+    Path("runs/maze.toml").mkdir(parents=True)
     assert cli.main([command, path]) == 2
-    assert "did you mean runs/maze?" in capsys.readouterr().err
+    assert "did you mean runs/maze.toml?" in capsys.readouterr().err
 
 
 # Runs
