@@ -52,6 +52,8 @@ UNKNOWN_NAMES = [
     ("voidrl/PixelMaze-v1", {}, "did you mean 'voidrl/PixelMaze-v0'"),
     (Walk, {"method": "atp"}, "unknown method 'atp'; did you mean 'apt'"),
     (Walk, {"preset": "maze-demi"}, "preset 'maze-demi'; did you mean 'maze-demo'"),
+    ("tiny_runs.Walk", {}, "unknown environment 'tiny_runs.Walk'; did you mean 'tiny_runs:Walk'"),
+    (Walk, {"method": "tiny_runs.Mine"}, "unknown method .*; did you mean 'tiny_runs:Mine'"),
     (Walk, setting("learner.n_steps", 3), "'learner.n_steps'; did you mean 'learner.n_step'"),
 ]
 SPACES = [
@@ -69,6 +71,9 @@ VALUES = [
     ("voidrl/PixelMaze-v0?sise=5", {}, "cannot be made.*sise"),
     ("voidrl/PixelMaze-v0?size=4", {}, "size=4; pass"),
     ("nowhere:make", {}, "'nowhere:make' cannot be imported"),
+    ("tiny_run:Walk", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
+    ("tiny_run:Walk-v0", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
+    ("gymnasium.wrapers:TimeLimit", {}, "did you mean 'wrappers'"),
     ("tiny_runs:walk", {}, "'tiny_runs' has no 'walk', did you mean 'Walk'"),
     (Walk(), {}, "expected an id or a function"),
     (lambda: 3, {}, "returned int: expected a gymnasium.Env"),
