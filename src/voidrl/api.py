@@ -172,7 +172,7 @@ def resume(
         steps: A new total; by default the one it was started with.
         config: Changes to what does not define the run, nested or dotted: `steps`, `device`, `engine`,
             `precision`, `log.*`, learning rates, and how environments are stepped.
-        env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
+        env: The function, or `module:function`; only for a run whose own environment cannot be found.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
         callbacks: Those of the run are not saved, only their states: pass them again.
