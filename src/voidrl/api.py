@@ -185,6 +185,7 @@ def resume(
     factory = starting.resumable_factory(env, written.env.id)
     say = starting.speaker(folder)
     with (
+        chdir(Path.cwd()),
         folder.lock() if is_main else nullcontext(),
         starting.explained_stop(folder, written),
         ExitStack() as stack,
@@ -261,6 +262,7 @@ def evaluate(
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     place = str(agent.device)
     with (
+        chdir(Path.cwd()),  # where it ends, whatever the code of the environment does
         claim_cores(),
         closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs,
     ):
@@ -367,6 +369,7 @@ def _start(
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)
     with ExitStack() as stack:
+        stack.enter_context(chdir(here))
         parts = stack.enter_context(assembly.assemble(config, probed.factory, notes.append))
         agent, engine = parts.engine.agent, parts.engine
         if pretrained is None:

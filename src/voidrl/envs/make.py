@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import chdir, closing, suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import gymnasium as gym
@@ -255,7 +256,7 @@ def probe_env(
     """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
-    with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+    with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
         spec, masks = envs.spec, envs.reading.masks
         if not is_importable(config.id):
             config = dataclasses.replace(config, id=registered_id(envs.vector) or config.id)
@@ -266,7 +267,7 @@ def probe_env(
                 masks = "none" if info_mask(envs.reset(seed=0)[1]) is None else "info"
     config = dataclasses.replace(config, action_masks=masks)  # type: ignore[arg-type]
     if masks == "info":
-        with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+        with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
             envs.reset(seed=0)  # an unusable mask is refused
             return envs.spec, config
     return spec, config
