@@ -4,6 +4,7 @@ import functools
 import importlib
 import json
 import runpy
+import subprocess
 import sys
 
 import gymnasium as gym
@@ -36,6 +37,9 @@ def test_every_public_name_is_there():
     for name in voidrl.__all__:
         assert getattr(voidrl, name) is not None
     assert dir(voidrl) == sorted([*voidrl.__all__, "__version__"])
+    code = "import voidrl; voidrl.report([])"  # a subpackage, as long as nothing has imported it
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "no attribute 'report'; reports are written by voidrl.write_report" in done.stderr
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         voidrl.pretrian  # noqa: B018
 
