@@ -11,7 +11,7 @@ import voidrl
 from voidrl.agent import Agent
 from voidrl.config import merge
 from voidrl.errors import ConfigError
-from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, protocol_for
+from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, preset_for
 from voidrl.training import build
 from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
@@ -30,7 +30,7 @@ SMALL = {  # for all agents: the shapes of their networks stay
 
 def config_of(agent, kind, phase="train", shape=None, **changes):
     """The config of a command with an agent in a family of environments, and the spec it is for."""
-    values = protocol_for(ENVS[kind], agent)
+    values = preset_for(ENVS[kind], agent)
     dmc, discrete = values["env"].get("dmc", {}), values["learner"]["name"] in ("dqn", "rainbow")
     size = dmc.get("image_size", 84)
     shapes = {"atari": (1, 84, 84), "dmc": (3, size, size), "maze": (3, 42, 42), "any": (4,)}
@@ -84,8 +84,8 @@ def test_updates_in_100k_steps_of_atari(agent, updates):
     assert sizes == (100_000, 1, 4, 0)
     assert (log.eval_every_steps, log.eval_episodes) == (config.steps, 100)  # once, at the end
     assert log.eval_epsilon == (0.05 if agent in ("dqn", "drq") else 0.001)
-    assert protocol_for("atari/pong", agent)["learner"]["batch_size"] == 32
-    assert protocol_for("atari/pong", agent)["replay"]["capacity_steps"] >= config.steps
+    assert preset_for("atari/pong", agent)["learner"]["batch_size"] == 32
+    assert preset_for("atari/pong", agent)["replay"]["capacity_steps"] >= config.steps
 
 
 def test_periods_are_in_updates_although_papers_count_steps_or_frames():
@@ -105,12 +105,12 @@ def test_bbf_resets_three_times():
     assert (c.n_step, c.n_step_end, c.discount, c.discount_end, c.act_with) == (10, 3, 0.97, 0.997, "target")
     assert (c.encoder.stack, c.encoder.rescale, c.weight_decay, c.noisy_sigma) == ("impala", True, 0.1, 0)
     assert config.replay.importance_range == (0.5, 0.5)
-    assert protocol_for("atari/pong", "bbf")["learner"]["encoder"]["width"] == 4
+    assert preset_for("atari/pong", "bbf")["learner"]["encoder"]["width"] == 4
 
 
 def tiny_run(agent, kind):
     """An environment and the values of an agent with which a run takes a fraction of a second."""
-    values = protocol_for(ENVS[kind], agent)
+    values = preset_for(ENVS[kind], agent)
     env = (
         TINY_MAZE if kind != "dmc" else make_continuous if agent == "sac" else f"{TINY_MAZE}&continuous=true"
     )

@@ -1,8 +1,10 @@
 """The public functions, called as the README calls them."""
 
 import functools
+import importlib
 import json
 import runpy
+import subprocess
 import sys
 
 import gymnasium as gym
@@ -35,6 +37,9 @@ def test_every_public_name_is_there():
     for name in voidrl.__all__:
         assert getattr(voidrl, name) is not None
     assert dir(voidrl) == sorted([*voidrl.__all__, "__version__"])
+    code = "import voidrl; voidrl.report([])"  # a subpackage, as long as nothing has imported it
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "no attribute 'report'; reports are written by voidrl.write_report" in done.stderr
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         voidrl.pretrian  # noqa: B018
 
@@ -204,7 +209,6 @@ def test_a_run_on_a_function_is_named_by_the_id_of_its_environment(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     unnamed = EnvConfig("a:<lambda>")
     for make in (
-        lambda: gym.make("CartPole-v1", max_episode_steps=7),
         lambda: gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")),
         Walk,
     ):
@@ -215,3 +219,58 @@ def test_a_run_on_a_function_is_named_by_the_id_of_its_environment(tmp_path, mon
     run = tmp_path / "runs/CartPole-v1_random_s0"
     assert cli.main(["evaluate", str(run), "--episodes", "1"]) == 0  # in any process
     assert default_run_path("__main__:make_env", "apt", 0).name == "make_env_apt_s0"
+
+
+OWN_ENV = """
+import gymnasium as gym
+class Corridor(gym.Env):
+    observation_space = gym.spaces.Box(0, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+    def __init__(self, size=5, render_mode=None): self.size, self.render_mode = size, render_mode
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+    def step(self, action): return self.observation_space.low, 0.0, False, False, {}
+gym.register("Registered-v0", "own_corridor:Corridor", max_episode_steps=9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        (("Registered-v0", {}), "own_corridor:Registered-v0"),
+        (("Registered-v0", {"size": 7}), "own_corridor:Registered-v0?size=7"),
+        (("CartPole-v1", {"max_episode_steps": 7}), "CartPole-v1?max_episode_steps=7"),
+        (("CartPole-v1", {"sutton_barto_reward": True}), "CartPole-v1?sutton_barto_reward=true"),
+        (("InScript-v0", {"size": 7}), "own_corridor:Corridor?size=7"),
+        (("InScript-v0", {"size": "7"}), None),  # which would be read as a number
+        (("Limited-v0", {}), None),  # the class alone has no limit of steps
+    ],
+)
+def test_an_environment_is_named_so_that_another_process_finds_it(tmp_path, monkeypatch, made, found):
+    (tmp_path / "own_corridor.py").write_text(OWN_ENV)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
+    sys.modules.pop("own_corridor", None)
+    importlib.import_module("own_corridor")
+    gym.register("InScript-v0", "own_corridor:Corridor")
+    gym.register("Limited-v0", "own_corridor:Corridor", max_episode_steps=9)
+    name, options = made
+    assert probe_env(EnvConfig("__main__:make"), lambda: gym.make(name, **options))[1].id == (
+        found or "__main__:make"
+    )
+
+
+def test_a_run_whose_environment_is_gone_resumes_in_another_function(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_corridor.py").write_text(OWN_ENV)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("own_corridor", None)
+    run = str(tmp_path / "run")
+    voidrl.pretrain("own_corridor:Corridor", "random", steps=20, out=run, config={"log.tensorboard": False})
+    (tmp_path / "own_corridor.py").rename(tmp_path / "moved_corridor.py")
+    del sys.modules["own_corridor"]
+    monkeypatch.setattr(gym, "registry", gym.registry)
+    assert cli.main(["resume", run, "--steps", "40", "--env", "moved_corridor:Corridor"]) == 0
+    assert rows(run)[-1]["step"] >= 40
+    assert cli.main(["resume", run, "--steps", "60", "--env", "tiny_runs:nothing"]) == 2

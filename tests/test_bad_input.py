@@ -52,6 +52,8 @@ UNKNOWN_NAMES = [
     ("voidrl/PixelMaze-v1", {}, "did you mean 'voidrl/PixelMaze-v0'"),
     (Walk, {"method": "atp"}, "unknown method 'atp'; did you mean 'apt'"),
     (Walk, {"preset": "maze-demi"}, "preset 'maze-demi'; did you mean 'maze-demo'"),
+    ("tiny_runs.Walk", {}, "unknown environment 'tiny_runs.Walk'; did you mean 'tiny_runs:Walk'"),
+    (Walk, {"method": "tiny_runs.Mine"}, "unknown method .*; did you mean 'tiny_runs:Mine'"),
     (Walk, setting("learner.n_steps", 3), "'learner.n_steps'; did you mean 'learner.n_step'"),
 ]
 SPACES = [
@@ -69,6 +71,9 @@ VALUES = [
     ("voidrl/PixelMaze-v0?sise=5", {}, "cannot be made.*sise"),
     ("voidrl/PixelMaze-v0?size=4", {}, "size=4; pass"),
     ("nowhere:make", {}, "'nowhere:make' cannot be imported"),
+    ("tiny_run:Walk", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
+    ("tiny_run:Walk-v0", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
+    ("gymnasium.wrapers:TimeLimit", {}, "did you mean 'wrappers'"),
     ("tiny_runs:walk", {}, "'tiny_runs' has no 'walk', did you mean 'Walk'"),
     (Walk(), {}, "expected an id or a function"),
     (lambda: 3, {}, "returned int: expected a gymnasium.Env"),
@@ -166,13 +171,13 @@ def test_the_command_line_is_refused_in_one_sentence(tmp_path, monkeypatch, caps
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["resume", "finetune"])
-@pytest.mark.parametrize("path", ["run/maze", "runs/maz"])  # the first could also be on the Hub
+@pytest.mark.parametrize("command", ["resume", "finetune", "status", "report", "experiment"])
+@pytest.mark.parametrize("path", ["run/maze.toml", "runs/maz.toml"])  # the first could also be on the Hub
 def test_a_misspelled_path_suggests_one_that_is_there(tmp_path, monkeypatch, capsys, command, path):
     monkeypatch.chdir(tmp_path)
-    Path("runs/maze").mkdir(parents=True)
+    Path("runs/maze.toml").mkdir(parents=True)
     assert cli.main([command, path]) == 2
-    assert "did you mean runs/maze?" in capsys.readouterr().err
+    assert "did you mean runs/maze.toml?" in capsys.readouterr().err
 
 
 # Runs

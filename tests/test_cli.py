@@ -1,11 +1,14 @@
 """The command line: every field, the right config, the right exit code."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+import numpy as np
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 from tiny_runs import MAZE, Walk, newest, tiny
@@ -262,3 +265,44 @@ def test_what_ranks_would_repeat_is_refused(monkeypatch, capsys):
     assert cli.main(["evaluate", "runs/maze"]) == 2
     sentence = "`voidrl evaluate` cannot be started by torchrun with WORLD_SIZE = 4: start it alone"
     assert sentence in capsys.readouterr().err
+
+
+class Leaving(Walk):
+    """Leaves the working folder with every reset."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def reset(self, **kwargs):
+        os.chdir("/")
+        return super().reset(**kwargs)
+
+    def render(self):
+        return np.zeros((64, 64, 3), np.uint8)
+
+
+def test_an_environment_that_leaves_the_folder_loses_no_output(tmp_path, monkeypatch, capsys):
+    """Relative paths are read and written where the command was given."""
+    monkeypatch.chdir(tmp_path)
+    voidrl.train(Leaving, steps=9, out="run", config=tiny())
+    assert Path.cwd() == tmp_path
+    assert run("evaluate", "run", "--episodes", 1) == 0
+    assert Path("run/evaluation.json").is_file()
+    assert run("evaluate", "run", "--episodes", 1, "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["agent"]["steps"] == 9
+    assert run("evaluate", "run", "--video", "play.mp4") == 0
+    assert Path("play.mp4").is_file()
+    assert run("probe", "run", "--steps", 200) == 0
+    assert Path("run/probe.json").is_file()
+    assert run("resume", "run", "--steps", 20) == 0
+    assert Path.cwd() == tmp_path
+
+
+def test_an_evaluation_that_is_not_written_says_so(tmp_path, capsys):
+    voidrl.train(Walk, steps=9, out=tmp_path / "run", config=tiny())
+    assert run("evaluate", tmp_path / "run", "--episodes", 1, "--env", "tiny_runs:Walk?length=4") == 0
+    assert "evaluation.json was not written" in capsys.readouterr().err
+    assert run("evaluate", tmp_path / "run", "--episodes", 1, "--json") == 0
+    said = capsys.readouterr()
+    assert "not written" not in said.err
+    assert json.loads(said.out)["episodes"] == 1

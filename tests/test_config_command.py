@@ -28,8 +28,8 @@ COMBINATIONS = {
         ("pretrain", MAZE, "--preset", "atari-paper"),
         {
             "phase": ("train", "command"),
-            "steps": (100_000, "protocol atari-paper"),
-            "learner.learning_rate": (1e-3, "protocol atari-paper"),
+            "steps": (100_000, "preset atari-paper"),
+            "learner.learning_rate": (1e-3, "preset atari-paper"),
         },
     ),
 }
@@ -63,11 +63,11 @@ def test_where_values_come_from(capsys):
     expected = {
         "seed": "command",
         "env.id": "command",
-        "env.num_envs": "protocol urlb-states",
+        "env.num_envs": "preset urlb-states",
         "method.name": "default",
         "method.k": "recipe apt",
         "representation.name": "recipe apt",
-        "representation.encoder.feature_dim": "protocol urlb-states",
+        "representation.encoder.feature_dim": "preset urlb-states",
         "learner.adam_eps": "default",
         "env.dmc.action_repeat": "environment",
     }

@@ -109,7 +109,7 @@ def test_the_command_line_chooses_alike_and_names_the_source(capsys):
     assert cli.main(["config", "pretrain", "CartPole-v1", "--json", "--learner.n-step", "2"]) == 0
     out, err = capsys.readouterr()
     shown = json.loads(out)
-    assert shown["learner.batch_size"] == {"value": 64, "source": "protocol cpu"}
+    assert shown["learner.batch_size"] == {"value": 64, "source": "preset cpu"}
     assert shown["learner.n_step"] == {"value": 2, "source": "command"}
     assert "preset cpu, since 100k steps" in err
     assert cli.main(["config", "pretrain", "CartPole-v1", "--json", "--preset", "none"]) == 0

@@ -8,8 +8,10 @@ import sys
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
+import voidrl
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
+from voidrl.report.curves import NAMES
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.units import human_bytes, human_count, human_seconds, parse_count
 
@@ -143,3 +145,22 @@ class TestOnARealTerminal:
             assert len(bar.rstrip()) <= columns
         assert [len(bar.rstrip()) > 30 for bar in bars[:5]] == [True, True, False, True, True]
         assert "extrinsic" in bars[4]
+
+
+@pytest.mark.parametrize(
+    ("learner", "label"),
+    [
+        ({"n_step": 3}, "intrinsic in 3 steps"),
+        ({"n_step": 2, "n_step_end": 4}, "intrinsic in 4 steps"),
+        ({"n_step": 3, "intrinsic_n_step": "single"}, "intrinsic"),
+        ({}, "intrinsic"),
+    ],
+)
+def test_a_sum_of_rewards_is_shown_as_one(tmp_path, capsys, learner, label):
+    config = {"learner": {"batch_size": 8, "hidden_dim": 8, **learner}, "warmup_steps": 8}
+    voidrl.pretrain(
+        "CartPole-v1", "rnd", steps=24, preset="none", device="cpu", out=tmp_path / "run", config=config
+    )
+    [shown] = set(re.findall(r"  (intrinsic[a-z0-9 ]*) [-0-9.]+", capsys.readouterr().err))
+    assert shown == label
+    assert NAMES["train/reward_mean"].endswith("(n-step)")

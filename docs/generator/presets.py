@@ -1,4 +1,4 @@
-"""docs/presets.md: protocols, recipes and agents, by the values that tell them apart."""
+"""docs/presets.md: presets, recipes and agents, by the values that tell them apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from generator.formatting import NOTE, code, plain, table, wrapped
 from voidrl import presets as package
 from voidrl.config import flat
-from voidrl.presets.presets import AGENTS, EXAMPLES, PROTOCOLS, recipe
+from voidrl.presets.presets import AGENTS, EXAMPLES, NAMES, PRESETS, recipe
 
 FILES = "../src/voidrl/presets"
 ENVIRONMENTS = {"cpu": "any", "maze": "PixelMaze", "atari": "`atari/…`", "dmc": "`dmc/…`", "urlb": "`dmc/…`"}
@@ -38,19 +38,19 @@ NOT_SHOWN = ("about", "extends", "families", "log", "atari", "dmc", "maze", "any
 
 
 def presets() -> str:
-    """Every protocol, every recipe and every agent."""
+    """Every preset, every recipe and every agent."""
     home = files(package)
-    protocols = (
-        [_file(name), plain(preset.about), ENVIRONMENTS[name.partition("-")[0]], _base(home, name)]
-        for name, preset in PROTOCOLS.items()
+    general = (
+        [_file(name), plain(PRESETS[name].about), ENVIRONMENTS[name.partition("-")[0]], _base(home, name)]
+        for name in NAMES
     )
     parts = [
         NOTE,
         "# Presets\n",
         wrapped(
-            '`--preset NAME`, or `preset="NAME"` in Python, sets a **protocol**: environment, learner, '
+            '`--preset NAME`, or `preset="NAME"` in Python, sets environment, learner, '
             "steps, fine-tuning, evaluation and the shape of the encoder f. A method adds its "
-            "**recipe** for the protocol. What you set wins over both. Each name below leads to its "
+            "**recipe** for the preset. What you set wins over both. Each name below leads to its "
             "file, whose comments say why a value was chosen. `voidrl config` shows every value of a "
             "run, and its source ([configuring a run](configuring.md)):"
         ),
@@ -69,12 +69,12 @@ def presets() -> str:
             " `--learner sac` keeps the batch size. `voidrl train` takes steps, updates, warm-up and "
             "learning rate from `finetune`, for comparison with a fine-tuned agent."
         ),
-        "## Protocols\n",
-        table(["preset", "for", "environments", "base"], protocols) + "\n",
+        "## Values\n",
+        table(["preset", "for", "environments", "base"], general) + "\n",
     ]
     for title, columns in COMPARED.items():
         heads = [f"{name} ({kind})" if name == "cpu" else name for name, kind in columns]
-        values = [flat(PROTOCOLS[name].values_for(EXAMPLES.get(kind, kind))) for name, kind in columns]
+        values = [flat(PRESETS[name].values_for(EXAMPLES.get(kind, kind))) for name, kind in columns]
         rows = ([f"`{f}`", *(_value(v, f) for v in values)] for f in FIELDS if any(f in v for v in values))
         parts += [f"### {title}\n", table(["field", *heads], rows) + "\n"]
     parts += [
@@ -105,7 +105,7 @@ def _recipes(home: Any) -> Iterable[str]:
     rows = ([_file(name, "recipes/"), *(_recipe(name, preset) for preset in RECIPES)] for name in names)
     yield table(["method", *(f"`{name}`" for name in RECIPES)], rows) + "\n"
     yield "The other presets of a family have the values of the first, except:\n"
-    others = [(base, n) for base in RECIPES[:2] for n in PROTOCOLS if n[:3] == base[:3] and n != base]
+    others = [(base, n) for base in RECIPES[:2] for n in NAMES if n[:3] == base[:3] and n != base]
     rows = (
         [name, f"`{other}`", _recipe(name, other)]
         for name in names

@@ -83,4 +83,5 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module(f"voidrl.{_HOMES.get(name, 'api')}"), name)
-    raise AttributeError(f"module 'voidrl' has no attribute {name!r}")
+    hint = "; reports are written by voidrl.write_report" if name == "report" else ""
+    raise AttributeError(f"module 'voidrl' has no attribute {name!r}{hint}")

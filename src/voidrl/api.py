@@ -72,7 +72,7 @@ def pretrain(
             fine-tuning is a control for that of a pre-trained one.
         seed: Seed of everything random in the run.
         out: The run folder; by default a new one under `runs/`.
-        preset: A protocol or an agent, a name from `voidrl list presets`, or `none`; by default
+        preset: A name from `voidrl list presets`, or `none`; by default
             `atari-paper` for Atari, `urlb-states` for DMControl, and none for others. On a CPU it is `cpu`
             where that would take more than an hour for 100K steps.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
@@ -173,7 +173,7 @@ def resume(
         steps: A new total; by default the one it was started with.
         config: Changes to what does not define the run, nested or dotted: `steps`, `device`, `engine`,
             `precision`, `log.*`, learning rates, and how environments are stepped.
-        env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
+        env: The function, or `module:function`; only for a run whose own environment cannot be found.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
         callbacks: Those of the run are not saved, only their states: pass them again.
@@ -186,6 +186,7 @@ def resume(
     factory = starting.resumable_factory(env, written.env.id)
     say = starting.speaker(folder)
     with (
+        chdir(Path.cwd()),
         folder.lock() if is_main else nullcontext(),
         starting.explained_stop(folder, written),
         ExitStack() as stack,
@@ -262,6 +263,7 @@ def evaluate(
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     place = str(agent.device)
     with (
+        chdir(Path.cwd()),  # where it ends, whatever the code of the environment does
         claim_cores(),
         closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs,
     ):
@@ -368,6 +370,7 @@ def _start(
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)
     with ExitStack() as stack:
+        stack.enter_context(chdir(here))
         parts = stack.enter_context(assembly.assemble(config, probed.factory, notes.append))
         agent, engine = parts.engine.agent, parts.engine
         if pretrained is None:

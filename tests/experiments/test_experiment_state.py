@@ -1,14 +1,15 @@
 """States of cells (done, partial, other settings), results, and estimates of the rest."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from done_cells import make_done, make_started, printed, printed_results, report_of, write_status
 
 from voidrl.cli import main as cli
-from voidrl.config import flat, to_json
+from voidrl.config import flat, to_json, update
 from voidrl.errors import RunFolderError
-from voidrl.experiments.dry_run import print_plan
+from voidrl.experiments.dry_run import Needed, _seconds, print_plan
 from voidrl.experiments.experiment import show_results
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
@@ -139,6 +140,30 @@ def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_pat
     assert why.endswith("learner.n_step is 5 there and 7 here")
     with pytest.raises(RunFolderError, match=r"learner.n_step is 5 there"):
         require_same_settings(changed, changed.cells)
+
+
+def test_times_are_by_task_and_by_the_updates_of_the_phase(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("tasks = ['CartPole-v1', 'Acrobot-v1']\n[methods.apt]")
+    plan = make_plan(read_experiment(path), ExperimentRequest(device="cpu", seeds=(1, 2)), tmp_path / "out")
+    needed = {cell.folder: Needed("to do", 1000) for cell in plan.cells}
+    rates = {"CartPole-v1": 100.0, "Acrobot-v1": 10.0}
+    for cell in plan.cells:
+        if cell.seed == 1:
+            make_done(plan, cell, rate=rates[cell.config.env.id])
+    found = _seconds(plan, needed)
+    assert {(cell.config.env.id, found[cell.folder]) for cell in plan.cells} == {
+        ("CartPole-v1", 10.0),
+        ("Acrobot-v1", 100.0),
+    }
+    cells = [
+        replace(cell, config=update(cell.config, {"finetune.updates_per_step": 7.0}))
+        if cell.seed == 2 and cell.phase == "finetune"
+        else cell
+        for cell in plan.cells
+    ]
+    found = _seconds(replace(plan, cells=cells), needed)
+    assert {(cell.seed, cell.phase) for cell in cells if found[cell.folder] is None} == {(2, "finetune")}
 
 
 def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, capsys, monkeypatch):

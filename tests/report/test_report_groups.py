@@ -4,7 +4,7 @@ import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.config import flat, merge
-from voidrl.presets.presets import protocol_for
+from voidrl.presets.presets import preset_for
 from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
 from voidrl.report.groups import env_names, stages_of
@@ -175,7 +175,7 @@ def test_the_source_of_fine_tuning_is_the_experiments_or_the_only_one_that_fits(
 
 def test_agents_from_scratch_are_named_by_their_presets(tmp_path):
     def write(folder, env, preset, **changes):
-        values = flat(merge(protocol_for(env, preset), changes))
+        values = flat(merge(preset_for(env, preset), changes))
         settings = {name.replace(".", "__"): value for name, value in values.items() if name != "steps"}
         write_run(tmp_path / folder, env=env, phase="train", rows=ROWS, **settings)
 

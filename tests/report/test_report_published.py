@@ -9,7 +9,7 @@ from voidrl.config import flat, merge
 from voidrl.envs.suites.atari import baseline, human_normalized
 from voidrl.envs.suites.dmcontrol import URLB
 from voidrl.envs.suites.published import numbers
-from voidrl.presets.presets import protocol_for
+from voidrl.presets.presets import preset_for
 from voidrl.report.comparisons import signed, span
 from voidrl.report.contents import Report
 from voidrl.report.page import write_report
@@ -84,7 +84,7 @@ def test_our_numbers_are_next_to_the_published_ones_with_seeds_and_steps(tmp_pat
 
 
 def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
-    values = flat(merge(protocol_for("atari/assault", "drq")))
+    values = flat(merge(preset_for("atari/assault", "drq")))
     settings = {name.replace(".", "__"): value for name, value in values.items() if name != "steps"}
     run = {"env": "atari/assault", "phase": "train", "steps": 90_000, "rows": [{"step": 90_000}]}
     for seed, score in ((1, 500.0), (2, 700.0)):

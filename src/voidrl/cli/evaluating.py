@@ -73,9 +73,14 @@ def evaluate(argv: list[str]) -> None:
         if options.best:
             saved["agent"] |= {"is_best": True, "steps": agent.steps}
         print(json.dumps(saved))
-        return
-    _show(result)
-    if written is not None:
+    else:
+        _show(result)
+    if written is None:
+        say(
+            "evaluation.json was not written: it is for the last agent of a complete run in its own "
+            "environment, and an experiment's own evaluation stays"
+        )
+    elif not options.json:
         print(f"written to {written}")
 
 

@@ -145,14 +145,15 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.presets.presets import PROTOCOLS, replay_bytes
+    from voidrl.presets.presets import NAMES, PRESETS, replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
     rows: list[tuple[Any, ...]] = []
-    for name, preset in PROTOCOLS.items():
+    for name in NAMES:
+        preset = PRESETS[name]
         place, steps = places.get(name.partition("-")[0]), preset.values.get("steps", Config().steps)
         rows.append((name, place, steps, replay_bytes(name) / GB, preset.about))
-    title = "Protocols, with the memory of their replay, and agents that learn from scratch (`voidrl train`)"
+    title = "Presets, with the memory of their replay, and agents that learn from scratch (`voidrl train`)"
     return Listing(title, ("preset", "for", "steps", "replay GB", "about"), [*rows, *_agents().rows])
 
 

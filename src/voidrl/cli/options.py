@@ -181,7 +181,8 @@ def read_callbacks(texts: Sequence[str]) -> list[Any]:
     for text in texts:
         name, options = parse_id(text)
         if ":" not in name and name not in CALLBACKS:
-            raise UnknownNameError("callback", name, CALLBACKS, "A custom one is 'module:Class'.")
+            near, remedy = registry.with_colon(name), "A custom one is 'module:Class'."
+            raise UnknownNameError("callback", name, CALLBACKS, remedy, near)
         path = name if ":" in name else f"voidrl.training.callbacks:{name}"
         cls = registry.import_path("callback", path)
         if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):

@@ -77,7 +77,7 @@ def start_parser(command: str, title: str | None = None) -> Parser:
     if tunes:
         add("--env", metavar="ENV", help="the task; by default the environment of pre-training")
     else:
-        preset_help = "a protocol or an agent, from `voidrl list presets`, or none"
+        preset_help = "one of `voidrl list presets`, or none"
         add("--preset", metavar="NAME", help=preset_help)
         method_help = "the intrinsic reward, from `voidrl list methods`, or module:Class"
         add("--method", metavar="NAME", help=method_help)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +119,7 @@ def find(kind: str, name: str | type) -> type[Any]:
         found = load_entry_point(kind, others[name])
     else:
         remedy = f"Your own: 'module:Class', or `voidrl list {KINDS[kind]}`."
-        raise UnknownNameError(kind, name, names(kind), remedy)
+        raise UnknownNameError(kind, name, names(kind), remedy, with_colon(name))
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
             f"{kind} {name!r} cannot be used: expected a subclass of {base.__module__}.{base.__name__}"
@@ -149,6 +152,29 @@ def name_of(kind: str, cls: type) -> str:
     return module.removeprefix(package) if module.startswith(package) else f"{module}:{cls.__qualname__}"
 
 
+def module_hint(error: ImportError, module: str) -> str:
+    """`, did you mean …?` with modules named like the one that was not found; an empty text for others."""
+    missing = error.name or ""
+    if not (isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{missing}.")):
+        return ""
+    parent, _, last = missing.rpartition(".")
+    folders = getattr(sys.modules.get(parent), "__path__", ()) if parent else None
+    return _hint(similar_names(last, (found.name for found in pkgutil.iter_modules(folders))))
+
+
+def _hint(near: list[str]) -> str:
+    return f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def with_colon(path: str) -> list[str]:
+    """`module:name` for `module.name`, if there is such a package, which is not imported for that."""
+    module, _, name = path.rpartition(".")
+    with suppress(ValueError):  # a module without a spec, such as __main__
+        if path.replace(".", "").isidentifier() and module and find_spec(module.partition(".")[0]):
+            return [f"{module}:{name}"]
+    return []
+
+
 def import_path(kind: str, path: str) -> object:
     """Import the object at `module:name`."""
     module, _, name = path.partition(":")
@@ -159,12 +185,11 @@ def import_path(kind: str, path: str) -> object:
         for part in name.split("."):
             if not hasattr(found, part):
                 near = similar_names(part, dir(found))
-                hint = f", did you mean {' or '.join(map(repr, near))}?" if near else ""
-                raise ImportError(f"{module!r} has no {part!r}{hint}")
+                raise ImportError(f"{module!r} has no {part!r}{_hint(near)}")
             found = getattr(found, part)
     except ImportError as error:
         raise ConfigError(
-            f"{kind} {path!r} cannot be imported ({error}): "
+            f"{kind} {path!r} cannot be imported ({error}{module_hint(error, module)}): "
             f"expected 'module:name' of something on the Python path"
         ) from error
     return found

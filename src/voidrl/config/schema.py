@@ -110,7 +110,7 @@ class FinetuneConfig(Checked):
     without one. `pretrained` keeps all heads, `random` none. `actor` (URLB) reinitializes the critic, except
     its trunk. `first_layer` (SGI) keeps the layer of each head that reads the features."""
     learning_rate: Positive | None = None
-    """The learner's learning rate in fine-tuning and, under a protocol, when training from scratch; None:
+    """The learner's learning rate in fine-tuning and, under a preset, when training from scratch; None:
     `learner.learning_rate`."""
     encoder_learning_rate: NotNegative | None = None
     """Learning rate of the learner's encoder in fine-tuning; None: the learner's, 0 freezes it."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from voidrl.envs.suites import dmcontrol
 from voidrl.errors import ConfigError, UnknownNameError, shown
@@ -82,6 +83,16 @@ def parse_id(text: str, kind: str = "environment") -> tuple[str, dict[str, Any]]
         form = f"{'id' if kind == 'environment' else 'name'}?option=value&option=value"
         raise ConfigError(f"{kind} {shown(text)} cannot be read: expected {form}") from None
     return name, {key: _value(value) for key, value in pairs}
+
+
+def format_id(name: str, options: dict[str, Any]) -> str | None:
+    """`id?key=value&…`, from which `parse_id` reads these options; None where it cannot."""
+    try:
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()}
+    except (TypeError, ValueError):
+        return None
+    env = f"{name}?{urlencode(texts)}" if options else name
+    return env if parse_id(env) == (name, options) else None
 
 
 def _value(text: str) -> Any:

@@ -6,20 +6,23 @@ import dataclasses
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import chdir, closing, suppress
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.config.registry import import_environments, import_path
+from voidrl.config.registry import import_environments, import_path, module_hint, with_colon
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.failures import creating, not_n
-from voidrl.envs.ids import ATARI, DMC, import_package, is_importable, parse_id
+from voidrl.envs.ids import ATARI, DMC, format_id, import_package, is_importable, parse_id
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
 from voidrl.envs.single import CheckedEnv, load_wrapper
@@ -32,6 +35,7 @@ from voidrl.errors import (
     EnvironmentFailedError,
     SpaceError,
     UnknownNameError,
+    VoidrlError,
 )
 from voidrl.types import EnvSpec
 
@@ -252,7 +256,7 @@ def probe_env(
     """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
-    with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+    with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
         spec, masks = envs.spec, envs.reading.masks
         if not is_importable(config.id):
             config = dataclasses.replace(config, id=registered_id(envs.vector) or config.id)
@@ -263,7 +267,7 @@ def probe_env(
                 masks = "none" if info_mask(envs.reset(seed=0)[1]) is None else "info"
     config = dataclasses.replace(config, action_masks=masks)  # type: ignore[arg-type]
     if masks == "info":
-        with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+        with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
             envs.reset(seed=0)  # an unusable mask is refused
             return envs.spec, config
     return spec, config
@@ -272,21 +276,57 @@ def probe_env(
 def registered_id(vector: VectorEnv) -> str | None:
     """The id by which any process makes the same environments, made by a function; None where there is none.
 
-    Gymnasium imports the module in `module:Name-v0`, which registers the name.
+    An id that only a script registers is not one, but the class behind it may be.
     """
     first = vector.envs[0] if isinstance(vector, SyncVectorEnv) else None
     made = first.env.spec if isinstance(first, CheckedEnv) else None
     if made is None or made.id not in gym.registry:
         return None
     known = gym.spec(made.id)
-    kwargs = {name: value for name, value in made.kwargs.items() if name != "render_mode"}
-    if dataclasses.replace(made, kwargs=kwargs) != known:  # other options, or more wrappers
+    if dataclasses.replace(made, kwargs=known.kwargs, max_episode_steps=known.max_episode_steps) != known:
+        return None  # more wrappers
+    options = {name: value for name, value in made.kwargs.items() if name != "render_mode"}
+    try:
+        changed = {name: value for name, value in options.items() if known.kwargs.get(name, made) != value}
+    except ValueError:  # arrays
         return None
+    if made.max_episode_steps != known.max_episode_steps:
+        changed["max_episode_steps"] = made.max_episode_steps
     entry = known.entry_point
-    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "__main__")
-    if module == "__main__":
-        return None
-    return made.id if module.partition(".")[0] in ("gymnasium", "voidrl") else f"{module}:{made.id}"
+    if not isinstance(entry, str):
+        entry = f"{getattr(entry, '__module__', '__main__')}:{getattr(entry, '__qualname__', '<lambda>')}"
+    named = [(made.id, changed), (f"{entry.partition(':')[0]}:{made.id}", changed)]
+    if made.max_episode_steps is None and not known.additional_wrappers:
+        named.append((entry, options))
+    ids = (format_id(*each) for each in named)
+    return _found_elsewhere(tuple(each for each in ids if each is not None and is_importable(each)))
+
+
+@cache
+def _found_elsewhere(ids: tuple[str, ...]) -> str | None:
+    """The first of these ids that a new process finds."""
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from voidrl.envs.make import is_found; "
+        f"print(); print(next(filter(is_found, {ids!r}), ''))"
+    )
+    command = [sys.executable, "-c", code]
+    with suppress(subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout.splitlines()[-1] or None
+    return None
+
+
+def is_found(env: str) -> bool:
+    """Whether this process can import or knows what an id names."""
+    name, _ = parse_id(env)
+    try:
+        if ":" in name and not GYM_ID.search(name):
+            _imported(name)
+        elif not name.startswith((ATARI, DMC)):
+            _find(name)
+    except VoidrlError:
+        return False
+    return True
 
 
 def _make_checked(
@@ -327,7 +367,9 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
             import_package(name)
         return gym.spec(name)
     except ImportError as error:
-        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
+        raise ConfigError(
+            f"environment {name!r} cannot be made: {error}{module_hint(error, module)}"
+        ) from error
     except gym.error.Error:
         if failed:
             raise ConfigError(f"environment {name!r} is unknown, and {failed}") from None
@@ -336,4 +378,4 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
             remedy = f"DMControl's is '{DMC}{name.rpartition('/')[2]}'."
         with suppress(UnknownNameError):
             remedy = f"The Atari game is '{ATARI}{find_game(name.rpartition('/')[2])}'."
-        raise UnknownNameError("environment", name, gym.registry, remedy) from None
+        raise UnknownNameError("environment", name, gym.registry, remedy, with_colon(name)) from None

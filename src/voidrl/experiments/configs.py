@@ -28,7 +28,7 @@ from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, read_table
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.tasks import PhaseSpec, Task
-from voidrl.presets.presets import NO_PRESET, default_preset, protocol_for
+from voidrl.presets.presets import NO_PRESET, default_preset, preset_for
 from voidrl.system.units import parse_count
 from voidrl.training import build
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
@@ -150,10 +150,10 @@ class Configs:
         return _layered(to_json(scratch_config(tuned)), *changes)
 
     def _from_preset(self, arm: ArmSpec, phase: str, task: Task, env: str) -> dict[str, Any]:
-        """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
+        """Pre-training and training from scratch: preset, recipe, and the changes of file and command."""
         shared = _layered(*self._shared(task))
         if arm.preset is not None and phase == "train":
-            shared.pop("finetune", None)  # an agent with its own protocol is not set up as fine-tuning is
+            shared.pop("finetune", None)  # an agent with its own preset is not set up as fine-tuning is
         method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
         own = [self._file_config(phase, task), self.phase_changes[phase], method, arm.config]
         own.append(_of_phase(arm, phase).config)
@@ -209,8 +209,8 @@ class Configs:
         env = task.pretrain.env if phase == "pretrain" else task.env
         preset = self.source_arm(arm).preset or self.experiment.preset
         preset = preset or self.base.default_preset(task) or default_preset(env)
-        protocol = protocol_for(env, None if preset == NO_PRESET else preset)
-        config = merge(protocol, self.experiment.config, task.config)
+        values = preset_for(env, None if preset == NO_PRESET else preset)
+        config = merge(values, self.experiment.config, task.config)
         if steps is None and phase != "pretrain" and arm.preset is None:
             steps = config.get("finetune", {}).get("steps")
         steps = int(config.get("steps", Config().steps) if steps is None else steps)
@@ -300,7 +300,7 @@ def _of_phase(spec: ArmSpec | Task | ExperimentSpec, phase: str) -> PhaseSpec:
 
 
 def _as_finetuned(arm: ArmSpec, phase: str) -> bool:
-    """Whether training from scratch has the length of fine-tuning; an agent with its own protocol has not."""
+    """Whether training from scratch has the length of fine-tuning; an agent with its own preset has not."""
     return phase == "train" and arm.preset is None and arm.like is None
 
 

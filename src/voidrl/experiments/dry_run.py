@@ -75,10 +75,10 @@ def _needed(plan: Plan, cell: Cell) -> Needed:
 def _seconds(plan: Plan, needed: Mapping[str, Needed]) -> dict[str, float | None]:
     """Training time that is left, by the median rate of equal runs in the folder; None without a rate."""
 
-    def kind(cell: Cell) -> tuple[str, str, float]:  # cells of one kind are taken to be equally fast
-        return cell.arm.name, cell.phase, cell.config.updates_per_step
+    def kind(cell: Cell) -> tuple[object, ...]:  # cells of one kind are taken to be equally fast
+        return cell.arm.name, cell.phase, cell.config.env.id, cell.config.effective.updates_per_step
 
-    rates: dict[tuple[str, str, float], list[float]] = {}
+    rates: dict[tuple[object, ...], list[float]] = {}
     for cell in plan.cells:
         with suppress(VoidrlError):  # no metrics yet
             rows = read_metrics(plan.path(cell))

@@ -23,7 +23,7 @@ from voidrl.experiments.tasks import (
     make_task,
     task_name,
 )
-from voidrl.system.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
+from voidrl.system.files import MAX_TOML_BYTES, parse_toml, path_hint, read_text, user_path
 from voidrl.system.units import parse_count
 
 Phase = Literal["pretrain", "finetune", "train"]
@@ -164,7 +164,9 @@ def read_experiment(name: str | Path) -> ExperimentSpec:
     try:
         values = parse_toml(read_text(path, MAX_TOML_BYTES))
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}: expected one, or a name such as demo") from None
+        raise ConfigError(
+            f"there is no file {path}: expected one, or a name such as demo{path_hint(path)}"
+        ) from None
     except (OSError, ValueError) as error:  # no UTF-8, or no TOML
         raise ConfigError(f"{path} cannot be read: {error}") from None
     return _experiment(str(path), values)

@@ -18,7 +18,7 @@ from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.single import CheckedEnv
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.presets.presets import default_preset, protocol_for
+from voidrl.presets.presets import default_preset, preset_for
 
 NATIVE = (ATARI, DMC)  # ids whose environments exist only as vectors
 PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
@@ -80,7 +80,7 @@ def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | Config | None
         if key not in known:
             raise UnknownNameError("config field", key, known, "Those of the environment begin with 'env.'.")
     require(isinstance(given.get("env", {}), Mapping), "env", given.get("env"), "a mapping of values")
-    values = merge(protocol_for(env, default_preset(env)), given)["env"]
+    values = merge(preset_for(env, default_preset(env)), given)["env"]
     return update(EnvConfig(), values, "env.")
 
 

@@ -1,1 +1,1 @@
-"""Presets as data: protocols, and recipes of methods for them."""
+"""Presets as data, and recipes of methods for them."""

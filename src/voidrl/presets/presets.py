@@ -1,15 +1,15 @@
-"""Presets: protocols, agents as protocols, and the recipes of methods.
+"""Presets, among them agents, and the recipes of methods.
 
-A protocol (`<preset>.toml`) sets environment, learner, steps, fine-tuning, evaluation, replay, augmentation
+A preset (`<preset>.toml`) sets environment, learner, steps, fine-tuning, evaluation, replay, augmentation
 and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` is for one family of environments.
 
-A recipe (`recipes/<method>.toml`) sets a method's values within a protocol, its representation, and the
+A recipe (`recipes/<method>.toml`) sets a method's values within a preset, its representation, and the
 trainers of f. Its tables are for a preset, or for all presets with the same first word (`atari`), which are
 read first. Tables such as `urlb+identity` or `urlb+jaco` are for a representation or a domain of DMControl,
 and are read last. `representations.toml` has such tables for representations that the user names and the
 method's recipe does not have. The table `bonus` is for the method as a bonus, in every preset.
 
-An agent (`agents/<preset>.toml`) is a protocol with a representation, to train from scratch in some
+An agent (`agents/<preset>.toml`) is a preset with a representation, to train from scratch in some
 `families` of environments. Its tables are for a family, or for one game, domain or task: `atari+pong`,
 `dmc+walker`, `dmc+walker_run`. Methods have no recipes for agents.
 
@@ -52,13 +52,13 @@ NO_PRESET = "none"
 
 
 class Preset(NamedTuple):
-    """A protocol, or an agent as one."""
+    """Named values of the config."""
 
     about: str
     values: dict[str, Any]
     """Values for every environment; `values_for` has those for one of them."""
     families: tuple[str, ...] = ()
-    """Families of environments that an agent is for; () for a protocol, which names its own."""
+    """Families of environments that an agent is for; () for other presets, whose tables name theirs."""
     tables: dict[str, dict[str, Any]] = {}  # noqa: RUF012 – never changed
     """Values for a family; those of an agent also for one game, domain or task."""
 
@@ -102,9 +102,8 @@ def _read(*path: str) -> Preset:
     return Preset(about or "", merge(*(base.values for base in bases), values), families, tables)
 
 
-PROTOCOLS = {name: _read(name) for name in NAMES}
 AGENTS = {name: _read("agents", name) for name in AGENT_NAMES}
-PRESETS = PROTOCOLS | AGENTS
+PRESETS = {name: _read(name) for name in NAMES} | AGENTS
 
 
 def find_preset(name: str) -> Preset:
@@ -119,7 +118,7 @@ def agents_for(kind: str) -> list[str]:
     return [name for name, agent in AGENTS.items() if kind in agent.families]
 
 
-def protocol_for(env: object, name: str | None) -> dict[str, Any]:
+def preset_for(env: object, name: str | None) -> dict[str, Any]:
     """The values of a preset in an environment, {} for None; an agent that does not fit is refused."""
     if name is None:
         return {"env": {}}
@@ -139,7 +138,7 @@ def recipe(method: str, preset: str | None, *special: str | None) -> dict[str, A
 
     `special` are the representation that the user names and DMControl's domain, if any.
     """
-    if preset not in PROTOCOLS:
+    if preset not in NAMES:
         return {}
     tables = _read_tables(f"recipes/{method}")
     names = (preset.partition("-")[0], preset)
@@ -173,7 +172,7 @@ def bonus_recipe(method: str) -> dict[str, Any]:
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
-    """Protocol and recipe in one."""
+    """Preset and recipe in one."""
     return merge(find_preset(name).values, {"method": method}, recipe(method, name))
 
 

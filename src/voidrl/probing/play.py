@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import chdir, closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -88,6 +89,7 @@ def collect(
     config = dataclasses.replace(env, count_states=False)
     agents = [player for player in players if isinstance(player, Agent)]
     with (
+        chdir(Path.cwd()),
         closing(make_envs(config, factory, num_envs, pretraining=True, true_state=True)) as envs,
         seeded(seed, agents[0].device if agents else CPU),
     ):

@@ -8,7 +8,7 @@ from typing import Any
 
 from voidrl.config import flat, merge
 from voidrl.errors import ConfigError
-from voidrl.presets.presets import AGENTS, PRESETS, protocol_for
+from voidrl.presets.presets import AGENTS, PRESETS, preset_for
 from voidrl.report.read import Run
 
 # Settings in which a run may differ from its preset and still be of that agent.
@@ -35,7 +35,7 @@ def _fixed_values(env: str, name: str) -> dict[str, Any]:
     `auto` leaves a value to the environment.
     """
     try:
-        values = flat(merge(protocol_for(env, name)))
+        values = flat(merge(preset_for(env, name)))
     except ConfigError:
         return {}
     return {

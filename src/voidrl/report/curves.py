@@ -41,7 +41,7 @@ NAMES = {
     "probe/controllable": "Controllable variables read off z (mean R²)",
     "probe/variables": "All variables read off z (mean R²)",
     "probe/task_reward_f1": "Task's rare rewards predicted from z (F1)",
-    "train/reward_mean": "Reward used for training",
+    "train/reward_mean": "Reward used for training (n-step)",
     "time/steps_per_second": "Environment steps per second",
     "time/updates_per_second": "Updates per second",
     "time/learner_waits": "Fraction of time the learner waits for environments",

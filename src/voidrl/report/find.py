@@ -12,6 +12,7 @@ from pathlib import Path
 from voidrl.errors import RunFolderError
 from voidrl.runs.experiment_record import FILE_NAME as EXPERIMENT
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
+from voidrl.system.files import path_hint
 
 # Files of a run besides its config: with one of them, a folder with a config.json is a run.
 _SIGNS = {"metrics.jsonl", "environment.json", "checkpoints"}
@@ -75,7 +76,7 @@ def find_runs(paths: Sequence[Path]) -> Found:
     records: dict[Path, ExperimentRecord | None] = {}
     for path in paths:
         if not path.exists():
-            raise RunFolderError(f"there is nothing at {path}: expected {_EXPECTED}")
+            raise RunFolderError(f"there is nothing at {path}: expected {_EXPECTED}{path_hint(path)}")
         root = path.resolve()
         for parent in (root, *root.parents):
             _read_record(parent, records, skipped)

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl import __version__, dist
-from voidrl.errors import RunFolderError, VoidrlWarning, by_caller, similar_names
+from voidrl.errors import RunFolderError, VoidrlWarning, by_caller
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
-from voidrl.system.files import user_path
+from voidrl.system.files import path_hint, user_path
 from voidrl.system.machine import memory
 
 # All that voidrl writes into a run folder: an overwrite removes only these. First the one that
@@ -100,9 +100,7 @@ class RunFolder:
         """Find a run by its folder, by a file in it, or by one of its checkpoints."""
         given = user_path(path)
         if not given.exists():
-            near = similar_paths(given)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise RunFolderError(f"there is no run at {given}: the path does not exist{hint}")
+            raise RunFolderError(f"there is no run at {given}: the path does not exist{path_hint(given)}")
         # Checkpoints first: they may hold their own config.json.
         absolute = given.absolute()
         for parent in (absolute, *absolute.parents):
@@ -251,15 +249,6 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-
-def similar_paths(path: Path) -> list[str]:
-    """Existing paths that may have been meant: in the same folder, or of the same name in a similar one."""
-    if path.parent.is_dir():
-        names = [entry.name for entry in path.parent.iterdir()]
-        return [str(path.parent / name) for name in similar_names(path.name, names)]
-    found = [Path(near, path.name) for near in similar_paths(path.parent)]
-    return [str(each) for each in found if each.exists()]
 
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:

@@ -9,10 +9,10 @@ from voidrl.agent import Agent
 from voidrl.config import Config
 from voidrl.errors import CheckpointError, RunFolderError, by_caller
 from voidrl.runs import checkpoint
-from voidrl.runs.folder import RunFolder, similar_paths
+from voidrl.runs.folder import RunFolder
 from voidrl.sharing import pretrained as share
 from voidrl.system.device import placed
-from voidrl.system.files import user_path
+from voidrl.system.files import path_hint, user_path
 from voidrl.system.threads import cpu_threads
 from voidrl.training import build, starting
 from voidrl.training.saved_run import spec_of
@@ -35,11 +35,10 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
             )
         return _newest_agent(root, device)
     is_saved = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
-    if not path.exists() and ((near := similar_paths(path)) or not share.is_on_hub(source)):
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    if not path.exists() and ((hint := path_hint(path)) or not share.is_on_hub(source)):
         raise RunFolderError(
-            f"there is nothing at {path}{hint}: expected the folder of a run, a checkpoint or a saved agent, "
-            f"or user/name on the Hugging Face Hub"
+            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, "
+            f"or user/name on the Hugging Face Hub{hint}"
         )
     if is_saved or not path.exists():
         return share.from_pretrained(source, device=device, trust_code=trust_code)

@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import ConfigError, shown
+from voidrl.errors import ConfigError, shown, similar_names
 from voidrl.system.units import human_bytes
 
 MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
@@ -43,6 +43,21 @@ def user_path(given: str | Path) -> Path:
             f"the path {shown(str(given))} cannot be used: {why[0].lower()}{why[1:]}; choose another"
         ) from None
     return path
+
+
+def similar_paths(path: Path) -> list[str]:
+    """Existing paths that may have been meant: in the same folder, or of the same name in a similar one."""
+    if path.parent.is_dir():
+        names = [entry.name for entry in path.parent.iterdir()]
+        return [str(path.parent / name) for name in similar_names(path.name, names)]
+    found = [Path(near, path.name) for near in similar_paths(path.parent)]
+    return [str(each) for each in found if each.exists()]
+
+
+def path_hint(path: Path) -> str:
+    """`; did you mean …?` with similar paths, or an empty text."""
+    near = similar_paths(path)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def read_text(path: Path, max_bytes: int) -> str:

@@ -111,7 +111,7 @@ def require_fitting(probed: Probed, config: Config, layers: Sequence[ConfigLayer
         Combination(probed.spec, config).check()
     except ConfigError as error:
         kind, _, preset = config_sources(config, layers)["learner.name"].partition(" ")
-        if kind != "protocol":
+        if kind != "preset":
             raise
         raise ConfigError(f"{error} (preset {preset!r} sets learner {config.learner.name!r})") from None
     check_ranks(config, dist.expected_size(), is_env_object=is_tensor_env(probed.factory))

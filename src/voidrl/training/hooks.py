@@ -149,9 +149,12 @@ class Logging(Hook):
         run.logged_updates = run.state.updates
 
     def _show(self, run: Run, row: dict[str, Any]) -> None:
-        pretrains = run.agent.effective.pretrains
+        pretrains, learner = run.agent.effective.pretrains, run.config.learner
+        n = learner.longest_n_step if learner.intrinsic_n_step == "summed" else 1
+        # Discounted, and shorter at the end of an episode: divided by n it would not be the mean of a step.
+        name = f"intrinsic in {n} steps" if n > 1 else "intrinsic"
         shown = {
-            "intrinsic": row.get(f"train/reward_{'mean' if pretrains else 'intrinsic'}"),
+            name: row.get(f"train/reward_{'mean' if pretrains else 'intrinsic'}"),
             "return": float(np.mean(self.recent)) if self.recent and not pretrains else None,
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),

@@ -1,4 +1,4 @@
-"""The values of a run's config in layers, later ones win: defaults < protocol < recipe < command.
+"""The values of a run's config in layers, later ones win: defaults < preset < recipe < command.
 
 `config_sources` names the layer from which each value comes.
 """
@@ -31,7 +31,7 @@ from voidrl.presets.presets import (
     NO_PRESET,
     bonus_recipe,
     default_preset,
-    protocol_for,
+    preset_for,
     recipe,
     without_representation,
 )
@@ -66,17 +66,17 @@ def layers_for(
     shared: Mapping[str, Any] | None = None,
     bonus: str | type[Method] | None = None,
 ) -> list[ConfigLayer]:
-    """The layers of a run that starts from scratch: protocol, recipe and command.
+    """The layers of a run that starts from scratch: preset, recipe and command.
 
-    Naming a piece replaces only that piece. Another representation keeps the protocol's shape of f, and drops
-    the recipe's representation with its shared stack. Another learner keeps the protocol's values of fields
+    Naming a piece replaces only that piece. Another representation keeps the preset's shape of f, and drops
+    the recipe's representation with its shared stack. Another learner keeps the preset's values of fields
     that all learners have. Training from scratch takes the values of fine-tuning, for comparison.
 
     Args:
         env: The environment.
         phase: `pretrain` or `train`.
         preset: By default the environment's own.
-        config: Changes, or a whole `Config`, which leaves out protocol and recipe.
+        config: Changes, or a whole `Config`, which leaves out preset and recipe.
         arguments: More changes, which win over `config`.
         shared: Changes that all runs of an experiment have in common; in `train`, the values for fine-tuning
             win over them.
@@ -108,38 +108,38 @@ def layers_for(
     named = merge(common, command.values)
     method = piece_name("method", named) or Config().method.name
     own = registry.find("method", method).learner
-    protocol, chosen = _protocol_and_recipe(env, preset, method, own, named)
-    if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
-        protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
-    below = [ConfigLayer(f"protocol {preset}", protocol), ConfigLayer(f"recipe {method}", chosen)]
+    values, chosen = _preset_and_recipe(env, preset, method, own, named)
+    if phase == "train" and "log" in values:  # snapshots are taken of pre-training
+        values = {**values, "log": {k: v for k, v in values["log"].items() if k != "snapshot_steps"}}
+    below = [ConfigLayer(f"preset {preset}", values), ConfigLayer(f"recipe {method}", chosen)]
     if bonus is not None:
-        below.append(ConfigLayer(f"bonus {method}", _bonus_values(method, preset, protocol)))
+        below.append(ConfigLayer(f"bonus {method}", _bonus_values(method, preset, values)))
     below.append(ConfigLayer("experiment", common))
     scratch = _as_finetuned([*below, command]) if phase == "train" else []
     return [*below, *scratch, command]
 
 
-def _protocol_and_recipe(
+def _preset_and_recipe(
     env: Env, preset: str | None, method: str, own_learner: str, named: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A preset's protocol and the method's recipe for it, without values of pieces that were replaced."""
+    """A preset's values and the method's recipe for it, without values of pieces that were replaced."""
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
     if learner in (None, "auto"):
         learner = own_learner or learner
     task = find_dmc_task(env) if isinstance(env, str) else None
-    protocol = protocol_for(env, preset)
+    values = preset_for(env, preset)
     chosen = recipe(method, preset, representation, None if task is None else task.domain)
-    given = piece_name("learner", protocol)
+    given = piece_name("learner", values)
     if learner not in (None, own_learner or given):
         chosen = _with_common_fields(chosen)
     if learner not in (None, given):
-        protocol = _with_common_fields(protocol)
+        values = _with_common_fields(values)
     if representation not in (None, piece_name("representation", chosen)):
         chosen = without_representation(chosen)
-    return protocol, chosen
+    return values, chosen
 
 
-def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) -> dict[str, Any]:
+def _bonus_values(method: str, preset: str | None, below: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a method as a bonus.
 
     An agent that uses the learner's encoder as f keeps it, unless the method prescribes its own f.
@@ -147,7 +147,7 @@ def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) 
     values = merge({"bonus.coefficient": BONUS_COEFFICIENT}, bonus_recipe(method))
     cls = registry.find("method", method)
     own = cls.image_representation == "fixed" or "default_representation" in vars(cls)
-    if own and preset in AGENTS and piece_name("representation", protocol) == "learner":
+    if own and preset in AGENTS and piece_name("representation", below) == "learner":
         values["representation"] = {"name": "auto"}
     return values
 

@@ -15,8 +15,8 @@ from voidrl.config import Config, bonus_method, update
 from voidrl.config.fields import RESUMABLE_FIELDS, may_change
 from voidrl.config.registry import import_path
 from voidrl.config.updating import differences
-from voidrl.envs.ids import is_importable, parse_id
-from voidrl.envs.make import EnvFactory
+from voidrl.envs.ids import parse_id
+from voidrl.envs.make import EnvFactory, is_found
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -254,10 +254,10 @@ def resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
         return cast(EnvFactory | None, env)
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
-    if not callable(found) or is_importable(trained_in):
+    if not callable(found) or is_found(trained_in):
         raise ConfigError(
             f"env = {env!r} cannot be used to resume in {trained_in!r}: expected module:function, for a run "
-            f"on a function that cannot be imported by its name"
+            f"whose own environment cannot be found"
         )
     return partial(found, **options)
 

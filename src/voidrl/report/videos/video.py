@@ -7,7 +7,7 @@ import math
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import chdir, closing, suppress
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -148,7 +148,10 @@ def record(
     trained_in = agent.config.env
     config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=False)
-    with closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs:
+    with (
+        chdir(Path.cwd()),
+        closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs,
+    ):
         assembly.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         steps_per_second = envs.steps_per_second or DEFAULT_STEPS_PER_SECOND
         every = 1 if fps is not None else math.ceil(steps_per_second / MAX_FPS)

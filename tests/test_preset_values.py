@@ -1,15 +1,17 @@
-"""Protocols and recipes: values as they were recorded, and what naming a piece changes and what not."""
+"""Presets and recipes: values as they were recorded, and what naming a piece changes and what not."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from voidrl.agent.dry_build import dry_build
+from voidrl.cli import main as cli
 from voidrl.config import Config, flat, registry, to_json
 from voidrl.errors import ConfigError
-from voidrl.presets.presets import PROTOCOLS
+from voidrl.presets.presets import NAMES, PRESETS
 from voidrl.training import build
 from voidrl.training.layers import config_sources, finetune_layers, layers_for, task_config
 from voidrl.types import EnvSpec
@@ -41,7 +43,7 @@ def changed(one, other):
     return {name for name in a.keys() & b.keys() if a[name] != b[name]}
 
 
-@pytest.mark.parametrize("preset", PROTOCOLS)
+@pytest.mark.parametrize("preset", NAMES)
 def test_apt_has_the_values_that_were_recorded(preset):
     recorded = RECORDED[preset]["pretrain"]
     built = resolve(preset)[0]
@@ -59,7 +61,7 @@ def test_from_scratch_the_command_wins_over_the_values_of_fine_tuning():
     config, sources = resolve("atari-fast", "train", **changes)
     assert (config.steps, config.learner.learning_rate) == (5, 3e-4)
     assert (config.warmup_steps, sources["warmup_steps"]) == (17, "command")
-    assert (config.updates_per_step, sources["updates_per_step"]) == (0.125, "protocol atari-fast")
+    assert (config.updates_per_step, sources["updates_per_step"]) == (0.125, "preset atari-fast")
     config, _ = resolve("atari-fast", "train", finetune__updates_per_step=None)
     assert config.updates_per_step == 0.0625
     rates = {"encoder_learning_rate": 0.0, "first_layer_learning_rate": 0.0}
@@ -67,7 +69,7 @@ def test_from_scratch_the_command_wins_over_the_values_of_fine_tuning():
     assert config.learner.learning_rate == 2.5e-4
 
 
-def test_a_method_changes_its_recipe_and_nothing_of_the_protocol():
+def test_a_method_changes_its_recipe_and_nothing_of_the_preset():
     apt, _ = resolve("urlb-states")
     for method in ("rnd", "diayn", "icm", "random", "positive"):
         other, sources = resolve("urlb-states", method=method)
@@ -97,16 +99,16 @@ def test_every_method_has_the_representation_that_it_wants(preset, method, repre
         assert (config.share_encoder, config.encoder_trainers) == ("nothing", ())
 
 
-def methods_and_protocols():
-    """Every method with one protocol of each family, and APT with all."""
+def methods_and_presets():
+    """Every method with one preset of each family, and APT with all."""
     for method in registry.names("method"):
         families = "urlb-states", "urlb-pixels", "atari-fast", "maze-demo"
-        for preset in PROTOCOLS if method == "apt" else families:
+        for preset in NAMES if method == "apt" else families:
             yield method, preset
 
 
-@pytest.mark.parametrize(("method", "preset"), [*methods_and_protocols()])
-def test_every_method_fits_every_protocol(method, preset):
+@pytest.mark.parametrize(("method", "preset"), [*methods_and_presets()])
+def test_every_method_fits_every_preset(method, preset):
     """Nothing is refused when the agent is built."""
     config, _ = resolve(preset, method=method)
     assert dry_build(spec_of(preset), config).config.method.name == method
@@ -147,7 +149,7 @@ def test_another_learner_keeps_what_all_learners_have():
     sac, sources = resolve("urlb-states", learner="sac")
     assert (sac.learner.batch_size, sac.learner.n_step, sac.learner.hidden_layers) == (1024, 3, 1)
     assert sac.learner.encoder == ddpg.learner.encoder
-    assert sources["learner.batch_size"] == "protocol urlb-states"
+    assert sources["learner.batch_size"] == "preset urlb-states"
     assert {sources[f"learner.{name}"] for name in ("log_std_min", "initial_temperature")} == {"default"}
     assert not {name for name in changed(ddpg, sac) if not name.startswith("learner.")}
 
@@ -159,7 +161,7 @@ def test_the_shared_layer_of_an_experiment_lies_below_the_values_of_fine_tuning(
     assert (config.updates_per_step, config.warmup_steps, config.seed) == (0.125, 9, 3)
 
 
-def test_a_whole_config_has_neither_protocol_nor_recipe():
+def test_a_whole_config_has_neither_preset_nor_recipe():
     (values, command) = layers_for("dmc/walker", "pretrain", None, Config())
     assert values.values == to_json(Config())
     assert command.values == {"phase": "pretrain"}
@@ -170,11 +172,11 @@ def test_a_whole_config_has_neither_protocol_nor_recipe():
 def test_options_of_dmcontrol_are_left_out_elsewhere():
     layers = layers_for("Pendulum-v1", "pretrain", "urlb-states")
     assert layers[0].values["env"] == {"num_envs": 8}
-    assert PROTOCOLS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
+    assert PRESETS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
 
 
 def test_one_learning_rate_and_one_warm_up_hold_while_fine_tuning():
-    """The protocol's rate becomes the learner's, where the command can still change it."""
+    """The preset's rate becomes the learner's, where the command can still change it."""
     pretrained, _ = resolve("atari-paper", method="apt")
     assert (pretrained.learner.learning_rate, pretrained.finetune.learning_rate) == (1e-4, 1e-3)
     tuned = task_config(pretrained)
@@ -183,3 +185,14 @@ def test_one_learning_rate_and_one_warm_up_hold_while_fine_tuning():
     assert command.values["learner"] == {"learning_rate": 3e-4}
     with pytest.raises(ConfigError, match=r"warmup_steps = 5 cannot be used while fine-tuning"):
         finetune_layers(pretrained, {"warmup_steps": 5})
+
+
+def test_a_preset_has_one_name(capsys):
+    """In messages, sources of values, lists and help, `protocol` is nobody's second word for it."""
+    assert resolve("cpu")[1]["learner.batch_size"] == "preset cpu"
+    for command in (["list", "presets"], ["pretrain", "--help"]):
+        with suppress(SystemExit):
+            cli.main(command)
+        assert "a protocol" not in (out := capsys.readouterr().out.lower())
+        assert "preset" in out
+        assert "protocols, with" not in out
