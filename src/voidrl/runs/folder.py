@@ -278,7 +278,7 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
 
 
 def environment_info() -> dict[str, Any]:
-    """Describe a result's environment: versions, machine, git state of the current folder, command line."""
+    """Describe a result's environment: versions, machine, git commit of the current folder, command line."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "gymnasium")}
     return {
         "date": utc_now(),
@@ -309,20 +309,18 @@ def _gpus() -> list[dict[str, str]]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the commit and whether tracked files differ from it, or None outside a git checkout."""
-    # A foreign repository may name a program that `git status` would run.
-    git = ("git", "-c", "core.fsmonitor=false")
-    commit = _output(*git, "rev-parse", "HEAD")
-    if not commit:
-        return None
-    return {"commit": commit, "dirty": bool(_output(*git, "status", "--porcelain", "--untracked-files=no"))}
+    """Return the commit, or None outside a git checkout.
+
+    Whether files differ from it is not asked: git would run filters that a foreign repository names.
+    """
+    commit = _output("git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
+    return {"commit": commit} if commit else None
 
 
 def _output(*command: str) -> str | None:
     """Return the output of a command, or None where it is missing, fails or takes too long."""
-    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # `git status` must not touch the user's index
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=quiet, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
