@@ -1,6 +1,7 @@
 """Any set of folders is read as far as it goes, and what is left out is named."""
 
 import json
+import os
 
 import pytest
 from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_json, write_run
@@ -104,6 +105,14 @@ def test_a_torn_last_line_is_tolerated_and_a_damaged_one_is_left_out_with_a_note
     assert second.notes == [
         "metrics.jsonl is damaged: 2 of its 4 lines are left out",
     ]
+
+
+def test_a_run_with_absurd_metrics_is_named_and_the_others_are_read(tmp_path):
+    huge, whole = write_run(tmp_path / "huge", rows=ROWS), write_run(tmp_path / "whole", rows=ROWS)
+    os.truncate(huge / "metrics.jsonl", 2 << 30)
+    collection, said = read(huge, whole)
+    assert [run.steps for run in collection.runs] == [0, 100]
+    assert [line for line in said if "more than 256 MB" in line and str(huge) in line]
 
 
 def test_numbers_alone_become_series_and_of_one_step_the_last_counts(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.errors import RunFolderError
-from voidrl.runs.metrics import FILE_NAME
+from voidrl.runs.metrics import FILE_NAME, MAX_LINE_BYTES
 from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
 
@@ -112,11 +112,17 @@ def require_rows(folder: Path, resume_bytes: int | None) -> int:
     path = folder / FILE_NAME
     if path.exists() and not path.is_file():
         raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
-    data = path.read_bytes() if path.exists() else b""
-    keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
-    if keep and data[keep - 1 : keep] != b"\n":
+    size = path.stat().st_size if path.exists() else 0
+    end = size if resume_bytes is None else resume_bytes
+    start, tail = max(end - MAX_LINE_BYTES, 0), b""
+    if size:
+        with path.open("rb") as file:
+            file.seek(start)
+            tail = file.read(end - start)
+    keep = start + tail.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
+    if keep and tail[keep - start - 1 : keep - start] != b"\n":
         raise RunFolderError(
-            f"{path} holds {len(data)} bytes but the checkpoint was made at byte {keep}, the end of a row; "
+            f"{path} holds {size} bytes but the checkpoint was made at byte {keep}, the end of a row; "
             f"it was changed after that: restore the file or start a new run"
         )
     return keep
