@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, shown
+from voidrl.system.files import OPEN_FILES_REMEDY
 
 KINDS = ("purelib", "platlib", "stdlib", "platstdlib")
 LIBRARIES = (
@@ -25,13 +27,16 @@ LIBRARIES = (
 
 def raised(error: BaseException) -> str:
     """Phrase with the error that was raised, and the innermost line of the user's code."""
+    remedy = ""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # it may not be at fault
+        remedy = f" (this process has too many files open: {OPEN_FILES_REMEDY})"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(LIBRARIES):
             file = frame.filename
             with suppress(FileNotFoundError):  # the current folder was deleted
                 file = file.removeprefix(f"{Path.cwd()}/")
-            return f"raised {shown(error)} in {file}:{frame.lineno}"
-    return f"raised {shown(error)}"
+            return f"raised {shown(error)} in {file}:{frame.lineno}{remedy}"
+    return f"raised {shown(error)}{remedy}"
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, writ
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
-from voidrl.system.files import user_path
+from voidrl.system.files import user_path, why_refused
 from voidrl.system.machine import memory
 
 # All that voidrl writes into a run folder: an overwrite removes only these. First the one that
@@ -194,9 +194,8 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            raise RunFolderError(
-                f"cannot make the run folder {self.shown} ({error.strerror or error}); choose another path"
-            ) from error
+            why, remedy = why_refused(error, self.path, "choose another path")
+            raise RunFolderError(f"cannot make the run folder {self.shown} ({why}); {remedy}") from error
 
     def sweep(self) -> None:
         """Delete half-written files of killed processes; under the lock, all of them are dead."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.system.files import why_refused
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"
@@ -36,9 +37,8 @@ def acquire(path: Path) -> int | None:
         # The file is never removed: two processes could then lock two different files.
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise RunFolderError(
-            f"cannot write to {path.parent} ({error.strerror or error}); choose a folder open to writing"
-        ) from error
+        why, remedy = why_refused(error, path.parent, "choose a folder open to writing")
+        raise RunFolderError(f"cannot write to {path.parent} ({why}); {remedy}") from error
     for retries_left in reversed(range(RETRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

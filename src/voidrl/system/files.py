@@ -7,20 +7,24 @@ keys, NaN or infinity, and absurdly long numbers.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import stat
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, shown
+from voidrl.system.machine import existing
 from voidrl.system.units import human_bytes
 
 MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
 MAX_TOML_BYTES = 1 << 20
 MAX_BITS = 1000  # of an integer, which stays within the range of floats
+OPEN_FILES_REMEDY = "raise `ulimit -n`"
 MAX_DEPTH = 32  # tables within tables; a config has four
 
 
@@ -43,6 +47,18 @@ def user_path(given: str | Path) -> Path:
             f"the path {shown(str(given))} cannot be used: {why[0].lower()}{why[1:]}; choose another"
         ) from None
     return path
+
+
+def why_refused(error: OSError, folder: Path, remedy: str) -> tuple[str, str]:
+    """Why the system refused to open or write a file in a folder, and what to do about it."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many open files", OPEN_FILES_REMEDY
+    if error.errno == errno.ENOSPC:
+        with suppress(OSError):
+            found = os.statvfs(existing(folder))
+            if found.f_files and not found.f_favail:  # the space may be there
+                return "no inodes left", "delete files there, however small"
+    return error.strerror or str(error), remedy
 
 
 def read_text(path: Path, max_bytes: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from voidrl.errors import RunFolderError
 from voidrl.runs.metrics import FILE_NAME, MAX_LINE_BYTES
+from voidrl.system.files import why_refused
 from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
 
@@ -82,8 +83,9 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             remedy = "free some space" if full else "make it writable, or choose another folder for the run"
+            why, remedy = why_refused(error, self._path.parent, remedy)
             raise RunFolderError(
-                f"cannot write to {self._path} ({error.strerror or error}); {remedy}, and `voidrl resume` "
+                f"cannot write to {self._path} ({why}); {remedy}, and `voidrl resume` "
                 f"continues from the last checkpoint"
             ) from error
 
