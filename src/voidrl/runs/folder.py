@@ -27,7 +27,7 @@ from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, writ
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
-from voidrl.system.files import user_path, why_refused
+from voidrl.system.files import open_regular, user_path, why_refused
 from voidrl.system.machine import memory
 
 # All that voidrl writes into a run folder: an overwrite removes only these. First the one that
@@ -161,7 +161,8 @@ class RunFolder:
         indented = text.rstrip().replace("\n", "\n    ")
         try:
             # A path that is not UTF-8 may be part of the text.
-            with self.log_path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            log = open_regular(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with os.fdopen(log, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{utc_now()} {indented}\n")
         except OSError as error:
             if not self._warned_of_log:

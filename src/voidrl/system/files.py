@@ -61,6 +61,18 @@ def why_refused(error: OSError, folder: Path, remedy: str) -> tuple[str, str]:
     return error.strerror or str(error), remedy
 
 
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, for writing into folders that a stranger may have filled.
+
+    A pipe would be waited for, a link be followed elsewhere.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+    return descriptor
+
+
 def read_text(path: Path, max_bytes: int) -> str:
     """The text of a regular file of limited size."""
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end

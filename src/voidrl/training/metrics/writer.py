@@ -14,7 +14,7 @@ from typing import Any
 
 from voidrl.errors import RunFolderError
 from voidrl.runs.metrics import FILE_NAME, MAX_LINE_BYTES
-from voidrl.system.files import why_refused
+from voidrl.system.files import open_regular, why_refused
 from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
 
@@ -43,7 +43,8 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         with self._explained():
             folder.mkdir(parents=True, exist_ok=True)
             keep = require_rows(folder, resume_bytes)
-            self._file = self._path.open("ab", buffering=0)  # closing has nothing left to write
+            rows = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self._file = os.fdopen(rows, "ab", buffering=0)  # closing has nothing left to write
             self._file.truncate(keep)
         self._say = say
         self._loggers: dict[str, TensorBoard | WeightsAndBiases] = {}
@@ -112,7 +113,7 @@ def require_rows(folder: Path, resume_bytes: int | None) -> int:
     Refuses a file that no longer holds the rows before the checkpoint.
     """
     path = folder / FILE_NAME
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
     size = path.stat().st_size if path.exists() else 0
     end = size if resume_bytes is None else resume_bytes
