@@ -121,7 +121,7 @@ def save(
 def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: dict[str, Any]) -> Path:
     """Write all files under a hidden name and rename the whole, after comparing its size with the disk."""
     for leftover in (*root.glob(".trash-*"), *root.glob(f"{TEMPORARY}*")):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove(leftover)
     source = _sources.get(root.absolute())
     known = source.files if source is not None and source.path.is_dir() else {}
     same = {
@@ -154,9 +154,9 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         write_synced(tmp / MANIFEST, [text.encode()])
         _sync(tmp)
         path = root / f"step_{step:012d}"
-        if path.exists():
+        if os.path.lexists(path):  # a link to nothing too
             replaced = path.with_name(f"{path.name}.0")
-            if replaced.exists():
+            if os.path.lexists(replaced):
                 _discard(replaced)
             path.rename(replaced)
         tmp.rename(path)
@@ -317,7 +317,14 @@ def _find(root: Path) -> list[tuple[int, Path]]:
 
 def _discard(path: Path) -> None:
     """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
-    shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
+    _remove(path.rename(path.with_name(f".trash-{path.name}")))
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, or what stands in its place."""
+    shutil.rmtree(path, ignore_errors=True)  # which follows no link
+    with suppress(OSError):
+        path.unlink()
 
 
 def _link(source: Path, target: Path) -> None:
