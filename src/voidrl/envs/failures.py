@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -40,10 +41,33 @@ def raised(error: BaseException) -> str:
 
 
 @contextmanager
+def torch_untouched(name: str) -> Iterator[None]:
+    """Restore what the code of an environment changes in torch, on which the agent's updates depend."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    inference = torch.is_inference_mode_enabled()
+    try:
+        yield
+    finally:
+        if torch.is_grad_enabled() != grad:
+            torch.set_grad_enabled(grad)
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
+    if torch.is_inference_mode_enabled() != inference:  # only its own object can leave it
+        raise EnvironmentFailedError(
+            f"environment {name!r} entered torch.inference_mode() and did not leave it: use it in a `with`"
+        )
+
+
+@contextmanager
 def creating(name: str, number: int | None = None) -> Iterator[None]:
     """Name the environment in errors of its constructor; `number` is that of a separate one."""
     try:
-        yield
+        with torch_untouched(name):
+            yield
     except (VoidrlError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
