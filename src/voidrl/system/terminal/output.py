@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from voidrl.errors import OutputError, PipeClosedError
+from voidrl.errors import OutputError, PipeClosedError, printable_lines
 
 _skips_destructors = False
 
@@ -24,7 +24,7 @@ Failure = OSError | ValueError  # the latter of a closed stream
 def say(text: str) -> None:
     """Print a message to stderr, or nowhere if that is broken. Not wrapped: commands in it can be copied."""
     if sys.stderr is not None:  # closed before Python started
-        print(text, file=cast(TextIO, _Guard(sys.stderr, lambda error: None)), flush=True)
+        print(printable_lines(text), file=cast(TextIO, _Guard(sys.stderr, lambda error: None)), flush=True)
 
 
 @contextmanager
