@@ -247,7 +247,6 @@ def add(run: Path, benchmark: str, method: str, status: str) -> None:
     record["provenance"] = {
         "command": environment["command"],
         "commit": (git.get("commit") or "unknown")[:7],
-        "clean": git.get("dirty") is False,
         "machine": ", ".join(gpus) or environment["hardware"]["cpu"]["model"],
         "date": environment["date"][:10],
     }

@@ -150,6 +150,22 @@ def test_a_link_to_nothing_hides_no_valid_checkpoint(tmp_path):
     assert "skipped step_000000000002" in warnings[0]
 
 
+@pytest.mark.parametrize("place", ["step_000000000002", "step_000000000002.0"])
+@pytest.mark.parametrize("kind", ["link to nothing", "link", "file"])
+def test_what_stands_in_the_place_of_a_checkpoint_is_replaced(tmp_path, place, kind):
+    quick_save(root := tmp_path / "root", 1)
+    (elsewhere := tmp_path / "mine").mkdir()
+    (elsewhere / "file").write_text("mine")
+    if kind == "file":
+        (root / place).write_text("")
+    else:
+        (root / place).symlink_to(elsewhere if kind == "link" else "gone")
+    quick_save(root, 2, 5)
+    assert value_of(load(quick_save(root, 2, 6))) == 6
+    assert sorted(path.name for path in root.iterdir()) == ["step_000000000001", "step_000000000002"]
+    assert (elsewhere / "file").read_text() == "mine"
+
+
 def test_a_damaged_file_is_never_linked(tmp_path):
     """A run that goes on from an older checkpoint replaces the damaged one, and links nothing of it."""
     quick_save(tmp_path, 10, 5, tag="a")

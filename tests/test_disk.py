@@ -1,11 +1,16 @@
 """The disk space of checkpoints is estimated before a run begins, and compared with what is free."""
 
+import errno
+import os
+import resource
+from types import SimpleNamespace
+
 import pytest
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl
-from voidrl.errors import RunFolderError
-from voidrl.runs import checkpoint
+from voidrl.errors import CheckpointError, EnvironmentFailedError, RunFolderError
+from voidrl.runs import checkpoint, locks
 from voidrl.training import starting
 
 
@@ -58,3 +63,50 @@ def test_a_resumed_run_counts_what_it_has(tmp_path, monkeypatch):
     monkeypatch.setattr(starting, "free_disk", lambda folder: one // 2)
     with pytest.raises(RunFolderError, match="for a checkpoint and its successor"):
         voidrl.train(Walk, steps=40, out=tmp_path / "other", config=tiny())
+
+
+class Hoarder(Walk):
+    """Opens files in its tenth step until there are too many."""
+
+    steps, held = 0, []
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 10:
+            self.hoard()
+        return super().step(action)
+
+    @classmethod
+    def hoard(cls):
+        while True:
+            cls.held.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def test_too_many_open_files_are_named_with_their_remedy(tmp_path):
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 400), hard))
+    try:
+        with pytest.raises(EnvironmentFailedError, match=r"raise `ulimit -n`.*the last checkpoint is kept"):
+            voidrl.train(Hoarder, steps=20, out=tmp_path / "run", config=tiny(log__checkpoint_every_steps=5))
+        with pytest.raises(OSError, match="Too many open files"):
+            Hoarder.hoard()
+        for attempt in (checkpoint.list_steps, lambda root: checkpoint.save(root, 30, {}, {}, keep_last=1)):
+            with pytest.raises(CheckpointError, match=r"too many open files; raise `ulimit -n`$"):
+                attempt(tmp_path / "run" / "checkpoints")
+        with pytest.raises(RunFolderError, match=r"\(too many open files\); raise `ulimit -n`$"):
+            locks.acquire(tmp_path / "other" / locks.RUN_LOCK)
+    finally:
+        while Hoarder.held:
+            os.close(Hoarder.held.pop())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+def test_a_disk_without_inodes_is_not_short_of_space(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_files=1000, f_favail=0))
+    monkeypatch.setattr(checkpoint, "free_disk", lambda folder: None)
+    monkeypatch.setattr(checkpoint, "write_synced", full)
+    with pytest.raises(CheckpointError, match=r"no inodes left; delete files there, however small$"):
+        checkpoint.save(tmp_path, 1, {}, {}, keep_last=1)

@@ -252,3 +252,59 @@ def test_environments_have_consecutive_seeds_and_methods_know_them_by_number(tmp
     assert heard[:6] == [("observe", [0, 1, 2])] * 6
     # Environments 0 and 2 take 6 steps, environment 1 takes 9.
     assert heard[6:8] == [("begin", [0, 2]), ("observe", [1])]
+
+
+class Meddling(Walk):
+    """Changes modes of torch wherever it is called."""
+
+    def __init__(self):
+        self.meddle()
+        super().__init__()
+
+    def reset(self, **how):
+        self.meddle()
+        return super().reset(**how)
+
+    def step(self, action):
+        self.meddle()
+        return super().step(action)
+
+    def meddle(self):
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+
+
+class Inferring(Walk):
+    """Never leaves inference mode."""
+
+    mode = torch.inference_mode()
+
+    def step(self, action):
+        self.mode.__enter__()
+        return super().step(action)
+
+
+def test_what_an_environment_changes_in_torch_does_not_reach_the_agent(tmp_path):
+    try:
+        config = tiny(log__eval_every_steps=20, log__eval_episodes=1)
+        plain, other = (
+            voidrl.train(env, steps=40, out=tmp_path / env.__name__, config=config)
+            for env in (Walk, Meddling)
+        )
+        assert torch.is_grad_enabled()
+        assert torch.get_default_dtype() == torch.float32
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+    weights = other.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in plain.state_dict().items())
+
+
+def test_an_environment_that_never_leaves_inference_mode_is_named(tmp_path):
+    try:
+        with pytest.raises(
+            EnvironmentFailedError, match=r"entered torch\.inference_mode\(\) and did not leave"
+        ):
+            voidrl.train(Inferring, steps=40, out=tmp_path / "run", config=tiny())
+    finally:
+        Inferring.mode.__exit__(None, None, None)

@@ -123,6 +123,20 @@ def test_a_run_whose_reader_is_gone_trains_to_its_end(tmp_path, monkeypatch):
     assert "(Broken pipe); the run continues" in lost[0]
 
 
+@pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 1)])
+def test_a_thread_that_is_left_does_not_keep_a_command_alive(fails, status):
+    code = "import atexit, sys, threading, time; from voidrl.cli import main\n"
+    code += "sys.stdout.reconfigure(line_buffering=False)\n"
+    code += "atexit.register(print, 'cleaned up')\n"
+    code += "def last(words):\n"
+    code += "    threading.Thread(target=time.sleep, args=[1000]).start(); print('its last line')\n"
+    code += f"    return 1 // {int(not fails)} - 1\n"
+    code += "main.COMMANDS['list'] = last; sys.argv[1:] = ['list']; sys.exit(main.main())"
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (status, "its last line\ncleaned up\n")
+    assert ("ZeroDivisionError" in done.stderr) == fails
+
+
 def test_the_exit_status_is_that_of_the_script_and_not_120():
     """Python flushes both streams when it exits, and a failure there changes the status."""
     code = "import sys; from voidrl.system.terminal.output import durable_output\n"

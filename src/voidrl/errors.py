@@ -45,7 +45,13 @@ def shown(value: object) -> str:
 
 def printable(text: object) -> str:
     """Text on one line, with spaces for control characters, which could change what a terminal shows."""
-    return "".join(each if each.isprintable() else " " for each in str(text))
+    text = str(text)
+    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+
+
+def printable_lines(text: object) -> str:
+    """Text without control characters other than line breaks."""
+    return "\n".join(map(printable, str(text).split("\n")))
 
 
 class VoidrlError(Exception):

@@ -59,7 +59,7 @@ MACHINE = {
     "platform": "Linux",
     "cpu": {"model": "Slow CPU", "count": 2},
     "gpus": [],
-    "git": {"commit": "0123456789abcdef", "dirty": False},
+    "git": {"commit": "0123456789abcdef"},
 }
 
 

@@ -237,7 +237,7 @@ def test_many_environments_are_summarized_by_wins_and_a_tie_is_none(tmp_path):
 def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
     write_run(tmp_path / "done", rows=ROWS)
     write_run(tmp_path / "failed", rows=[{"step": 40}], seed=2, error="diverged")
-    write_run(tmp_path / "again", rows=ROWS, machine={"git": {"commit": "fedcba9876", "dirty": True}})
+    write_run(tmp_path / "again", rows=ROWS, machine={"git": {"commit": "fedcba9876"}})
     cells = [
         {"folder": "done", "protocol_steps": 10_000},
         {"folder": "failed", "seed": 2},

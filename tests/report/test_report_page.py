@@ -194,6 +194,14 @@ def test_media_of_a_read_only_run_is_shown_but_not_cached(runs, tmp_path, studio
     assert not (runs / "apt1" / "report").exists()
 
 
+def test_media_is_not_cached_through_a_link(runs, tmp_path, studio):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "clip-of-my-own.mp4").write_text("mine")
+    (runs / "apt1" / "report").symlink_to(tmp_path / "mine")
+    assert len(report(runs, out=tmp_path / "report.html", media=True).data["clips"]) == 2
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["clip-of-my-own.mp4"]
+
+
 def test_the_page_says_once_why_videos_are_missing_and_the_remedy(runs, tmp_path, monkeypatch):
     def without_ffmpeg(saved):
         raise MissingExtraError("ffmpeg", "video", "making a video")

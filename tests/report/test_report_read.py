@@ -1,16 +1,19 @@
 """Any set of folders is read as far as it goes, and what is left out is named."""
 
 import json
+import os
 
 import pytest
 from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_json, write_run
 
+from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
 from voidrl.report.find import find_runs
 from voidrl.report.read import read_all
 from voidrl.report.saved import newest, read_visits
 from voidrl.runs import locks
 from voidrl.runs.folder import RunFolder
+from voidrl.system.terminal.output import say
 
 ROWS = [{"step": step, "phase": "pretrain", "episode/return": step / 10} for step in (50, 100)]
 
@@ -104,6 +107,14 @@ def test_a_torn_last_line_is_tolerated_and_a_damaged_one_is_left_out_with_a_note
     assert second.notes == [
         "metrics.jsonl is damaged: 2 of its 4 lines are left out",
     ]
+
+
+def test_a_run_with_absurd_metrics_is_named_and_the_others_are_read(tmp_path):
+    huge, whole = write_run(tmp_path / "huge", rows=ROWS), write_run(tmp_path / "whole", rows=ROWS)
+    os.truncate(huge / "metrics.jsonl", 2 << 30)
+    collection, said = read(huge, whole)
+    assert [run.steps for run in collection.runs] == [0, 100]
+    assert [line for line in said if "more than 256 MB" in line and str(huge) in line]
 
 
 def test_numbers_alone_become_series_and_of_one_step_the_last_counts(tmp_path):
@@ -210,3 +221,25 @@ def test_a_checkpoint_of_a_newer_format_is_named(tmp_path):
         Exception, match=r"step_000000000100/manifest.json was written by .* in format 9 .*: upgrade voidrl"
     ):
         newest(tmp_path)
+
+
+def test_no_control_character_of_a_stranger_reaches_the_terminal(tmp_path, capsys):
+    """Names of folders, environments and errors: ESC, CSI, a carriage return, an override of direction."""
+    evil = "a\x1b[2Jb\x9bc\rd\u202e"
+    say(f"{evil}\nand more")
+    assert capsys.readouterr().err == "a [2Jb c d \nand more\n"
+    root = tmp_path / evil
+    write_run(root / evil, rows=[{"step": 10, "coverage/cells": 2}], error=evil)
+    write_run(
+        root / "whole", rows=[{"step": 100, "coverage/cells": 2, evil: 1}], env=f"a/{evil}", method=evil
+    )
+    (root / "damaged").mkdir()
+    (root / "damaged" / "config.json").write_text("###")
+    for words in (["status", str(root)], ["report", str(root), "-o", str(tmp_path / "report.html")]):
+        assert cli.main(words) == 0
+    assert cli.main(["evaluate", str(root / "damaged")]) == 2
+    seen = capsys.readouterr()
+    page = (tmp_path / "report.html").read_text()
+    assert "a [2Jb c d" in page
+    lines = [line for text in (seen.out, seen.err, page) for line in text.split("\n")]
+    assert [line for line in lines if {*line} & {*"\x1b\x9b\r\u202e"}] == []

@@ -20,6 +20,7 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs import folder as runfolder
 from voidrl.runs.checkpoint import write_json_atomic
 from voidrl.runs.folder import RunFolder, default_run_path, environment_info
+from voidrl.training.metrics import MetricsWriter
 
 
 def create(path, *, overwrite=False):
@@ -142,17 +143,26 @@ def test_a_run_and_an_experiment_never_share_a_folder(run, tmp_path):
         make_plan(read_experiment("demo"), ExperimentRequest(), run.path)
 
 
-def test_a_log_has_timestamped_lines_and_warns_once_if_it_cannot_be_written(run):
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_a_log_has_timestamped_lines_and_warns_once_if_it_cannot_be_written(run, tmp_path, kind):
     run.log("nan in reward\nat step 5\n")
     _, second, third = run.log_path.read_text().splitlines()
     stamp, _, text = second.partition(" ")
     assert datetime.fromisoformat(stamp).utcoffset().total_seconds() == 0
     assert (text, third) == ("nan in reward", "    at step 5")
     run.log_path.unlink()
-    run.log_path.symlink_to("/dev/full")
+    elsewhere = tmp_path / "mine"
+    elsewhere.write_text("mine")
+    make = {"pipe": os.mkfifo, "link": lambda path: path.symlink_to(elsewhere), "folder": os.mkdir}[kind]
+    make(run.log_path)
     with pytest.warns(VoidrlWarning, match=r"cannot write to .*log\.txt") as caught:
         [run.log(text) for text in ("first", "second")]
     assert len(caught) == 1
+    assert elsewhere.read_text() == "mine"
+    run.path.joinpath("metrics.jsonl").unlink()
+    make(run.path / "metrics.jsonl")
+    with pytest.raises(RunFolderError, match="is no ordinary file"):
+        MetricsWriter(run.path, tensorboard=False)
 
 
 @pytest.mark.parametrize("environment", [None, '{"versions": {"node": "20"}}', "not json"])
@@ -203,11 +213,13 @@ def test_environment_info_describes_the_machine_and_the_commit(tmp_path, monkeyp
     git("init")
     git("add", ".")
     git("commit", "-m", "first")
-    Path("untracked.txt").write_text("")  # results do not make the code dirty
-    found = environment_info()["git"]
-    assert (len(found["commit"]), found["dirty"]) == (40, False)
+    # Programs of a repository that may be a stranger's: git would run them to compare its files.
+    for name in ("filter.evil.clean", "filter.evil.process", "core.fsmonitor"):
+        git("config", name, "touch ran; cat")
+    Path(".gitattributes").write_text("*.py filter=evil\n")
     Path("train.py").write_text("2")
-    assert environment_info()["git"] == {"commit": found["commit"], "dirty": True}
+    commit = environment_info()["git"]["commit"]
+    assert (len(commit), Path("ran").exists()) == (40, False)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command, which is the whole process if no arguments are given; returns its exit status."""
     if argv is not None:
         return _answer(argv)
-    code = _answer(sys.argv[1:])
+    try:
+        code = _answer(sys.argv[1:])
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
     end_process(code)
     return code
 

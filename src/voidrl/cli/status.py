@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from voidrl.cli.options import Parser
 from voidrl.config import require
-from voidrl.errors import StoppedBySignal
+from voidrl.errors import StoppedBySignal, printable
 from voidrl.system.terminal.tables import is_terminal, make_console, print_table, width_of, wrap_text
 from voidrl.system.units import human_count, human_seconds
 
@@ -122,7 +122,7 @@ def _cells(run: LiveRun) -> dict[str, str]:
     where = (run.host.partition(".")[0], run.device, f"×{run.ranks}" if run.ranks > 1 else "")
     beat = run.heartbeat_age if run.group == "running" else None
     name = SHORT.get(run.score_name, run.score_name.rpartition("/")[2])
-    return {
+    found = {
         "run": run.name,
         "state": run.state,
         "steps": steps,
@@ -132,6 +132,7 @@ def _cells(run: LiveRun) -> dict[str, str]:
         "node": " ".join(filter(None, where)),
         "beat": "" if beat is None else human_seconds(beat),
     }
+    return {column: printable(text) for column, text in found.items()}
 
 
 def _details(run: LiveRun) -> dict[str, str]:
@@ -161,7 +162,8 @@ def _details(run: LiveRun) -> dict[str, str]:
 
 def _failures(snapshot: LiveTable) -> list[str]:
     """Why runs failed, in their order."""
-    return [f"failed: {run.name}: {run.note}" for run in snapshot.runs if run.state == "failed" and run.note]
+    failed = [run for run in snapshot.runs if run.state == "failed" and run.note]
+    return [printable(f"failed: {run.name}: {run.note}") for run in failed]
 
 
 def _sums(snapshot: LiveTable) -> str:

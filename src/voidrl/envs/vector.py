@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.coverage import StateCounter
-from voidrl.envs.failures import raised
+from voidrl.envs.failures import raised, torch_untouched
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
     NUMBERS,
@@ -290,7 +290,8 @@ class Envs:
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         try:
-            return call()
+            with torch_untouched(self.name):
+                return call()
         except (VoidrlError, KeyboardInterrupt):
             raise
         except gym.error.DependencyNotInstalled as error:  # its message names the package to install

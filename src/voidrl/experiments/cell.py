@@ -26,7 +26,7 @@ from voidrl.experiments.executors.base import INTERRUPTED, Job
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure
 from voidrl.runs.status import sentence_of
-from voidrl.system.terminal.output import durable_output, say
+from voidrl.system.terminal.output import durable_output, end_process, say
 from voidrl.system.terminal.signals import StopSignals
 
 DONE, CRASHED, BAD_INPUT, HELD = 0, 1, 2, 73
@@ -154,4 +154,6 @@ def _train(job: Job, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    end_process(code)
+    sys.exit(code)

@@ -83,7 +83,8 @@ def _seconds(plan: Plan, needed: Mapping[str, Needed]) -> dict[str, float | None
         with suppress(VoidrlError):  # no metrics yet
             rows = read_metrics(plan.path(cell))
             rows = [row for row in rows if row.get("updates") or not learns(cell.config)]  # after the warm-up
-            found = [rate for row in rows if (rate := row.get("time/steps_per_second"))]
+            logged = [row.get("time/steps_per_second") for row in rows]
+            found = [rate for rate in logged if isinstance(rate, int | float) and rate]
             rates.setdefault(kind(cell), []).extend([statistics.median(found)] if found else [])
     seconds: dict[str, float | None] = {}
     for cell in plan.cells:

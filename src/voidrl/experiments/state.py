@@ -69,7 +69,7 @@ def cell_value(cell: Cell, folder: Path, measure: str) -> float | None:
     if is_evaluated(measure):
         return None if cell.evaluation is None else evaluated_value(measure, cell_evaluation(cell, folder))
     with suppress(VoidrlError):  # nothing is logged
-        values = [row[measure] for row in read_metrics(folder) if row.get(measure) is not None]
+        values = [row[measure] for row in read_metrics(folder) if isinstance(row.get(measure), int | float)]
         return float(values[-1]) if values else None
     return None
 

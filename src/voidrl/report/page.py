@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl import __version__
-from voidrl.errors import ConfigError, RunFolderError
+from voidrl.errors import ConfigError, RunFolderError, printable, printable_lines
 from voidrl.report import gallery, provenance, summary
 from voidrl.report.contents import HEADINGS, Report
 from voidrl.report.curves import chart_data
@@ -118,6 +118,7 @@ def render(report: Report, pictures: Gallery, *, media: bool, refresh_seconds: f
     environment = Environment(
         loader=PackageLoader("voidrl.report"),
         autoescape=True,
+        finalize=lambda value: value if hasattr(value, "__html__") else printable_lines(value),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -179,7 +180,7 @@ def _template(name: str) -> str:
 
 def _embedded(data: Any) -> str:
     """JSON that cannot close its script element, whatever its strings contain."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = printable(json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text

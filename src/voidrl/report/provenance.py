@@ -32,9 +32,8 @@ def hardware(run: Run) -> str:
 
 
 def commit(run: Run) -> str:
-    """The git commit, and whether there were uncommitted changes."""
-    found = field(run, "git", "commit")
-    return f"{str(found)[:10]}{', changed' if field(run, 'git', 'dirty') else ''}" if found else "unknown"
+    """The git commit of the folder in which the run was started."""
+    return str(field(run, "git", "commit") or "unknown")[:10]
 
 
 def dates(runs: Iterable[Run]) -> str:

@@ -6,7 +6,6 @@ A damaged run is read as far as possible, with notes about omitted parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -288,13 +287,6 @@ def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
 
 def _numbers(values: list[Any]) -> np.ndarray:
     """(n,) float64, NaN for null, text and booleans."""
-    if {*map(type, values)} <= {int, float}:
-        with suppress(OverflowError):  # a whole number of hundreds of digits
-            return np.array(values, np.float64)
-    return np.array([_number(value) for value in values], np.float64)
-
-
-def _number(value: Any) -> float:
-    with suppress(OverflowError):
-        return float(value) if type(value) in (int, float) else np.nan
-    return np.nan
+    if not {*map(type, values)} <= {int, float}:
+        values = [value if type(value) in (int, float) else np.nan for value in values]
+    return np.array(values, np.float64)

@@ -53,8 +53,10 @@ def cache_path(run: Path, saved: Checkpoint, kind: str) -> Path:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Cache data for the next report, in place of an older checkpoint's; a read-only folder has no cache."""
+    """Cache data for the next report, in place of an older checkpoint's, unless the folder is read-only."""
     tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    if path.parent.is_symlink():  # of a stranger's run, to a folder of the user
+        return
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         tmp.write_bytes(data)

@@ -21,7 +21,7 @@ def print_results(report: Report) -> None:
         if section.name == "probes":
             continue
         if all(table.title != section.title for table in section.tables):
-            print(f"{section.title}\n")
+            print(wrap_text(f"{section.title}\n"))
         for table in section.tables:
             _print_table(table, MOST_ROWS)
         lines += section.findings

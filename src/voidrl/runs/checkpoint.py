@@ -29,7 +29,7 @@ from torch import Tensor
 from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError, shown
 from voidrl.runs.tensor_files import FileEntry, read_tensors, serialize, write_synced
-from voidrl.system.files import MAX_JSON_BYTES, parse_json, read_text
+from voidrl.system.files import MAX_JSON_BYTES, parse_json, read_text, why_refused
 from voidrl.system.machine import free_disk
 from voidrl.system.units import human_bytes
 
@@ -106,10 +106,9 @@ def save(
         root.mkdir(parents=True, exist_ok=True)
         path = _write_checkpoint(root, step, files, plain)
     except OSError as e:
-        raise CheckpointError(
-            f"cannot save step {step} in {root}: {e.strerror or e}; choose a writable folder"
-        ) from e
-    with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
+        why, remedy = why_refused(e, root, "choose a writable folder")
+        raise CheckpointError(f"cannot save step {step} in {root}: {why}; {remedy}") from e
+    with suppress(OSError, CheckpointError):  # the new one is durable; the next save deletes old ones
         older = [found for found in _find(root) if found[0] <= step and found[1] != path]
         spare = sum(other == step for other, _ in older) + keep_last - 1
         for i, (other, expired) in enumerate(older):
@@ -122,7 +121,7 @@ def save(
 def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: dict[str, Any]) -> Path:
     """Write all files under a hidden name and rename the whole, after comparing its size with the disk."""
     for leftover in (*root.glob(".trash-*"), *root.glob(f"{TEMPORARY}*")):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove(leftover)
     source = _sources.get(root.absolute())
     known = source.files if source is not None and source.path.is_dir() else {}
     same = {
@@ -155,16 +154,17 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         write_synced(tmp / MANIFEST, [text.encode()])
         _sync(tmp)
         path = root / f"step_{step:012d}"
-        if path.exists():
+        if os.path.lexists(path):  # a link to nothing too
             replaced = path.with_name(f"{path.name}.0")
-            if replaced.exists():
+            if os.path.lexists(replaced):
                 _discard(replaced)
             path.rename(replaced)
         tmp.rename(path)
         _sync(root)
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(root, step, needed, free, str(e.strerror)) from e
+        why, _ = why_refused(e, root, "")
+        if e.errno in (errno.ENOSPC, errno.EDQUOT) and why == e.strerror:
+            raise _disk_full(root, step, needed, free, why) from e
         raise
     finally:
         shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
@@ -305,7 +305,11 @@ def check_file(path: Path, entry: FileEntry) -> None:
 
 def _find(root: Path) -> list[tuple[int, Path]]:
     """Return step and path of everything named like a checkpoint, newest first."""
-    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    try:
+        names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    except OSError as e:
+        why, remedy = why_refused(e, root, "make it readable")
+        raise CheckpointError(f"the checkpoints in {root} cannot be listed: {why}; {remedy}") from e
     found = [match for match in (re.fullmatch(r"step_(\d{12})(\.0)?", name) for name in names) if match]
     found.sort(key=lambda match: (match[1], match[2] is None), reverse=True)
     return [(int(match[1]), root / match[0]) for match in found]
@@ -313,7 +317,14 @@ def _find(root: Path) -> list[tuple[int, Path]]:
 
 def _discard(path: Path) -> None:
     """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
-    shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
+    _remove(path.rename(path.with_name(f".trash-{path.name}")))
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, or what stands in its place."""
+    shutil.rmtree(path, ignore_errors=True)  # which follows no link
+    with suppress(OSError):
+        path.unlink()
 
 
 def _link(source: Path, target: Path) -> None:
@@ -350,7 +361,8 @@ def write_text_atomic(path: Path, text: str) -> None:
     except OSError as e:
         with suppress(OSError):
             tmp.unlink()
-        raise CheckpointError(f"cannot write {path}: {e.strerror or e}") from e
+        why, remedy = why_refused(e, path.parent, "make its folder writable, or free some space")
+        raise CheckpointError(f"cannot write {path}: {why}; {remedy}") from e
 
 
 def remove_leftovers(path: Path) -> None:

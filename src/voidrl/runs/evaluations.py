@@ -6,7 +6,6 @@ metrics. It keeps the best agent in RUN/best.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.runs import checkpoint
 from voidrl.runs.checkpoint import read_json
-from voidrl.runs.metrics import FILE_NAME as METRICS
+from voidrl.runs.metrics import first_row
 
 FILE_NAME = "evaluation.json"
 BEST = "best"  # in a run, the folder of its best agent
@@ -45,7 +44,7 @@ class EvaluationSummary(NamedTuple):
                 int(row["eval/episodes"]),
                 None if success is None else float(success),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
         return found if math.isfinite(found.mean_return) and math.isfinite(found.std_return) else None
 
@@ -89,12 +88,8 @@ def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
 
 def zero_shot(run: Path) -> EvaluationSummary | None:
     """Read the zero-shot evaluation of a fine-tuning run from its first row of metrics; None without one."""
-    try:
-        with (run / METRICS).open("rb") as file:
-            row = json.loads(file.readline())
-    except (OSError, ValueError):
-        return None
-    found = EvaluationSummary.from_row(row) if isinstance(row, dict) else None
+    row = first_row(run)
+    found = None if row is None else EvaluationSummary.from_row(row)
     return found if found is not None and found.step == 0 else None
 
 

@@ -27,7 +27,7 @@ from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, writ
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
-from voidrl.system.files import path_hint, user_path
+from voidrl.system.files import open_regular, path_hint, user_path, why_refused
 from voidrl.system.machine import memory
 
 # All that voidrl writes into a run folder: an overwrite removes only these. First the one that
@@ -159,7 +159,8 @@ class RunFolder:
         indented = text.rstrip().replace("\n", "\n    ")
         try:
             # A path that is not UTF-8 may be part of the text.
-            with self.log_path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            log = open_regular(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with os.fdopen(log, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{utc_now()} {indented}\n")
         except OSError as error:
             if not self._warned_of_log:
@@ -192,9 +193,8 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            raise RunFolderError(
-                f"cannot make the run folder {self.shown} ({error.strerror or error}); choose another path"
-            ) from error
+            why, remedy = why_refused(error, self.path, "choose another path")
+            raise RunFolderError(f"cannot make the run folder {self.shown} ({why}); {remedy}") from error
 
     def sweep(self) -> None:
         """Delete half-written files of killed processes; under the lock, all of them are dead."""
@@ -267,7 +267,7 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
 
 
 def environment_info() -> dict[str, Any]:
-    """Describe a result's environment: versions, machine, git state of the current folder, command line."""
+    """Describe a result's environment: versions, machine, git commit of the current folder, command line."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "gymnasium")}
     return {
         "date": utc_now(),
@@ -298,20 +298,18 @@ def _gpus() -> list[dict[str, str]]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the commit and whether tracked files differ from it, or None outside a git checkout."""
-    # A foreign repository may name a program that `git status` would run.
-    git = ("git", "-c", "core.fsmonitor=false")
-    commit = _output(*git, "rev-parse", "HEAD")
-    if not commit:
-        return None
-    return {"commit": commit, "dirty": bool(_output(*git, "status", "--porcelain", "--untracked-files=no"))}
+    """Return the commit, or None outside a git checkout.
+
+    Whether files differ from it is not asked: git would run filters that a foreign repository names.
+    """
+    commit = _output("git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
+    return {"commit": commit} if commit else None
 
 
 def _output(*command: str) -> str | None:
     """Return the output of a command, or None where it is missing, fails or takes too long."""
-    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # `git status` must not touch the user's index
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=quiet, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

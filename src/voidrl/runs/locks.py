@@ -6,17 +6,16 @@ evaluation; the environment workers that it forks close theirs, so that they can
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
-import stat
 import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
 
 from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.system.files import open_regular, why_refused
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"
@@ -34,11 +33,10 @@ def acquire(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file is never removed: two processes could then lock two different files.
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise RunFolderError(
-            f"cannot write to {path.parent} ({error.strerror or error}); choose a folder open to writing"
-        ) from error
+        why, remedy = why_refused(error, path.parent, "choose a folder open to writing")
+        raise RunFolderError(f"cannot write to {path.parent} ({why}); {remedy}") from error
     for retries_left in reversed(range(RETRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,15 +50,6 @@ def acquire(path: Path) -> int | None:
             message = f"cannot lock {path} ({error}); make sure that no other process works in its folder"
             warnings.warn(message, VoidrlWarning, stacklevel=2)
             break
-    return descriptor
-
-
-def _open(path: Path, flags: int) -> int:
-    """Open a lock, which must be a regular file: a pipe would be waited for, a link be followed elsewhere."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
     return descriptor
 
 
@@ -98,7 +87,7 @@ def sign(descriptor: int) -> None:
 def holder(path: Path) -> str:
     """Return the last holder that signed the lock, for messages."""
     try:
-        with open(_open(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
+        with os.fdopen(open_regular(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
             return file.read(MAX_SIGNATURE).strip() or "unknown"
     except OSError:
         return "unknown"
@@ -107,7 +96,7 @@ def holder(path: Path) -> str:
 def is_held(path: Path) -> bool | None:
     """Whether a process holds the lock now; None where the file system has no locks. Writes nothing."""
     try:
-        descriptor = _open(path, os.O_RDONLY)
+        descriptor = open_regular(path, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from voidrl.errors import RunFolderError
 
 FILE_NAME = "metrics.jsonl"
 MOST_STEPS = 2**53  # all of which a float holds
+MAX_BYTES, MAX_ROWS, MAX_LINE_BYTES = 256 << 20, 1_000_000, 4 << 20  # rows have a few kilobytes
+MAX_DIGITS = 300  # of a whole number, which a float then holds
 _RETURN, _COVERAGE = "episode/return", "coverage/"
 
 
@@ -24,14 +28,16 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
     path = path / FILE_NAME if path.is_dir() else path
     if not path.is_file():
         raise RunFolderError(f"there is no metrics file at {path}; name a run folder or its {FILE_NAME}")
-    lines = path.read_bytes().rstrip(b"\n").split(b"\n")
+    found: list[Any] = []
     try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")  # twice as fast as line by line
-    except (ValueError, RecursionError):
-        found = []
-    if len(found) != len(lines):
-        found = [_parse(line) for line in lines]
-        found = found if _is_row(found[-1]) else found[:-1]
+        for lines in _batches(path):
+            found += _parse_all(lines)
+            if len(found) > MAX_ROWS:
+                raise OSError(f"it has more than {MAX_ROWS} rows")
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error
+    total = len(found)
+    found = found if found and _is_row(found[-1]) else found[:-1]
     rows = [row for row in found if _is_row(row)]
     if len(rows) < len(found):
         if skip is None:
@@ -39,7 +45,7 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
             raise RunFolderError(
                 f"line {number} of {path} is damaged; remove that line to read the other rows"
             )
-        skip(f"{path.name} is damaged: {len(found) - len(rows)} of its {len(lines)} lines are left out")
+        skip(f"{path.name} is damaged: {len(found) - len(rows)} of its {total} lines are left out")
     return rows
 
 
@@ -54,12 +60,46 @@ def score_name(row: Mapping[str, Any], phase: str) -> str:
     return next((name for name in ("eval/success", "eval/return", *order) if row.get(name) is not None), "")
 
 
+def first_row(run: Path) -> dict[str, Any] | None:
+    """The first row of a run; None without one."""
+    path, row = run / FILE_NAME, None
+    with suppress(OSError):
+        if path.is_file():  # a pipe would be waited for without end
+            with path.open("rb") as file:
+                row = _parse(file.readline(MAX_LINE_BYTES))
+    return row if _is_row(row) else None
+
+
+def _batches(path: Path) -> Iterator[list[bytes]]:
+    """Lines, several megabytes at a time."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(f"it has more than {MAX_BYTES >> 20} MB")
+        rest = b""
+        while data := file.read(MAX_LINE_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise OSError(f"it has a line of more than {MAX_LINE_BYTES >> 20} MB")
+            yield lines
+    if rest:  # torn
+        yield [rest]
+
+
+def _parse_all(lines: list[bytes]) -> list[Any]:
+    found = _parse(b"[" + b",".join(lines) + b"]")  # twice as fast as line by line
+    return found if isinstance(found, list) and len(found) == len(lines) else [*map(_parse, lines)]
+
+
 def _parse(line: bytes) -> Any:
     try:
-        return json.loads(line.decode())
+        return json.loads(line.decode(), parse_int=_whole)
     except (ValueError, RecursionError):
         return None
 
 
+def _whole(digits: str) -> int | None:
+    return int(digits) if len(digits) <= MAX_DIGITS else None
+
+
 def _is_row(row: Any) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("step"), int) and row["step"] < MOST_STEPS
+    return isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < MOST_STEPS

@@ -7,20 +7,24 @@ keys, NaN or infinity, and absurdly long numbers.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import stat
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, shown, similar_names
+from voidrl.system.machine import existing
 from voidrl.system.units import human_bytes
 
 MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
 MAX_TOML_BYTES = 1 << 20
 MAX_BITS = 1000  # of an integer, which stays within the range of floats
+OPEN_FILES_REMEDY = "raise `ulimit -n`"
 MAX_DEPTH = 32  # tables within tables; a config has four
 
 
@@ -58,6 +62,30 @@ def path_hint(path: Path) -> str:
     """`; did you mean …?` with similar paths, or an empty text."""
     near = similar_paths(path)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def why_refused(error: OSError, folder: Path, remedy: str) -> tuple[str, str]:
+    """Why the system refused to open or write a file in a folder, and what to do about it."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many open files", OPEN_FILES_REMEDY
+    if error.errno == errno.ENOSPC:
+        with suppress(OSError):
+            found = os.statvfs(existing(folder))
+            if found.f_files and not found.f_favail:  # the space may be there
+                return "no inodes left", "delete files there, however small"
+    return error.strerror or str(error), remedy
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, for writing into folders that a stranger may have filled.
+
+    A pipe would be waited for, a link be followed elsewhere.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+    return descriptor
 
 
 def read_text(path: Path, max_bytes: int) -> str:

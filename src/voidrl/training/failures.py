@@ -12,6 +12,7 @@ from voidrl.config import Config
 from voidrl.envs.ids import is_importable
 from voidrl.errors import (
     CallbackFailedError,
+    CheckpointError,
     EnvironmentFailedError,
     NonFiniteError,
     PieceFailedError,
@@ -103,7 +104,10 @@ def not_finite(run: Run, culprit: diagnosis.Culprit) -> NonFiniteError:
 
 
 def _kept(run: Run) -> str:
-    steps = checkpoint.list_steps(run.folder.checkpoints_path)
+    try:
+        steps = checkpoint.list_steps(run.folder.checkpoints_path)
+    except CheckpointError:  # the error to be explained matters more
+        return "the last checkpoint is kept"
     return f"the checkpoint of step {steps[-1]} is kept" if steps else "no checkpoint was written yet"
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 
 from voidrl.errors import RunFolderError
+from voidrl.system.files import open_regular
 from voidrl.system.terminal.output import say
 
 INTERRUPTED = os.EX_TEMPFAIL
@@ -151,7 +152,7 @@ def start_cell(job: Job, variables: Mapping[str, str]) -> subprocess.Popen[bytes
     log_file = log_path(Path(job["root"]), job["cell"])
     threads = {} if job["threads"] is None else {"OMP_NUM_THREADS": str(job["threads"])}
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    with log_file.open("ab") as log:
+    with os.fdopen(open_regular(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
         date = datetime.now(UTC).isoformat(timespec="seconds")
         log.write(f"{date} {shlex.join(job['command'])} on {socket.gethostname()}\n".encode())
         log.flush()

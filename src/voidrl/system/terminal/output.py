@@ -6,13 +6,15 @@ cannot print and notes that in its log. A command whose result is what it prints
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from voidrl.errors import OutputError, PipeClosedError
+from voidrl.errors import OutputError, PipeClosedError, printable_lines
 
 _skips_destructors = False
 
@@ -22,7 +24,7 @@ Failure = OSError | ValueError  # the latter of a closed stream
 def say(text: str) -> None:
     """Print a message to stderr, or nowhere if that is broken. Not wrapped: commands in it can be copied."""
     if sys.stderr is not None:  # closed before Python started
-        print(text, file=cast(TextIO, _Guard(sys.stderr, lambda error: None)), flush=True)
+        print(printable_lines(text), file=cast(TextIO, _Guard(sys.stderr, lambda error: None)), flush=True)
 
 
 @contextmanager
@@ -150,8 +152,14 @@ def skip_destructors() -> None:
 
 
 def end_process(code: int) -> None:
-    """End the command's process with this exit status, if that may not be left to Python."""
-    if _skips_destructors:
+    """End the command's process with this exit status, if that may not be left to Python.
+
+    Python would wait for threads that an environment has left, perhaps without end.
+    """
+    main = threading.main_thread()
+    if is_kept := any(each is not main and not each.daemon for each in threading.enumerate()):
+        atexit._run_exitfuncs()
+    if is_kept or _skips_destructors:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

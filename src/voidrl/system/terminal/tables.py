@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from voidrl.errors import printable
+from voidrl.errors import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
@@ -55,13 +55,17 @@ def print_table(
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     for i, name in enumerate(columns):
         side: JustifyMethod = "right" if _is_numeric([row[i] for row in body]) else "left"
-        grid.add_column(Text(name), style="" if i else "cyan", justify=side, overflow="fold", no_wrap=not i)
+        grid.add_column(
+            Text(printable(name)), style="" if i else "cyan", justify=side, overflow="fold", no_wrap=not i
+        )
     for row in body:
         grid.add_row(*(Text(_shown(cell)) for cell in row))
     stream = sys.stdout if file is None else file
     console = make_console(stream)
     if title is not None:
-        console.print(title, style="bold", markup=False, end="\n\n" if is_terminal(stream) else "\n")
+        console.print(
+            printable(title), style="bold", markup=False, end="\n\n" if is_terminal(stream) else "\n"
+        )
     if is_terminal(stream):
         console.print(grid)
         return
@@ -73,8 +77,8 @@ def print_table(
 
 
 def wrap_text(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
-    """Wrap lines that are too long for the terminal, indenting the continuation lines."""
-    stream = sys.stdout if file is None else file
+    """Wrap lines that are too long for the terminal, without control characters."""
+    text, stream = printable_lines(text), sys.stdout if file is None else file
     if not is_terminal(stream):
         return text
     room = width_of(stream)

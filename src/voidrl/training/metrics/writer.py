@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.errors import RunFolderError
-from voidrl.runs.metrics import FILE_NAME
+from voidrl.runs.metrics import FILE_NAME, MAX_LINE_BYTES
+from voidrl.system.files import open_regular, why_refused
 from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
 
 
@@ -42,7 +43,8 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         with self._explained():
             folder.mkdir(parents=True, exist_ok=True)
             keep = require_rows(folder, resume_bytes)
-            self._file = self._path.open("ab", buffering=0)  # closing has nothing left to write
+            rows = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self._file = os.fdopen(rows, "ab", buffering=0)  # closing has nothing left to write
             self._file.truncate(keep)
         self._say = say
         self._loggers: dict[str, TensorBoard | WeightsAndBiases] = {}
@@ -82,8 +84,9 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             remedy = "free some space" if full else "make it writable, or choose another folder for the run"
+            why, remedy = why_refused(error, self._path.parent, remedy)
             raise RunFolderError(
-                f"cannot write to {self._path} ({error.strerror or error}); {remedy}, and `voidrl resume` "
+                f"cannot write to {self._path} ({why}); {remedy}, and `voidrl resume` "
                 f"continues from the last checkpoint"
             ) from error
 
@@ -110,13 +113,19 @@ def require_rows(folder: Path, resume_bytes: int | None) -> int:
     Refuses a file that no longer holds the rows before the checkpoint.
     """
     path = folder / FILE_NAME
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
-    data = path.read_bytes() if path.exists() else b""
-    keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
-    if keep and data[keep - 1 : keep] != b"\n":
+    size = path.stat().st_size if path.exists() else 0
+    end = size if resume_bytes is None else resume_bytes
+    start, tail = max(end - MAX_LINE_BYTES, 0), b""
+    if size:
+        with path.open("rb") as file:
+            file.seek(start)
+            tail = file.read(end - start)
+    keep = start + tail.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
+    if keep and tail[keep - start - 1 : keep - start] != b"\n":
         raise RunFolderError(
-            f"{path} holds {len(data)} bytes but the checkpoint was made at byte {keep}, the end of a row; "
+            f"{path} holds {size} bytes but the checkpoint was made at byte {keep}, the end of a row; "
             f"it was changed after that: restore the file or start a new run"
         )
     return keep
