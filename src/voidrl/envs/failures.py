@@ -28,9 +28,8 @@ LIBRARIES = (
 
 def raised(error: BaseException) -> str:
     """Phrase with the error that was raised, and the innermost line of the user's code."""
-    remedy = ""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # it may not be at fault
-        remedy = f" (this process has too many files open: {OPEN_FILES_REMEDY})"
+    too_many = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    remedy = f" (this process has too many files open: {OPEN_FILES_REMEDY})" * too_many
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(LIBRARIES):
             file = frame.filename

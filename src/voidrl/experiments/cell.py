@@ -154,6 +154,5 @@ def _train(job: Job, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    end_process(code)
-    sys.exit(code)
+    end_process(status := main())
+    sys.exit(status)

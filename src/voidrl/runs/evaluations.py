@@ -88,8 +88,7 @@ def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
 
 def zero_shot(run: Path) -> EvaluationSummary | None:
     """Read the zero-shot evaluation of a fine-tuning run from its first row of metrics; None without one."""
-    row = first_row(run)
-    found = None if row is None else EvaluationSummary.from_row(row)
+    found = EvaluationSummary.from_row(first_row(run) or {})
     return found if found is not None and found.step == 0 else None
 
 

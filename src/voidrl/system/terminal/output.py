@@ -156,8 +156,7 @@ def end_process(code: int) -> None:
 
     Python would wait for threads that an environment has left, perhaps without end.
     """
-    main = threading.main_thread()
-    if is_kept := any(each is not main and not each.daemon for each in threading.enumerate()):
+    if is_kept := any(not each.daemon for each in {*threading.enumerate()} - {threading.main_thread()}):
         atexit._run_exitfuncs()
     if is_kept or _skips_destructors:
         for stream in (sys.stdout, sys.stderr):

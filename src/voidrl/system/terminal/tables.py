@@ -53,19 +53,16 @@ def print_table(
 
     body = list(rows)
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-    for i, name in enumerate(columns):
+    for i, name in enumerate(map(printable, columns)):
         side: JustifyMethod = "right" if _is_numeric([row[i] for row in body]) else "left"
-        grid.add_column(
-            Text(printable(name)), style="" if i else "cyan", justify=side, overflow="fold", no_wrap=not i
-        )
+        grid.add_column(Text(name), style="" if i else "cyan", justify=side, overflow="fold", no_wrap=not i)
     for row in body:
         grid.add_row(*(Text(_shown(cell)) for cell in row))
     stream = sys.stdout if file is None else file
     console = make_console(stream)
     if title is not None:
-        console.print(
-            printable(title), style="bold", markup=False, end="\n\n" if is_terminal(stream) else "\n"
-        )
+        gap = "\n\n" if is_terminal(stream) else "\n"
+        console.print(printable(title), style="bold", markup=False, end=gap)
     if is_terminal(stream):
         console.print(grid)
         return
