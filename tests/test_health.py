@@ -14,7 +14,7 @@ from torch import nn
 import voidrl
 from voidrl.agent.diagnosis import diagnose_metrics
 from voidrl.agent.optimizers import Optimizers
-from voidrl.errors import NonFiniteError, PieceFailedError
+from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
 from voidrl.methods.base import Method
 from voidrl.presets.presets import preset_values
 from voidrl.representations.base import Representation
@@ -219,7 +219,7 @@ class BadReward(Method):
 
     def reward(self, batch, latents):
         BadReward.calls += 1
-        return batch.discount * (NAN if BadReward.calls == 29 else 1.0) + latents.z_next[:, 0]
+        return batch.discount * (NAN if BadReward.calls == 30 else 1.0) + latents.z_next[:, 0]
 
 
 class BadLoss(Method):
@@ -231,7 +231,9 @@ class BadLoss(Method):
 
     def losses(self, batch, latents):
         BadLoss.calls += 1
-        yield Loss("method", self.net(latents.z).mean() * (NAN if BadLoss.calls == 12 else 1.0), {})
+        yield Loss(
+            "method", self.net(latents.z).mean() * (NAN if BadLoss.calls == 13 else 1.0), {}
+        )  # after a rehearsal
 
     def reward(self, batch, latents):
         return self.net(latents.z_next)[:, 0]
@@ -243,7 +245,9 @@ class BadRepresentation(Representation):
 
     def loss(self, views):
         BadRepresentation.calls += 1
-        return self.encode(views.obs()).mean() * (NAN if BadRepresentation.calls == 11 else 1.0), {}
+        return self.encode(views.obs()).mean() * (
+            NAN if BadRepresentation.calls == 12 else 1.0
+        ), {}  # the first is a rehearsal
 
 
 class BadSkill(Method):
@@ -255,7 +259,7 @@ class BadSkill(Method):
 
     def sample_skill(self, episode_steps):
         BadSkill.calls += 1
-        return torch.full((len(episode_steps), 2), NAN if BadSkill.calls == 3 else 1.0)
+        return torch.full((len(episode_steps), 2), NAN if BadSkill.calls == 4 else 1.0)
 
 
 def refused(tmp_path, env=Walk, method="apt", **changes):
@@ -401,6 +405,18 @@ def test_an_exception_of_a_method_is_one_sentence_with_the_traceback_in_the_log(
     assert "Traceback" in log
     assert f"in {where}" in log
     assert voidrl.load(tmp_path / "run").steps == 20
+
+
+class Wrong(Method):
+    def reward(self, batch, latents):
+        return batch.no_such_field
+
+
+def test_a_reward_that_cannot_work_is_a_sentence_before_training(tmp_path):
+    message = r"method 'test_health:Wrong' failed in `reward`, line \d+ of test_health.py \(AttributeError: "
+    with pytest.raises(ConfigError, match=message):
+        voidrl.pretrain(Walk, Wrong, steps=30, out=tmp_path / "run", config=tiny())
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_error_of_our_own_is_not_blamed_on_a_custom_piece(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def test_a_finished_run_becomes_a_record(results, tmp_path, monkeypatch):
     run.mkdir()
     config = {"seed": 3, "steps": 100, "env": {"id": "dmc/walker_run"}}
     hardware = {"gpus": [], "cpu": {"model": "a CPU"}}
-    git = {"commit": "0123456789", "dirty": False}
+    git = {"commit": "0123456789"}
     machine = {"command": "voidrl train", "git": git, "hardware": hardware, "date": "2026-01-02T03:04:05"}
     for name, value in {"config": config, "environment": machine, "evaluation": {"returns": [1, 3]}}.items():
         (run / f"{name}.json").write_text(json.dumps(value))
