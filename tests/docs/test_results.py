@@ -52,7 +52,6 @@ def test_a_finished_run_becomes_a_record(results, tmp_path, monkeypatch):
     assert record["provenance"] == {
         "command": "voidrl train",
         "commit": "0123456",
-        "clean": True,
         "machine": "a CPU",
         "date": "2026-01-02",
     }
