@@ -17,6 +17,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under `nohup`
     # A handler, unlike SIG_IGN, is not inherited by the processes of tests, and does not end this one.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
+os.environ.pop("CI", None)  # terminals of tests are no logs of a CI job
+
 os.fsync = lambda descriptor: None  # tests kill processes but never the power: nothing waits for the disk
 
 
