@@ -116,20 +116,34 @@ def index() -> list[Row]:
     for (benchmark, task, method), found in groups.items():
         found.sort(key=lambda each: int(each[0]))
         scores = [result["score"] for _, result, _ in found]
-        low, high = interval(scores)
-        if first_metric(found).startswith(("share", "success")) and low is not None and high is not None:
-            low, high = max(0.0, low), min(1.0, high)
         _, first, record = found[0]
+        low, high = interval(scores)
+        if first["metric"].startswith(("share", "success")) and low is not None and high is not None:
+            low, high = max(0.0, low), min(1.0, high)
         reference, source = published.get((benchmark, task, method.split("-")[0]), ("", ""))
-        provenance = [each["provenance"] for _, _, each in found]
+        origin = {
+            key: list(dict.fromkeys(each["provenance"][key] for _, _, each in found))
+            for key in ("commit", "machine", "date")
+        }
         rows.append(
             Row(
-                *(benchmark, task, method, first["pretrain_steps"], first["steps"], first["metric"]),
-                *(len(scores), rounded(statistics.mean(scores)), low, high),
-                *(" ".join(f"{rounded(score):g}" for score in scores), reference, source),
-                *(" ".join(dict.fromkeys(each[key] for each in provenance)) for key in ("commit",)),
-                *(" / ".join(dict.fromkeys(each[key] for each in provenance)) for key in ("machine", "date")),
-                record["status"],
+                benchmark,
+                task,
+                method,
+                pretrain_steps=first["pretrain_steps"],
+                steps=first["steps"],
+                metric=first["metric"],
+                seeds=len(scores),
+                mean=rounded(statistics.mean(scores)),
+                low=low,
+                high=high,
+                scores=" ".join(f"{rounded(score):g}" for score in scores),
+                reference=reference,
+                reference_source=source,
+                commit=" ".join(origin["commit"]),
+                machine=" / ".join(origin["machine"]),
+                date=" / ".join(origin["date"]),
+                status=record["status"],
             )
         )
     return rows
@@ -143,11 +157,6 @@ def interval(scores: list[float]) -> tuple[float | None, float | None]:
     half = error * STUDENT[min(len(scores) - 1, len(STUDENT)) - 1]
     mean = statistics.mean(scores)
     return rounded(mean - half), rounded(mean + half)
-
-
-def first_metric(found: list[tuple[int, dict[str, Any], dict[str, Any]]]) -> str:
-    """The metric of these results."""
-    return str(found[0][1]["metric"])
 
 
 def references() -> dict[tuple[str, str, str], tuple[str, str]]:
