@@ -1,37 +1,36 @@
 """Runs that share a machine, each with all of its cores and each with its share of them.
 
-python benchmarks/shared_machine.py                                   # 4, 8 and 12 Atari runs of 100K steps
+python benchmarks/shared_machine.py                               # 4, 8 and 12 Atari runs of 100K steps
+python benchmarks/shared_machine.py --before build/old/src        # compared with an older version's sources
 python benchmarks/shared_machine.py --runs 2 --steps 500 --episodes 2 --num-envs 2 --device cpu --engine eager
 
 Each run is a process that trains from scratch with one update a step and a batch of 32, then evaluates. They
 start together, as those of `voidrl experiment --jobs N` do, on a GPU under CUDA's multi-process service.
 
 `steps/s` counts the steps of all runs, from their start to the end of the last training, so that slow starts
-count. `load` is the mean number of runnable threads on the machine, read from /proc/loadavg twice a second.
+count. Where a row takes longer than `--patience`, it counts the steps until then. `load` is the mean number
+of runnable threads on the machine, read from /proc/loadavg twice a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from voidrl.experiments.executors.mps import Mps, MpsError
-from voidrl.system.device import pick_device
-from voidrl.system.machine import CORES, usable_cores
-from voidrl.system.units import parse_count
-
-GAMES = ("krull", "ms_pacman")  # games that end by themselves: a young policy in breakout never serves
+GAMES = ("ms_pacman",)  # whose games end soon, whatever a young policy does
 LOOK_SECONDS = 0.5
-COLUMNS = ("runs", "cores each", "steps/s in all", "load", "seconds per evaluation")
+COLUMNS = ("version", "runs", "cores each", "steps/s in all", "load", "seconds per evaluation")
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
@@ -40,39 +39,62 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, nargs="+", default=[4, 8, 12])
-    parser.add_argument("--steps", type=parse_count, default=100_000)
+    parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--num-envs", type=int, default=16)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--engine", default="graph")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--before", type=Path, help="an older version's `src`, for runs with all cores"
+    )
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds for a row")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.one:
+    if options.one:  # of either version: it needs nothing from above
         print(json.dumps(one_run(**json.loads(options.one))))
         return []
+    from voidrl.system.machine import usable_cores
+
     rows = []
     print(" | ".join(COLUMNS))
-    with ExitStack() as stack:
-        variables = {}
-        if pick_device(options.device).type == "cuda":
-            try:
-                mps = Mps()
-                stack.callback(mps.close)
-                variables = mps.variables
-            except MpsError as error:
-                print(f"without CUDA's multi-process service: {error}", file=sys.stderr)
+    with mps(options.device) as variables:
         for count in options.runs:
-            for cores in (usable_cores(), max(1, usable_cores() // count)):
-                rows.append(measure(count, cores, options, variables))
-                print(" | ".join(f"{rows[-1][name]:g}" for name in COLUMNS), flush=True)
+            for divided in (True, False):
+                cores = max(1, usable_cores() // count) if divided else usable_cores()
+                rows.append(measure(count, cores, options, variables, None if divided else options.before))
+                print(" | ".join(str(rows[-1][name]) for name in COLUMNS), flush=True)
                 if options.json:
                     options.json.write_text(json.dumps(rows, indent=1) + "\n")
     return rows
 
 
-def measure(count: int, cores: int, options: argparse.Namespace, variables: dict[str, str]) -> dict[str, Any]:
+@contextmanager
+def mps(device: str) -> Iterator[dict[str, str]]:
+    """The variables of CUDA's multi-process service, which runs meanwhile; none where it cannot."""
+    from voidrl.experiments.executors.mps import Mps, MpsError
+    from voidrl.system.device import pick_device
+
+    if pick_device(device).type != "cuda":
+        yield {}
+        return
+    try:
+        service = Mps()
+    except MpsError as error:
+        print(f"without CUDA's multi-process service: {error}", file=sys.stderr)
+        yield {}
+        return
+    with closing(service):
+        yield service.variables
+
+
+def measure(
+    count: int, cores: int, options: argparse.Namespace, variables: dict[str, str], source: Path | None
+) -> dict[str, Any]:
     """Train and evaluate so many runs at once, each of which takes so many cores."""
+    environment = {**os.environ, **variables, "VOIDRL_CORES": str(cores)}
+    if source:
+        environment["PYTHONPATH"] = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="voidrl-shared-") as folder:
         began, children = time.time(), []
         for i in range(count):
@@ -85,27 +107,44 @@ def measure(count: int, cores: int, options: argparse.Namespace, variables: dict
                     for name in ("steps", "num_envs", "episodes", "device", "engine")
                 },
             }
-            children.append(
-                subprocess.Popen(
-                    [sys.executable, __file__, "--one", json.dumps(given)],
-                    env={**os.environ, **variables, CORES: str(cores)},
-                    stdout=subprocess.PIPE,
-                )
-            )
+            words = [sys.executable, __file__, "--one", json.dumps(given)]
+            with Path(folder, f"{i}.log").open("w") as log:
+                children.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=log))
         loads = []
-        while any(child.poll() is None for child in children):
+        while any(child.poll() is None for child in children) and time.time() < began + options.patience:
             loads.append(int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]))
             time.sleep(LOOK_SECONDS)
-        results = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
-    trained = max(result["trained"] for result in results) - began
+        unfinished = [i for i, child in enumerate(children) if child.poll() is None]
+        seconds, steps = time.time() - began, [options.steps] * count
+        for i in unfinished:
+            children[i].kill()
+            steps[i] = min(options.steps, steps_of(Path(folder, str(i))))
+        for i in {*range(count)} - {*unfinished}:
+            if children[i].returncode:
+                sys.exit(f"run {i} failed:\n{Path(folder, f'{i}.log').read_text()[-2000:]}")
+        outputs = [child.communicate()[0] for child in children]
+    results = [json.loads(text.splitlines()[-1]) for i, text in enumerate(outputs) if i not in unfinished]
+    if sum(steps) == count * options.steps and results:
+        seconds = max(result["trained"] for result in results) - began
+    evaluations = [result["evaluation_seconds"] for result in results]
+    middle = statistics.median_high(evaluations + [math.inf for i in unfinished])
     numbers = (
+        "before" if source else "now",
         count,
         cores,
-        round(count * options.steps / trained, 1),
+        round(sum(steps) / seconds, 1),
         round(statistics.mean(loads), 1),
-        round(statistics.median(result["evaluation_seconds"] for result in results), 1),
+        None if math.isinf(middle) else round(middle, 1),  # most had not ended
     )
     return dict(zip(COLUMNS, numbers, strict=True))
+
+
+def steps_of(run: Path) -> int:
+    """The steps of a run that was ended, at its last heartbeat."""
+    try:
+        return int(json.loads((run / "status.json").read_text()).get("steps") or 0)
+    except OSError:
+        return 0
 
 
 def one_run(

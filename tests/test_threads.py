@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import make_agent
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import voidrl
@@ -173,18 +175,29 @@ def test_a_run_uses_its_number_and_leaves_the_callers(tmp_path, monkeypatch, cap
         torch.set_num_threads(1)
 
 
+def test_networks_are_made_with_one_thread(monkeypatch):
+    """Their initial matrices are factorized: with the threads of many runs that took minutes."""
+    seen, orthogonal = set(), nn.init.orthogonal_
+    monkeypatch.setattr(
+        nn.init, "orthogonal_", lambda *args: seen.add(torch.get_num_threads()) or orthogonal(*args)
+    )
+    with threads.using(2):
+        make_agent()
+        assert torch.get_num_threads() == 2
+    assert seen == {1}
+
+
 @pytest.mark.slow
 def test_the_benchmark_of_a_shared_machine(monkeypatch, tmp_path):
     pytest.importorskip("ale_py")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     import shared_machine
 
-    monkeypatch.setattr(shared_machine, "GAMES", ("ms_pacman",))  # whose games are short
     words = ["--runs", "2", "--steps", "40", "--episodes", "1", "--num-envs", "2"]
     words += ["--device", "cpu", "--engine", "eager", "--json"]
     rows = shared_machine.main([*words, str(tmp_path / "rows.json")])
     assert [row["runs"] for row in rows] == [2, 2]
-    assert rows[1]["cores each"] == max(1, rows[0]["cores each"] // 2)
+    assert rows[0]["cores each"] == max(1, rows[1]["cores each"] // 2)
     assert all(row["steps/s in all"] > 0 and row["seconds per evaluation"] > 0 for row in rows)
     assert json.loads((tmp_path / "rows.json").read_text()) == rows
 

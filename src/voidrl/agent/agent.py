@@ -22,6 +22,7 @@ from voidrl.nets.augment import Augment, network_spec
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Views
 from voidrl.runs import checkpoint
+from voidrl.system.threads import using
 from voidrl.types import CHECK, Batch, EnvSpec, Loss, Metrics
 
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
@@ -55,7 +56,10 @@ class Agent(ActingAgent):
         self.learns = combination.pieces.method.learns or self.effective.learns_task
         self.encoder_trainers, self.trains_representation, _ = combination.training
         """Pieces whose losses train the representation's encoder in this phase."""
-        self._make_pieces(combination)
+        with using(
+            1
+        ):  # more threads gain nothing here, and with other runs they wait for each other for minutes
+            self._make_pieces(combination)
         refuse(combination.with_networks(self))
         # Until a task chooses one, `act` follows some skill, the same at every call.
         skill = self.method.sample_skill(torch.zeros(1, dtype=torch.int64))[0]
