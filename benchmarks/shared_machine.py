@@ -45,9 +45,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--engine", default="graph")
     parser.add_argument("--json", type=Path)
-    parser.add_argument(
-        "--before", type=Path, help="an older version's `src`, for runs with all cores"
-    )
+    parser.add_argument("--before", type=Path, help="an older version's `src`, for runs with all cores")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds for a row")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
