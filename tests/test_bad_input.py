@@ -71,9 +71,7 @@ VALUES = [
     ("voidrl/PixelMaze-v0?sise=5", {}, "cannot be made.*sise"),
     ("voidrl/PixelMaze-v0?size=4", {}, "size=4; pass"),
     ("nowhere:make", {}, "'nowhere:make' cannot be imported"),
-    ("tiny_run:Walk", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
-    ("tiny_run:Walk-v0", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
-    ("gymnasium.wrapers:TimeLimit", {}, "did you mean 'wrappers'"),
+    ("tiny_run:Walk-v0", {}, "cannot be made: No module named 'tiny_run'"),
     ("tiny_runs:walk", {}, "'tiny_runs' has no 'walk', did you mean 'Walk'"),
     (Walk(), {}, "expected an id or a function"),
     (lambda: 3, {}, "returned int: expected a gymnasium.Env"),
@@ -155,7 +153,7 @@ COMMAND_LINES = [
     ("resume .", "is no run: it holds no config.json"),
     ("evaluate nowhere", "there is nothing at nowhere"),
     ("evaluate . --episodes 0", "episodes must be a positive whole number"),
-    ("list nonsense", "unknown kind 'nonsense'; known: agents, envs"),
+    ("list nonsense", "unknown kind 'nonsense'; known: envs, experiments"),
     ("status --intervall 3", "did you mean '--interval'?"),
 ]
 

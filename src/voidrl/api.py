@@ -365,7 +365,7 @@ def _start(
         notes.append(note)
         layers = cheaper(build.CPU_PRESET)
         probed, config = probe(layers)
-    if probed.factory is None and config.effective.learns_task:
+    if probed.factory is None and not config.effective.pretrains:
         require_task(config.env.id, f"to {config.phase} needs one")
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)

@@ -27,7 +27,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from voidrl.config import ReplayConfig, merge
+from voidrl.config import merge
 from voidrl.envs.ids import ATARI, DMC, atari_game, parse_id
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import find_dmc_task
@@ -181,20 +181,6 @@ def default_preset(env: object) -> str | None:
     if not isinstance(env, str):
         return None
     return "atari-paper" if env.startswith(ATARI) else "urlb-states" if env.startswith(DMC) else None
-
-
-def replay_bytes(name: str) -> int:
-    """Roughly how many bytes the full replay of a preset takes, in the first family that it is for."""
-    preset, word = PRESETS[name], name.partition("-")[0]
-    kind = preset.families[0] if preset.families else {"urlb": "dmc", "cpu": "atari"}.get(word, word)
-    values = preset.values_for(EXAMPLES[kind])
-    dmc = values["env"].get("dmc", {})
-    if kind in ("atari", "maze"):
-        frame = 84 * 84 + 25 if kind == "atari" else 3 * 39 * 39
-    else:  # states of the widest body of URLB, the quadruped
-        frame = 65 + (3 * dmc.get("image_size", 84) ** 2 if dmc.get("observation") == "pixels" else 4 * 78)
-    capacity: int = values.get("replay", {}).get("capacity_steps", ReplayConfig().capacity_steps)
-    return capacity * frame
 
 
 def _list(names: Iterable[str], word: str) -> str:
