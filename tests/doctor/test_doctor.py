@@ -11,10 +11,9 @@ import pytest
 import torch
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl.cli import doctor, probes
+from voidrl.cli import doctor
 from voidrl.cli import main as cli
-from voidrl.cli.doctor import examine, summary
-from voidrl.cli.probes import Finding
+from voidrl.cli.doctor import Finding, examine, summary
 from voidrl.envs import gl
 
 GB = 10**9
@@ -81,7 +80,7 @@ def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch):
 @pytest.fixture
 def only_atari(monkeypatch, tmp_path):
     """Only ALE is tried, and its package has this source."""
-    monkeypatch.setattr(doctor, "COMPONENTS", {"Atari": probes.COMPONENTS["Atari"]})
+    monkeypatch.setattr(doctor, "COMPONENTS", {"Atari": doctor.COMPONENTS["Atari"]})
     monkeypatch.syspath_prepend(tmp_path)
 
     def run(source, timeout_s=30.0):
@@ -106,7 +105,7 @@ def test_a_process_that_hangs_is_ended_with_its_children(only_atari, tmp_path):
     found = only_atari(source, timeout_s=3)
     assert time.monotonic() - began < 20
     assert found["Atari"].found == "did not answer in time"
-    assert "-m voidrl.cli.probes Atari" in found["Atari"].fix
+    assert "-m voidrl.cli.doctor Atari" in found["Atari"].fix
     child = Path(f"/proc/{mark.read_text()}/stat")
     end = time.monotonic() + 5
     while child.exists() and child.read_text().split()[2] != "Z":  # until who has adopted it reaps it
@@ -123,10 +122,10 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", version)
     fix = "pip install 'ale-py<1,>=0.11'"
-    assert probes.examine("Atari") == Finding("Atari", "warn", "ale-py is not installed", fix)
-    assert probes.examine("PyTorch").state == "fail"
+    assert doctor.probe("Atari") == Finding("Atari", "warn", "ale-py is not installed", fix)
+    assert doctor.probe("PyTorch").state == "fail"
     monkeypatch.setattr(metadata, "version", {"ale-py": "0.9.1"}.get)
-    found = probes.examine("Atari")
+    found = doctor.probe("Atari")
     assert found.found == "ale-py 0.9.1 is not supported: expected <1,>=0.11"
     assert found.fix == "pip install 'ale-py<1,>=0.11'"
 
@@ -134,7 +133,7 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
 def test_no_opengl(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(gl, "_render", lambda name: ("", f"no lib{name}"))
-    found = probes.examine("OpenGL")
+    found = doctor.probe("OpenGL")
     assert found.state == "warn"
     assert "(egl: no libegl; osmesa: no libosmesa)" in found.found
     assert found.fix == "sudo apt-get install -y libegl1 libgl1 libosmesa6"
@@ -144,10 +143,10 @@ def test_a_gpu_that_cannot_be_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = probes.examine("CUDA")
+    found = doctor.probe("CUDA")
     assert (found.state, found.fix) == ("warn", "with a GPU: a driver for CUDA 13.0, see nvidia-smi")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert probes.examine("CUDA").fix == "unset CUDA_VISIBLE_DEVICES"
+    assert doctor.probe("CUDA").fix == "unset CUDA_VISIBLE_DEVICES"
 
 
 def test_disks(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -65,6 +65,15 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("--"):
                 found[i] = f"{name.replace('_', '-')}{equals}{value}"
         return super().parse_known_args(found, namespace)
+
+    def read_first(self, argv: list[str], kind: str, known: Iterable[str]) -> tuple[str, list[str]]:
+        """The first word, which chooses the parser of the others; without one, the help is shown."""
+        word, *words = argv or HELP
+        if word in (*HELP, HELP_ALL):
+            self.parse_args([word])
+        if word not in known:
+            raise UnknownNameError(kind, word, known, f"See `{self.prog} --help`.")
+        return word, words
 
     def error(self, message: str) -> NoReturn:
         """Raise our error in place of printing the usage."""

@@ -23,7 +23,7 @@ from voidrl.cli.options import (
     spelled,
     split_options,
 )
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import print_table, wrap_text
 
@@ -148,19 +148,13 @@ def _train(command: str, argv: list[str]) -> None:
 
 def config(argv: list[str]) -> None:
     """Show the config of a command and the source of each value: `voidrl config pretrain ENV …`."""
-    command = argv[0] if argv else HELP[0]
-    if command in (*HELP, HELP_ALL):
-        parser = Parser("config", config.__doc__)
-        parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
-        _add_config_options(parser)
-        parser.print_help()
-        return
-    if command not in PHASES:
-        usage = f"voidrl config {{{','.join(PHASES)}}} …"
-        raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
+    parser = Parser("config", config.__doc__)
+    parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
+    _add_config_options(parser)
+    command, words = parser.read_first(argv, "command", PHASES)
     parser = start_parser(command, f"config {command}")
     _add_config_options(parser)
-    request = read_request(command, argv[1:], parser)
+    request = read_request(command, words, parser)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
     from voidrl.training.build import require_fitting
     from voidrl.training.layers import config_sources
