@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from voidrl.report.videos.video import Recording
     from voidrl.training.evaluation import Evaluation
 
+NOT_WRITTEN = (
+    "evaluation.json was not written: it is for the last agent of a complete run in its own environment, and "
+    "an experiment's own evaluation stays"
+)
 FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 STATES = {
     "ram": "whole RAM vectors (they hold timers and saturate)",
@@ -30,8 +34,9 @@ def evaluate(argv: list[str]) -> None:
     parser = Parser("evaluate", evaluate.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN_HELP)
-    add("--episodes", help="number of episodes (default: 10)")
-    add("--steps", help="number of steps instead (the paper on Atari: 125k)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--episodes", help="number of episodes (default: 10)")
+    length.add_argument("--steps", help="number of steps instead (the paper on Atari: 125k)")
     add("--num-envs", type=int, metavar="N", help="environments in parallel (default: as fits)")
     add("--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)")
     add("--json", action="store_true", help="print every episode as JSON")
@@ -50,23 +55,14 @@ def evaluate(argv: list[str]) -> None:
         _record(options)
         return
     steps = None if options.steps is None else parse_count(options.steps)
-    if steps is not None and options.episodes is not None:
-        raise ConfigError(
-            f"--episodes {options.episodes} cannot be used with --steps {options.steps}: give one of the two"
-        )
     episodes = parse_count(options.episodes or 10, "episodes")
     agent = load_agent(options, options.run, options.device)
-    settings = {
-        "env": options.env or agent.config.env.id,
-        "episodes": episodes if steps is None else None,
-        "steps": steps,
-        "seed": options.seed,
-        "deterministic": not options.stochastic,
-        "epsilon": agent.config.log.eval_epsilon if options.epsilon is None else options.epsilon,
-        "num_envs": options.num_envs,
-        "count_states": options.count_states,
-    }
-    result = api.evaluate(agent, **{**settings, "env": options.env or None, "episodes": episodes})
+    epsilon = agent.config.log.eval_epsilon if options.epsilon is None else options.epsilon
+    how = {name: getattr(options, name) for name in ("seed", "num_envs", "count_states")}
+    how |= {"steps": steps, "deterministic": not options.stochastic, "epsilon": epsilon}
+    result = api.evaluate(agent, options.env or None, episodes=episodes, **how)
+    settings = {"env": options.env or agent.config.env.id, **how}
+    settings["episodes"] = episodes if steps is None else None
     written = None if options.best else keep_evaluation(agent, options.run, result, settings)
     if options.json:
         saved = evaluation_record(agent, options.run, result, settings)
@@ -76,38 +72,34 @@ def evaluate(argv: list[str]) -> None:
     else:
         _show(result)
     if written is None:
-        say(
-            "evaluation.json was not written: it is for the last agent of a complete run in its own "
-            "environment, and an experiment's own evaluation stays"
-        )
+        say(NOT_WRITTEN)
     elif not options.json:
         print(f"written to {written}")
 
 
 def _show(result: Evaluation) -> None:
+    def show(text: str) -> None:
+        print(wrap_text(text, indent=9))  # the name of the line takes nine columns
+
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))
     over = f"over {len(result.returns)} episodes"
     if different < len(result.returns):
         alike = "all alike in" if different == 1 else f"{different} different pairs of"
         over += f", {alike} return and length"
-    _print_line(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
-    _print_line(f"length   {row['eval/length']:.1f}")
+    show(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
+    show(f"length   {row['eval/length']:.1f}")
     share = result.human_normalized
     if share is not None and result.game is not None:
         from voidrl.envs.suites.atari import baseline
 
         random, human = baseline(result.game)
         scale = f"0% is random play ({random:g}) and 100% a human ({human:g})"
-        _print_line(f"human    {round(share, 3) + 0.0:.1%}, where {scale}")
+        show(f"human    {round(share, 3) + 0.0:.1%}, where {scale}")
     if result.success_rate is not None:
-        _print_line(f"success  {result.success_rate:.0%}")
+        show(f"success  {result.success_rate:.0%}")
     for name, count in result.counts.items():
-        _print_line(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
-
-
-def _print_line(text: str) -> None:
-    print(wrap_text(text, indent=9))  # the name of the line takes nine columns
+        show(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
 
 
 def _record(options: argparse.Namespace) -> None:

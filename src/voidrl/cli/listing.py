@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,30 +30,22 @@ def list_(argv: list[str]) -> None:
     """List what is available: `voidrl list methods`, or presets, envs, games, tasks, experiments."""
     parser = Parser("list", list_.__doc__)
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(argv)
     if options.kind is not None and options.kind not in KINDS:
         raise UnknownNameError("kind", options.kind, KINDS)
     if options.kind is None:
-        _overview(as_json=options.json)
+        _overview()
         return
     title, columns, rows = KINDS[options.kind]()
-    if options.json:
-        keys = ("name", *(column.replace(" ", "_") for column in columns[1:]))
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-    else:
-        cells = [[human_count(x) if isinstance(x, int) and x > 9999 else x for x in row] for row in rows]
-        print_table(columns, cells, title=title if is_terminal(sys.stdout) else None)
+    cells = [[human_count(x) if isinstance(x, int) and x > 9999 else x for x in row] for row in rows]
+    print_table(columns, cells, title=title if is_terminal(sys.stdout) else None)
 
 
-def _overview(*, as_json: bool) -> None:
-    found = {kind: [str(row[0]) for row in listing().rows] for kind, listing in KINDS.items()}
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
+def _overview() -> None:
     whole = not is_terminal(sys.stdout)
     rows = []
-    for kind, names in found.items():
+    for kind, listing in KINDS.items():
+        names = [str(row[0]) for row in listing().rows]
         shown = names if whole or len(names) <= SHOWN_NAMES else [*names[:SHOWN_NAMES], "…"]
         rows.append((kind, len(names), ", ".join(shown)))
     print_table(("kind", "count", "names"), rows)

@@ -152,29 +152,22 @@ def load_agent(options: argparse.Namespace, run: str, device: str = "cpu") -> Ag
 
 def read_seeds(text: str, option: str) -> list[int]:
     """The seeds in `1..8` or `1,3,5`."""
-    ends = text.split("..")
-    words = ends if len(ends) == 2 else text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise ConfigError(
-            f"{option} {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5"
-        )
-    numbers = [int(word) for word in words]
-    if len(ends) == 2 and numbers[1] - numbers[0] >= MAX_SEEDS:
-        raise ConfigError(f"{option} {text} cannot be used: expected at most {MAX_SEEDS} seeds")
-    seeds = [*range(numbers[0], numbers[1] + 1)] if len(ends) == 2 else numbers
-    if not seeds:
-        raise ConfigError(f"{option} {text} cannot be used: expected the smaller number first, as in 1..8")
-    if len({*seeds}) < len(seeds):
-        raise ConfigError(f"{option} {text} cannot be used: expected each seed once")
-    return seeds
+    first, dots, last = text.partition("..")
+    with suppress(ValueError):
+        seeds = range(int(first), int(last) + 1) if dots else [int(word) for word in text.split(",")]
+        found = [*seeds[: MAX_SEEDS + 1]]
+        if 0 < len({*found}) == len(found) <= MAX_SEEDS and min(found) >= 0:
+            return found
+    raise ConfigError(
+        f"{option} {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5, each of "
+        f"them once and at most {MAX_SEEDS}"
+    )
 
 
 class ReadSeeds(argparse.Action):
     """Action for options of several words, each a list of seeds: `--seeds 1..4 7`."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
-    ) -> None:
+    def __call__(self, parser: object, namespace: object, values: Any, *_: Any) -> None:
         """Put the seeds of all words together."""
         option = self.option_strings[0]
         setattr(namespace, self.dest, [seed for word in values for seed in read_seeds(word, option)])
@@ -189,11 +182,11 @@ def read_callbacks(texts: Sequence[str]) -> list[Any]:
     found = []
     for text in texts:
         name, options = parse_id(text)
-        if ":" not in name and name not in CALLBACKS:
+        if name not in CALLBACKS and ":" not in name:
             near, remedy = registry.with_colon(name), "A custom one is 'module:Class'."
             raise UnknownNameError("callback", name, CALLBACKS, remedy, near)
-        path = name if ":" in name else f"voidrl.training.callbacks:{name}"
-        cls = registry.import_path("callback", path)
+        own = name in CALLBACKS
+        cls: Any = getattr(callbacks, name) if own else registry.import_path("callback", name)
         if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):
             raise ConfigError(f"callback {name!r} cannot be used: expected a subclass of voidrl.Callback")
         try:
