@@ -33,6 +33,8 @@ COMMON_FIELDS = (
     *("log.eval_every_steps", "log.checkpoint_every_steps"),
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
+OPTION_NAME = re.compile("^--[^=]*")
+COMMA = re.compile(r",(?![^\[\](){}]*[\])}])")  # outside of brackets
 WORDS = {"true": True, "false": False, "none": None}
 MAX_SEEDS = 256  # in a range; a longer one is a slip of the finger
 UNKNOWN = bool | int | float | None  # the type of a field that is not known yet
@@ -44,14 +46,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, about: str | None) -> None:
         self.shorten: list[argparse.Action] = []  # left out of the short help
         self.more: Callable[[bool], str] = lambda whole: ""  # text below the options
-        super().__init__(
-            prog=f"voidrl {command}",
-            description=(about or "").replace("`", ""),
-            allow_abbrev=False,
-            add_help=False,
-        )
-        self.add_argument(*HELP, action=_Help, dest="help", help=argparse.SUPPRESS)
-        self.add_argument(HELP_ALL, action=_Help, dest="help_all", help=argparse.SUPPRESS)
+        about = (about or "").replace("`", "")
+        super().__init__(prog=f"voidrl {command}", description=about, allow_abbrev=False, add_help=False)
+        hidden = argparse.SUPPRESS
+        self.add_argument(*HELP, HELP_ALL, action=_Help, nargs=0, default=hidden, help=hidden)
 
     def rare(self, *names: str, **settings: Any) -> None:
         """Add an option that only `--help-all` shows."""
@@ -59,12 +57,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Underscores in names of options are hyphens."""
-        found = [*(args or ())]
-        for i, word in enumerate(found):
-            name, equals, value = word.partition("=")
-            if word.startswith("--"):
-                found[i] = f"{name.replace('_', '-')}{equals}{value}"
-        return super().parse_known_args(found, namespace)
+        words = [OPTION_NAME.sub(lambda name: name[0].replace("_", "-"), word) for word in args or ()]
+        return super().parse_known_args(words, namespace)
 
     def read_first(self, argv: list[str], kind: str, known: Iterable[str]) -> tuple[str, list[str]]:
         """The first word, which chooses the parser of the others; without one, the help is shown."""
@@ -83,11 +77,7 @@ class Parser(argparse.ArgumentParser):
             raise UnknownNameError("option", words[0].partition("=")[0], known, f"See `{self.prog} --help`.")
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
-    def format_help(self) -> str:
-        """The short help."""
-        return self.help_text(whole=False)
-
-    def help_text(self, *, whole: bool) -> str:
+    def format_help(self, *, whole: bool = False) -> str:
         """Usage, description and options; all of them, or those that most users need."""
         shown = [each for each in self._actions if each.help != argparse.SUPPRESS]
         shown = [each for each in shown if whole or each not in self.shorten]
@@ -109,12 +99,8 @@ class Parser(argparse.ArgumentParser):
 class _Help(argparse.Action):
     """`--help` and `--help-all`."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(nargs=0, default=argparse.SUPPRESS, **settings)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        assert isinstance(parser, Parser)
-        print(parser.help_text(whole=self.dest == "help_all"), end="")
+    def __call__(self, parser: Any, namespace: object, values: object, option: str | None = None) -> NoReturn:
+        print(parser.format_help(whole=option == HELP_ALL), end="")
         parser.exit()
 
 
@@ -292,14 +278,7 @@ def split_list(text: str) -> list[str]:
     text = text.strip()
     if text[:1] in ("[", "(") and text[-1:] in ("]", ")"):
         text = text[1:-1]
-    words, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[({") - (letter in "])}")
-        if letter == "," and depth <= 0:
-            words.append("")
-        else:
-            words[-1] += letter
-    return [word.strip() for word in words if word.strip()]
+    return [word.strip() for word in COMMA.split(text) if word.strip()]
 
 
 def read_changes(words: Sequence[str]) -> dict[str, Any]:

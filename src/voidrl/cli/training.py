@@ -108,7 +108,7 @@ def _start(command: str, argv: list[str]) -> int:
             command, told = ("train", "finetune") if command == "finetune" else (command, command)
         else:
             told = command
-        print(start_parser(told).help_text(whole=True))
+        print(start_parser(told).format_help(whole=True))
         print(all_fields(read_request(command, words).config))
         return 0
     _parsed(start_parser(command), argv)  # before torch is imported
