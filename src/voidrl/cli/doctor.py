@@ -250,13 +250,12 @@ def use_cuda() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        found = f"torch {torch.__version__} sees no CUDA device; runs compute on the CPU"
-        if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-            raise UnusableError(f"{found}, as CUDA_VISIBLE_DEVICES={hidden!r}", "unset CUDA_VISIBLE_DEVICES")
-        if torch.version.cuda is None:
-            fix = "on a machine with a GPU: https://pytorch.org/get-started/locally"
-            raise UnusableError(found, fix)
-        raise UnusableError(found, f"with a GPU: a driver for CUDA {torch.version.cuda}, see nvidia-smi")
+        fix = "on a machine with a GPU: https://pytorch.org/get-started/locally"
+        if torch.version.cuda:
+            fix = f"with a GPU: a driver for CUDA {torch.version.cuda}, see nvidia-smi"
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            fix = "unset CUDA_VISIBLE_DEVICES"
+        raise UnusableError(f"torch {torch.__version__} sees no CUDA device; runs compute on the CPU", fix)
     assert torch.ones(256, device="cuda").sum().item() == 256, "a sum is wrong"
     free, total = torch.cuda.mem_get_info()
     return f"{torch.cuda.get_device_name()}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"

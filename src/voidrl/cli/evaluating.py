@@ -7,7 +7,7 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from voidrl.cli.options import RUN_HELP, Parser, add_player_options, load_agent
+from voidrl.cli.options import DEVICE_HELP, RUN_HELP, Parser, add_source_options, load_agent
 from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import wrap_text
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from voidrl.report.videos.video import Recording
     from voidrl.training.evaluation import Evaluation
 
-NOT_WRITTEN = (
-    "evaluation.json was not written: it is for the last agent of a complete run in its own environment, and "
-    "an experiment's own evaluation stays"
-)
 FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 STATES = {
     "ram": "whole RAM vectors (they hold timers and saturate)",
@@ -45,7 +41,13 @@ def evaluate(argv: list[str]) -> None:
     add("--untrained", action="store_true", help="also show the agent before training in the video")
     parser.rare("--fps", type=float, help="steps of the video per second (default: the environment's own)")
     parser.rare("--height", type=int, default=420, help="height of the video in pixels (default: 420)")
-    add_player_options(parser)
+    add("--env", help="by default the one it was trained in")
+    add("--seed", type=int, default=0, help="seed of environments and actions (default: 0)")
+    add("--stochastic", action="store_true", help="act with exploration noise")
+    epsilon_help = "probability of a random action (default: the run's log.eval_epsilon)"
+    parser.rare("--epsilon", type=float, help=epsilon_help)
+    add("--device", default="auto", help=DEVICE_HELP)
+    add_source_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.system.units import parse_count
@@ -72,7 +74,10 @@ def evaluate(argv: list[str]) -> None:
     else:
         _show(result)
     if written is None:
-        say(NOT_WRITTEN)
+        say(
+            "evaluation.json was not written: it is for the last agent of a complete run in its own "
+            "environment, and an experiment's own evaluation stays"
+        )
     elif not options.json:
         print(f"written to {written}")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types, similar_fields
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.tables import described, wrap_text
-from voidrl.system.units import parse_count
+from voidrl.system.units import parse_count, plural
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, about: str | None) -> None:
         self.shorten: list[argparse.Action] = []  # left out of the short help
-        self.more: Callable[[bool], str] = lambda whole: ""  # text below the options
+        self.more: Callable[[], str] | None = None  # text below the options of the short help
         about = (about or "").replace("`", "")
         super().__init__(prog=f"voidrl {command}", description=about, allow_abbrev=False, add_help=False)
         hidden = argparse.SUPPRESS
@@ -86,13 +86,10 @@ class Parser(argparse.ArgumentParser):
         parts = [f"usage: {self.prog} {positionals}".rstrip() + options, wrap_text(self.description or "")]
         if shown:
             parts.append(described({usage_of(each): each.help or "" for each in shown}))
-        if more := self.more(whole):
-            parts.append(more)
-        elif self.shorten and not whole:
-            count = len(self.shorten)
-            parts.append(f"{HELP_ALL} shows {count} more option{'s' * (count > 1)}.")
-        if self.epilog:
-            parts.append(wrap_text(self.epilog, indent=0))
+        if not whole and self.more:
+            parts.append(self.more())
+        elif not whole and self.shorten:
+            parts.append(f"{HELP_ALL} shows {plural(len(self.shorten), 'more option')}.")
         return "\n\n".join(parts) + "\n"
 
 
@@ -110,17 +107,6 @@ def usage_of(action: argparse.Action) -> str:
     name = action.metavar or choices or (action.dest.upper() if action.option_strings else action.dest)
     values = {"+": f"{name} …", "*": f"[{name} …]", "?": f"[{name}]", "0": ""}
     return f"{', '.join(action.option_strings)} {values.get(str(action.nargs), name)}".strip()
-
-
-def add_player_options(parser: Parser) -> None:
-    """Add the options of a trained agent's play: environment, randomness and device."""
-    parser.add_argument("--env", help="by default the one it was trained in")
-    parser.add_argument("--seed", type=int, default=0, help="seed of environments and actions (default: 0)")
-    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
-    epsilon_help = "probability of a random action (default: the run's log.eval_epsilon)"
-    parser.rare("--epsilon", type=float, help=epsilon_help)
-    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
-    add_source_options(parser)
 
 
 def add_source_options(parser: Parser) -> None:

@@ -13,7 +13,7 @@ from voidrl.cli.options import Parser
 from voidrl.config import require
 from voidrl.errors import StoppedBySignal, printable
 from voidrl.system.terminal.tables import is_terminal, make_console, print_table, width_of, wrap_text
-from voidrl.system.units import human_count, human_seconds
+from voidrl.system.units import human_count, human_seconds, plural
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,13 +45,13 @@ def status(argv: list[str]) -> None:
     snapshot = watch.look()
     if options.json:
         print(json.dumps(snapshot.to_json(), indent=2))
-    elif watch.is_of_one_run and (options.once or snapshot.is_over or not is_terminal(sys.stdout)):
+    elif is_terminal(sys.stdout) and not (options.once or snapshot.is_over):
+        _follow(watch, snapshot, options.interval)
+    elif watch.is_of_one_run:
         for name, value in _details(snapshot.runs[0]).items():
             print(wrap_text(f"{name:<10}  {value}", indent=12))
-    elif options.once or snapshot.is_over or not is_terminal(sys.stdout):
-        print_status(snapshot)
     else:
-        _follow(watch, snapshot, options.interval)
+        print_status(snapshot)
 
 
 def _follow(watch: Any, snapshot: LiveTable, interval: float) -> None:
@@ -79,9 +79,7 @@ def print_status(snapshot: LiveTable) -> None:
         make_console(sys.stdout).print(drawn(snapshot, width_of(sys.stdout)))
         return
     print_table([*COLUMNS], [[*_cells(run).values()] for run in snapshot.runs])
-    print()
-    for line in [*_failures(snapshot), _sums(snapshot)]:
-        print(line)
+    print("", *_failures(snapshot), _sums(snapshot), sep="\n")
 
 
 def drawn(snapshot: LiveTable, width: int, *, active_first: bool = False) -> Group:
@@ -101,8 +99,8 @@ def drawn(snapshot: LiveTable, width: int, *, active_first: bool = False) -> Gro
         table.add_column(name, no_wrap=True, justify="left" if name in ("run", "state", "node") else "right")
     for run, row in zip(runs, rows, strict=True):
         row["run"] = _cut(row["run"], width - taken - 2)
-        cells = [Text(row[name], STYLES.get(run.group, "") if name == "state" else "") for name in columns]
-        table.add_row(*cells)
+        styles = {"state": STYLES.get(run.group, "")}
+        table.add_row(*(Text(row[name], styles.get(name, "")) for name in columns))
     return Group(Text(_sums(snapshot), "bold"), table, *map(Text, _failures(snapshot)))
 
 
@@ -116,9 +114,8 @@ def _cut(name: str, room: int) -> str:
 
 def _cells(run: LiveRun) -> dict[str, str]:
     """The cells of a row as text."""
-    steps = f"{human_count(run.steps)}/{human_count(run.total_steps)}" if run.total_steps else ""
-    if run.state == "waiting" and not run.steps:
-        steps = f"0/{human_count(run.total_steps)}"
+    shows_steps = run.total_steps or run.state == "waiting"
+    steps = f"{human_count(run.steps)}/{human_count(run.total_steps)}" if shows_steps else ""
     where = (run.host.partition(".")[0], run.device, f"×{run.ranks}" if run.ranks > 1 else "")
     beat = run.heartbeat_age if run.group == "running" else None
     name = SHORT.get(run.score_name, run.score_name.rpartition("/")[2])
@@ -171,4 +168,4 @@ def _sums(snapshot: LiveTable) -> str:
     counts = [f"{n} {name}" for name, n in snapshot.counts.items() if n or name not in rare]
     left = snapshot.seconds_left
     eta = "" if left is None else f"; eta of all {human_seconds(left)}"
-    return f"{len(snapshot.runs)} {'run' if len(snapshot.runs) == 1 else 'runs'}: {', '.join(counts)}{eta}"
+    return f"{plural(len(snapshot.runs), 'run')}: {', '.join(counts)}{eta}"

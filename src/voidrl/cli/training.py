@@ -96,7 +96,7 @@ def start_parser(command: str, title: str | None = None) -> Parser:
         data_help = "fill the replay from the Minari dataset of this id first"
         rare("--from-data", metavar="DATA", help=data_help)
     rare("--callback", action="append", default=[], metavar="NAME", help=CALLBACK_HELP)
-    parser.more = lambda whole: "" if whole else common_fields()
+    parser.more = common_fields
     return parser
 
 
