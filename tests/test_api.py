@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from tiny_runs import MAZE, Walk, assert_same_run, make_continuous, newest, rows, tiny
+from tiny_runs import MAZE, Walk, assert_same_run, make_continuous, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -101,16 +101,6 @@ def test_finetune_takes_every_form_of_an_agent_and_leaves_it_alone(tmp_path, sou
     moved = [k for k, v in before.items() if not torch.equal(v, found[k])]
     assert any(name.startswith("learner.critic") for name in moved)
     assert not any(name.startswith(("representation", "method")) for name in moved if kind != "checkpoint")
-
-
-@pytest.mark.parametrize("form", ["run", "checkpoint"])
-def test_load_finds_the_agent(source, form):
-    path = {"run": source, "checkpoints": source / "checkpoints", "config.json": source / "config.json",
-            "checkpoint": source / "checkpoints" / "step_000000000020"}[form]  # fmt: skip
-    agent = voidrl.load(str(path), device="cpu")
-    assert agent.steps == 20
-    tensors, _ = newest(source)
-    assert all(torch.equal(v, tensors[f"agent.safetensors/{k}"]) for k, v in agent.tensors().items())
 
 
 def test_the_callers_random_numbers_are_left_alone(tmp_path, source):

@@ -55,6 +55,9 @@ UNKNOWN_NAMES = [
     ("tiny_runs.Walk", {}, "unknown environment 'tiny_runs.Walk'; did you mean 'tiny_runs:Walk'"),
     (Walk, {"method": "tiny_runs.Mine"}, "unknown method .*; did you mean 'tiny_runs:Mine'"),
     (Walk, setting("learner.n_steps", 3), "'learner.n_steps'; did you mean 'learner.n_step'"),
+    (Walk, setting("learner", {"encoder": {"stak": "drq"}}), "did you mean 'learner.encoder.stack'"),
+    (Walk, setting("lr", 0.1), "config field 'lr'; did you mean 'learner.learning_rate' or"),
+    (Walk, {"method": "auto"}, "unknown method 'auto'"),
 ]
 SPACES = [
     (spaced(observation=spaces.Dict({"a": spaces.Text(2)})), {}, r"Dict\('a'.* is not supported"),
@@ -140,6 +143,8 @@ def test_a_replay_that_does_not_fit_says_what_there_is_and_what_to_lower(tmp_pat
 WALK = "pretrain tiny_runs:Walk"
 COMMAND_LINES = [
     ("pretrian", "unknown command 'pretrian'; did you mean 'pretrain'"),
+    ("config pretran x", "unknown command 'pretran'; did you mean 'pretrain'"),
+    ("bench trian", "unknown measurement 'trian'; did you mean 'train'"),
     ("pretrain --steps 3", "no ENV was given: expected `voidrl pretrain ENV"),
     ("finetune", "no RUN was given"),
     (f"{WALK} --stepz 3", "unknown option '--stepz'; did you mean '--steps'"),

@@ -118,20 +118,3 @@ def test_tables_fold_defaults_away(capsys):
     whole = capsys.readouterr().out
     assert ["learner.target_every_updates", "1", "default"] in [line.split() for line in whole.splitlines()]
     assert "--all shows them" not in whole
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["pretran", "x"], "unknown command 'pretran'; did you mean 'pretrain'"),
-        (["pretrain"], "no ENV was given"),
-        (["pretrain", "tiny_runs:Walk", "--learner.n-stepp", "3"], "did you mean '--learner.n-step'"),
-    ],
-)
-def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentence):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["config", *words]) == 2
-    said = capsys.readouterr()
-    assert sentence in said.err
-    assert len(said.err.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
