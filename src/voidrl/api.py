@@ -257,7 +257,8 @@ def evaluate(
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     config = dataclasses.replace(config, count_states=count_states)
     count = None if steps is None else parse_count(steps)
-    settings = {"env": config.id, "steps": count, "episodes": episodes if count is None else None}
+    settings: dict[str, Any] = {"env": config.id, "steps": count}
+    settings["episodes"] = episodes if count is None else None
     settings |= {"seed": seed, "deterministic": deterministic, "epsilon": epsilon}
     settings |= {"num_envs": num_envs, "count_states": count_states}
     if num_envs is None:

@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
 class _Help(argparse.Action):
     """`--help` and `--help-all`."""
 
-    def __call__(self, parser: Any, namespace: object, values: object, option: str | None = None) -> NoReturn:
+    def __call__(self, parser: Any, namespace: object, values: object, option: str | None = None) -> None:
         print(parser.format_help(whole=option == HELP_ALL), end="")
         parser.exit()
 

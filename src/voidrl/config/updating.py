@@ -10,7 +10,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -119,7 +119,7 @@ def bonus_suffix(config: Mapping[str, Any]) -> str:
     return f" + {method if config['phase'] == 'train' else 'bonus'}" if method else ""
 
 
-field_types = functools.cache(typing.get_type_hints)
+field_types: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 """The type of each field of a dataclass."""
 
 
