@@ -11,14 +11,12 @@ from collections.abc import Callable
 from voidrl import __version__
 from voidrl.cli.bench import bench
 from voidrl.cli.doctor import doctor
-from voidrl.cli.evaluating import evaluate
+from voidrl.cli.evaluating import evaluate, probe
 from voidrl.cli.experiment import demo, experiment
 from voidrl.cli.exporting import export
 from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP, as_options
-from voidrl.cli.probing import probe
-from voidrl.cli.report import report
-from voidrl.cli.status import status
+from voidrl.cli.status import report, status
 from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.errors import (
     ConfigError,

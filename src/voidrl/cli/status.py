@@ -1,4 +1,4 @@
-"""status."""
+"""status · report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from voidrl.cli.options import Parser
@@ -58,19 +60,25 @@ def _follow(watch: Any, snapshot: LiveTable, interval: float) -> None:
     """Redraw the table until all runs are over, or Ctrl-C."""
     from rich.live import Live
 
+    with _until_ctrl_c(), Live(console=make_console(sys.stdout), auto_refresh=False) as live:
+        while True:
+            live.console.width = width_of(sys.stdout)  # the window may have changed
+            live.update(drawn(snapshot, live.console.width, active_first=True), refresh=True)
+            if snapshot.is_over:
+                return
+            time.sleep(interval)
+            snapshot = watch.look()
+
+
+@contextmanager
+def _until_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is the usual way to end what watches runs."""
     try:
-        with Live(console=make_console(sys.stdout), auto_refresh=False) as live:
-            while True:
-                live.console.width = width_of(sys.stdout)  # the window may have changed
-                live.update(drawn(snapshot, live.console.width, active_first=True), refresh=True)
-                if snapshot.is_over:
-                    return
-                time.sleep(interval)
-                snapshot = watch.look()
+        yield
     except StoppedBySignal as stop:
         if stop.number != signal.SIGINT:
             raise
-        raise SystemExit(0) from None  # this is how one leaves it
+        raise SystemExit(0) from None
 
 
 def print_status(snapshot: LiveTable) -> None:
@@ -169,3 +177,27 @@ def _sums(snapshot: LiveTable) -> str:
     left = snapshot.seconds_left
     eta = "" if left is None else f"; eta of all {human_seconds(left)}"
     return f"{plural(len(snapshot.runs), 'run')}: {', '.join(counts)}{eta}"
+
+
+def report(argv: list[str]) -> None:
+    """Show the results of runs, and write them to one page: `voidrl report RUNS -o report.html`."""
+    parser = Parser("report", report.__doc__)
+    add = parser.add_argument
+    paths_help = "run folders, or folders that hold some at any depth, such as an experiment's"
+    add("paths", nargs="+", metavar="PATH", help=paths_help)
+    out_help = "what to write: .html, or .json with a record of each run (default: report.html)"
+    add("-o", "--out", metavar="FILE", default="report.html", help=out_help)
+    add("--title", help="title of the page (default: the experiment's)")
+    media_help = "leave out videos, which take most of the time"
+    add("--no-media", dest="media", action="store_false", help=media_help)
+    watch_help = "write the page again whenever runs have changed, until all are done; it reloads itself"
+    add("--watch", action="store_true", help=watch_help)
+    options = vars(parser.parse_args(argv))
+    from voidrl.report.page import watch_report, write_report
+
+    if not options.pop("watch"):
+        path = write_report(**options)
+        print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        return
+    with _until_ctrl_c():
+        watch_report(**options)
