@@ -119,22 +119,11 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
     assert run("train", MAZE, "--preset", "atari-paper", "--learner.n-step", "3") == 0
     config = started.pop()
     assert (config.learner.n_step, config.env.frame_stack, config.learner.adam_eps) == (3, 4, 1.5e-4)
-    assert run(*walk, "--method", "tiny_runs:Skilled") == 0
-    assert started.pop().method.name == "tiny_runs:Skilled"
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "expected"),
-    [("--learner.log-std-min", "-5", -5.0), ("--updates_per_step", ".25", 0.25), ("--log.keep_last", "7", 7)],
-)
-def test_values_of_every_kind_arrive(started, option, text, expected):
-    assert run("pretrain", "tiny_runs:Walk?continuous=true", option, text) == 0
-    assert run("pretrain", "tiny_runs:Walk?continuous=true", f"{option}={text}") == 0
-    for value in started:
-        for part in option[2:].replace("-", "_").split("."):
-            value = getattr(value, part)
-        assert value == expected
-        assert type(value) is type(expected)
+    words = ["--method", "tiny_runs:Skilled", "--learner.log-std-min", "-5", "--updates_per_step=.25"]
+    assert run(*walk, *words) == 0
+    config = started.pop()
+    assert (config.method.name, config.updates_per_step) == ("tiny_runs:Skilled", 0.25)
+    assert config.learner.log_std_min == -5
 
 
 @pytest.mark.parametrize("command", ["pretrain", "finetune"])
@@ -168,12 +157,9 @@ def test_help_is_short_and_names_the_rest(capsys):
 
 
 def test_true_and_false_are_flags():
-    config = read_request(
-        "train", [DEFAULT_ENV, "--log.tensorboard", "false", "--env.count-states=False"]
-    ).config
-    assert not config.log.tensorboard
-    assert read_request("train", [DEFAULT_ENV, "--log.tensorboard"]).config.log.tensorboard
-    assert read_request("train", [DEFAULT_ENV, "--log.tensorboard", "--steps", "5"]).config.steps == 5
+    assert not read_request("train", [DEFAULT_ENV, "--log.tensorboard", "false"]).config.log.tensorboard
+    config = read_request("train", [DEFAULT_ENV, "--log.tensorboard", "--steps", "5"]).config
+    assert (config.log.tensorboard, config.steps) == (True, 5)
 
 
 def test_remedies_are_in_the_language_of_the_caller(tmp_path, capsys):

@@ -29,7 +29,7 @@ def bench(argv: list[str]) -> None:
     parser.add_argument("env", metavar="ENV …", help=f"{ENV_HELP}; and any option of `voidrl pretrain`")
     parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
     what, words = parser.read_first(argv, "measurement", COLUMNS)
-    given = dict(split_options(words[1:]))
+    given = dict(split_options(words[1:])) if words and not words[0].startswith("-") else {}
     from voidrl.presets.presets import AGENTS
 
     command = "train" if given.get("--preset") in AGENTS else "pretrain"
@@ -61,20 +61,14 @@ def bench(argv: list[str]) -> None:
             rows = [speed.run_rates(requests[0], None if "--steps" in given else speed.STEPS, device, say)]
     hardware = info["cpu"]["model"] if device.type == "cpu" else torch.cuda.get_device_name(device)
     print(f"{words[0]} on {hardware}, torch {torch.__version__}")
-    columns = COLUMNS[what]
-    print_table([*columns, "range"], [_cells(row, columns.values()) for row in rows])
+    columns = {**COLUMNS[what], "slowest": "steps_per_second_min", "fastest": "steps_per_second_max"}
+    print_table([*columns], [[_number(row[key]) for key in columns.values()] for row in rows])
     for row in rows:
         if "limit" in row:
             print(wrap_text(row["limit"], indent=0))
     if path:
         document = {**info, "command": " ".join(["voidrl", "bench", *argv]), "device": str(device)}
         write_json_atomic(path, {**document, "threads": torch.get_num_threads(), "rows": rows})
-
-
-def _cells(row: dict[str, Any], keys: Any) -> list[str]:
-    """The figures of a row as text, and its slowest and fastest part."""
-    span = f"{_number(row['steps_per_second_min'])}–{_number(row['steps_per_second_max'])}"
-    return [*(_number(row[key]) for key in keys), span]
 
 
 def _number(value: Any) -> str:
