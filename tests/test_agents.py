@@ -11,7 +11,7 @@ import voidrl
 from voidrl.agent import Agent
 from voidrl.config import merge
 from voidrl.errors import ConfigError
-from voidrl.presets.presets import AGENTS, FAMILIES, agents_for, family, preset_for
+from voidrl.presets.presets import AGENTS, FAMILIES, family, preset_for
 from voidrl.training import build
 from voidrl.training.layers import layers_for
 from voidrl.types import EnvSpec
@@ -19,8 +19,8 @@ from voidrl.types import EnvSpec
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
 ENVS = {"atari": "atari/pong", "dmc": "dmc/cheetah_run", "maze": "voidrl/PixelMaze-v0", "any": "Some-v0"}
 TINY_MAZE = "voidrl/PixelMaze-v0?size=5&image_size=20&goal=far&slip=0.2&max_episode_steps=9"
-DISCRETE = agents_for("atari")
-CONTINUOUS = agents_for("dmc")
+DISCRETE = [name for name, agent in AGENTS.items() if "atari" in agent.families]
+CONTINUOUS = [name for name, agent in AGENTS.items() if "dmc" in agent.families]
 SMALL = {  # for all agents: the shapes of their networks stay
     "learner": {"hidden_dim": 8, "encoder.width": 0.05, "batch_size": 8},
     "replay": {"capacity_steps": 60},
@@ -180,8 +180,8 @@ def test_families_of_environments():
         (
             "dmc/walker_walk",
             "rainbow",
-            "preset 'rainbow' cannot be used in environment 'dmc/walker_walk': it is made for atari/…, "
-            "PixelMaze or Gymnasium environments, and agents for dmc/… are drq, curl, sac, rad and drqv2",
+            "preset 'rainbow' cannot be used in environment 'dmc/walker_walk': it is made for atari/… "
+            "or PixelMaze or Gymnasium environments, and agents for dmc/… are drq, curl, sac, rad, drqv2",
         ),
         ("voidrl/PixelMaze-v0", "sac", "it is made for dmc/… or Gymnasium environments, and agents for Pix"),
         ("atari/pong", "bff", "unknown preset 'bff'; did you mean 'bbf'"),

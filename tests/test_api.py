@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from tiny_runs import MAZE, Walk, assert_same_run, make_continuous, newest, rows, tiny
+from tiny_runs import MAZE, Walk, assert_same_run, make_continuous, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -46,12 +46,7 @@ def test_every_public_name_is_there():
 
 def test_the_whole_way_with_nothing_but_defaults(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = {
-        "log.tensorboard": False,
-        "learner.batch_size": 8,
-        "warmup_steps": 10,
-        "finetune.warmup_steps": 10,
-    }
+    config = {"warmup_steps": 10, "finetune.warmup_steps": 10, "learner.batch_size": 8}
     agent = voidrl.pretrain("CartPole-v1", steps="15", config=config, device="cpu")
     task = voidrl.finetune(agent, "CartPole-v1", steps=15)
     scratch = voidrl.train("CartPole-v1", steps=15.0, config=config, device="cpu")
@@ -101,16 +96,6 @@ def test_finetune_takes_every_form_of_an_agent_and_leaves_it_alone(tmp_path, sou
     moved = [k for k, v in before.items() if not torch.equal(v, found[k])]
     assert any(name.startswith("learner.critic") for name in moved)
     assert not any(name.startswith(("representation", "method")) for name in moved if kind != "checkpoint")
-
-
-@pytest.mark.parametrize("form", ["run", "checkpoint"])
-def test_load_finds_the_agent(source, form):
-    path = {"run": source, "checkpoints": source / "checkpoints", "config.json": source / "config.json",
-            "checkpoint": source / "checkpoints" / "step_000000000020"}[form]  # fmt: skip
-    agent = voidrl.load(str(path), device="cpu")
-    assert agent.steps == 20
-    tensors, _ = newest(source)
-    assert all(torch.equal(v, tensors[f"agent.safetensors/{k}"]) for k, v in agent.tensors().items())
 
 
 def test_the_callers_random_numbers_are_left_alone(tmp_path, source):
@@ -208,10 +193,7 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
 def test_a_run_on_a_function_is_named_by_the_id_of_its_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     unnamed = EnvConfig("a:<lambda>")
-    for make in (
-        lambda: gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")),
-        Walk,
-    ):
+    for make in (lambda: gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")), Walk):
         assert probe_env(unnamed, make)[1].id == "a:<lambda>"
     make = lambda: gym.make("CartPole-v1")  # noqa: E731
     assert probe_env(EnvConfig("module:make"), make)[1].id == "module:make"  # it has a name of its own
@@ -235,6 +217,17 @@ gym.register("Registered-v0", "own_corridor:Corridor", max_episode_steps=9)
 """
 
 
+@pytest.fixture
+def corridor(tmp_path, monkeypatch):
+    """A module with an environment; Gymnasium's registry forgets it afterwards."""
+    (tmp_path / "own_corridor.py").write_text(OWN_ENV)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
+    sys.modules.pop("own_corridor", None)
+    return tmp_path / "own_corridor.py"
+
+
 @pytest.mark.parametrize(
     ("made", "found"),
     [
@@ -247,12 +240,8 @@ gym.register("Registered-v0", "own_corridor:Corridor", max_episode_steps=9)
         (("Limited-v0", {}), None),  # the class alone has no limit of steps
     ],
 )
-def test_an_environment_is_named_so_that_another_process_finds_it(tmp_path, monkeypatch, made, found):
-    (tmp_path / "own_corridor.py").write_text(OWN_ENV)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
-    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
-    sys.modules.pop("own_corridor", None)
+@pytest.mark.usefixtures("corridor")
+def test_an_environment_is_named_so_that_another_process_finds_it(made, found):
     importlib.import_module("own_corridor")
     gym.register("InScript-v0", "own_corridor:Corridor")
     gym.register("Limited-v0", "own_corridor:Corridor", max_episode_steps=9)
@@ -262,15 +251,11 @@ def test_an_environment_is_named_so_that_another_process_finds_it(tmp_path, monk
     )
 
 
-def test_a_run_whose_environment_is_gone_resumes_in_another_function(tmp_path, monkeypatch, capsys):
-    (tmp_path / "own_corridor.py").write_text(OWN_ENV)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("own_corridor", None)
+def test_a_run_whose_environment_is_gone_resumes_in_another_function(tmp_path, corridor):
     run = str(tmp_path / "run")
     voidrl.pretrain("own_corridor:Corridor", "random", steps=20, out=run, config={"log.tensorboard": False})
-    (tmp_path / "own_corridor.py").rename(tmp_path / "moved_corridor.py")
+    corridor.rename(tmp_path / "moved_corridor.py")
     del sys.modules["own_corridor"]
-    monkeypatch.setattr(gym, "registry", gym.registry)
     assert cli.main(["resume", run, "--steps", "40", "--env", "moved_corridor:Corridor"]) == 0
     assert rows(run)[-1]["step"] >= 40
     assert cli.main(["resume", run, "--steps", "60", "--env", "tiny_runs:nothing"]) == 2

@@ -55,6 +55,9 @@ UNKNOWN_NAMES = [
     ("tiny_runs.Walk", {}, "unknown environment 'tiny_runs.Walk'; did you mean 'tiny_runs:Walk'"),
     (Walk, {"method": "tiny_runs.Mine"}, "unknown method .*; did you mean 'tiny_runs:Mine'"),
     (Walk, setting("learner.n_steps", 3), "'learner.n_steps'; did you mean 'learner.n_step'"),
+    (Walk, setting("learner", {"encoder": {"stak": "drq"}}), "did you mean 'learner.encoder.stack'"),
+    (Walk, setting("lr", 0.1), "config field 'lr'; did you mean 'learner.learning_rate' or"),
+    (Walk, {"method": "auto"}, "unknown method 'auto'"),
 ]
 SPACES = [
     (spaced(observation=spaces.Dict({"a": spaces.Text(2)})), {}, r"Dict\('a'.* is not supported"),
@@ -71,9 +74,7 @@ VALUES = [
     ("voidrl/PixelMaze-v0?sise=5", {}, "cannot be made.*sise"),
     ("voidrl/PixelMaze-v0?size=4", {}, "size=4; pass"),
     ("nowhere:make", {}, "'nowhere:make' cannot be imported"),
-    ("tiny_run:Walk", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
-    ("tiny_run:Walk-v0", {}, "No module named 'tiny_run', did you mean 'tiny_runs'"),
-    ("gymnasium.wrapers:TimeLimit", {}, "did you mean 'wrappers'"),
+    ("tiny_run:Walk-v0", {}, "cannot be made: No module named 'tiny_run'"),
     ("tiny_runs:walk", {}, "'tiny_runs' has no 'walk', did you mean 'Walk'"),
     (Walk(), {}, "expected an id or a function"),
     (lambda: 3, {}, "returned int: expected a gymnasium.Env"),
@@ -142,6 +143,8 @@ def test_a_replay_that_does_not_fit_says_what_there_is_and_what_to_lower(tmp_pat
 WALK = "pretrain tiny_runs:Walk"
 COMMAND_LINES = [
     ("pretrian", "unknown command 'pretrian'; did you mean 'pretrain'"),
+    ("config pretran x", "unknown command 'pretran'; did you mean 'pretrain'"),
+    ("bench trian", "unknown measurement 'trian'; did you mean 'train'"),
     ("pretrain --steps 3", "no ENV was given: expected `voidrl pretrain ENV"),
     ("finetune", "no RUN was given"),
     (f"{WALK} --stepz 3", "unknown option '--stepz'; did you mean '--steps'"),
@@ -155,7 +158,7 @@ COMMAND_LINES = [
     ("resume .", "is no run: it holds no config.json"),
     ("evaluate nowhere", "there is nothing at nowhere"),
     ("evaluate . --episodes 0", "episodes must be a positive whole number"),
-    ("list nonsense", "unknown kind 'nonsense'; known: agents, envs"),
+    ("list nonsense", "unknown kind 'nonsense'; known: envs, experiments"),
     ("status --intervall 3", "did you mean '--interval'?"),
 ]
 

@@ -12,6 +12,7 @@ from voidrl.cli import speed
 from voidrl.errors import ConfigError
 from voidrl.training.build import build_config
 
+MAZE = "voidrl/PixelMaze-v0"
 SMALL = ["--preset", "maze-demo", "--device", "cpu"]
 
 
@@ -34,14 +35,14 @@ def test_environments(tmp_path, monkeypatch):
     assert [row["num_envs"] for row in figures(path)] == [1, 16, 64]
     assert all(row["steps_per_second"] > 0 for row in figures(path))
     words = ["--env.num-envs", 2, "--env.backend", "tensor", "--json", path]
-    assert bench("env", "voidrl/PixelMaze-v0", *words) == 0
+    assert bench("env", MAZE, *words) == 0
     assert figures(path)[0]["backend"] == "tensor"
 
 
 def test_a_whole_run_and_what_limits_it(tmp_path, capsys):
     path = tmp_path / "train.json"
     words = ["--env.num-envs", 2, "--steps", 120, "--updates-per-step", 0.1, "--json", path]
-    assert bench("train", *SMALL, *words) == 0
+    assert bench("train", MAZE, *SMALL, *words) == 0
     (row,) = figures(path)
     assert (row["num_envs"], row["updates_per_step"], row["engine"]) == (2, 0.1, "eager")
     assert 0 <= row["learner_waits"] <= 1
@@ -83,12 +84,9 @@ def test_updates_of_a_workload_are_measured(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian"], "unknown measurement 'trian'; did you mean 'train'"),
-        (["train", "--method", "rmd"], "unknown method 'rmd'; did you mean 'rnd'"),
-        (["env", "--json", "no/such/folder.json"], "cannot be written"),
-        (["train", "--steps", "10"], "--steps 10 cannot be used with"),
-        (["train", "--preset", "maze"], "did you mean 'maze-demo'"),
-        (["env", "--env.num-envs", "0"], "env.num_envs = 0"),
+        (["env", MAZE, "--json", "no/such/folder.json"], "cannot be written"),
+        (["train", MAZE, "--steps", "10"], "--steps 10 cannot be used with"),
+        (["env", MAZE, "--env.num-envs", "0"], "env.num_envs = 0"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, words, says):

@@ -55,6 +55,7 @@ tiny = tinyplugin:register
 def install(tmp_path, monkeypatch):
     """Install a package of one module with these entry points."""
     before = dict(gym.registry)
+    registry.import_environments.cache_clear()
 
     def put(entries):
         (tmp_path / "tinyplugin.py").write_text(CODE)
@@ -65,7 +66,7 @@ def install(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
 
     yield put
-    registry._import_environment.cache_clear()
+    registry.import_environments.cache_clear()
     for name in gym.registry.keys() - before.keys():
         del gym.registry[name]
 

@@ -1,14 +1,12 @@
 """Presets and recipes: values as they were recorded, and what naming a piece changes and what not."""
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from voidrl.agent.dry_build import dry_build
-from voidrl.cli import main as cli
 from voidrl.config import Config, flat, registry, to_json
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import NAMES, PRESETS
@@ -185,14 +183,3 @@ def test_one_learning_rate_and_one_warm_up_hold_while_fine_tuning():
     assert command.values["learner"] == {"learning_rate": 3e-4}
     with pytest.raises(ConfigError, match=r"warmup_steps = 5 cannot be used while fine-tuning"):
         finetune_layers(pretrained, {"warmup_steps": 5})
-
-
-def test_a_preset_has_one_name(capsys):
-    """In messages, sources of values, lists and help, `protocol` is nobody's second word for it."""
-    assert resolve("cpu")[1]["learner.batch_size"] == "preset cpu"
-    for command in (["list", "presets"], ["pretrain", "--help"]):
-        with suppress(SystemExit):
-            cli.main(command)
-        assert "a protocol" not in (out := capsys.readouterr().out.lower())
-        assert "preset" in out
-        assert "protocols, with" not in out

@@ -10,7 +10,7 @@ from tiny_runs import MAZE, Walk, newest, tiny
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import Config, flat, merge, to_json
-from voidrl.config.fields import may_change
+from voidrl.config.updating import may_change
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError
 from voidrl.runs import checkpoint
 

@@ -106,8 +106,6 @@ def _command(parser: argparse.ArgumentParser, common: Collection[tuple[str, str]
         yield table(["argument", "meaning"], own) + "\n"
     if also := ", ".join(f"`{name.strip('`').split()[0]}`" for name, text in rows if (name, text) in common):
         yield f"[Common](#common-options): {also}.\n"
-    if parser.epilog:
-        yield f"{wrapped(plain(parser.epilog))}\n"
 
 
 def _shown(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -55,23 +55,18 @@ __all__ = [
     "train",
     "write_report",
 ]
-_HOMES = {
-    "STOP": "training.callbacks",
-    "Agent": "agent",
-    "Callback": "training.callbacks",
-    "Config": "config",
-    "Env": "training.layers",
-    "Overrides": "training.layers",
-    "RunInterrupted": "errors",
-    "VoidrlError": "errors",
-    "export_data": "data.export",
-    "export_policy": "playing.export",
-    "from_pretrained": "sharing.pretrained",
-    "make_env": "playing.env",
-    "push_to_hub": "sharing.pretrained",
-    "save_pretrained": "sharing.pretrained",
-    "write_report": "report.page",
-}  # all others live in api
+_MODULES = {
+    "agent": ("Agent",),
+    "config": ("Config",),
+    "data.export": ("export_data",),
+    "errors": ("RunInterrupted", "VoidrlError"),
+    "playing.env": ("make_env",),
+    "playing.export": ("export_policy",),
+    "report.page": ("write_report",),
+    "sharing.pretrained": ("from_pretrained", "push_to_hub", "save_pretrained"),
+    "training.callbacks": ("STOP", "Callback"),
+    "training.layers": ("Env", "Overrides"),
+}  # all others are in api
 
 register_when_imported()
 
@@ -82,6 +77,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module(f"voidrl.{_HOMES.get(name, 'api')}"), name)
+        home = next((module for module, names in _MODULES.items() if name in names), "api")
+        return getattr(importlib.import_module(f"voidrl.{home}"), name)
     hint = "; reports are written by voidrl.write_report" if name == "report" else ""
     raise AttributeError(f"module 'voidrl' has no attribute {name!r}{hint}")

@@ -178,9 +178,9 @@ def resume(
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
         callbacks: Those of the run are not saved, only their states: pass them again.
     """
-    hooks = _hooks(callbacks)
-    folder, written = open_run(run)
     is_main = dist.current().is_main
+    hooks = CallbackList(callbacks if is_main else ())
+    folder, written = open_run(run)
     folder = folder if is_main else RunFolder.follow(folder.path)
     changes = merge(as_changes(config), _arguments(steps, device=device, engine=engine))
     factory = starting.resumable_factory(env, written.env.id)
@@ -256,7 +256,11 @@ def evaluate(
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     config = dataclasses.replace(config, count_states=count_states)
-    count, given_envs = None if steps is None else parse_count(steps), num_envs
+    count = None if steps is None else parse_count(steps)
+    settings: dict[str, Any] = {"env": config.id, "steps": count}
+    settings["episodes"] = episodes if count is None else None
+    settings |= {"seed": seed, "deterministic": deterministic, "epsilon": epsilon}
+    settings |= {"num_envs": num_envs, "count_states": count_states}
     if num_envs is None:
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = assembly.evaluation_envs(config, wanted)
@@ -272,10 +276,6 @@ def evaluate(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
     if env is None and not isinstance(source, Agent):
-        settings: dict[str, Any] = {"env": config.id, "steps": count}
-        settings["episodes"] = episodes if count is None else None
-        settings |= {"seed": seed, "deterministic": deterministic, "epsilon": epsilon}
-        settings |= {"num_envs": given_envs, "count_states": count_states}
         keep_evaluation(agent, source, result, settings)
     return result
 
@@ -324,8 +324,8 @@ def _agent_in(
 
 def _arguments(steps: Steps | None = None, data: str | None = None, **others: Any) -> dict[str, Any]:
     """The arguments that were given, as changes to the config, which a resumed run understands too."""
-    given = {"steps": None if steps is None else parse_count(steps, zero=True), **others}
-    given["replay.data"] = data
+    count = None if steps is None else parse_count(steps, zero=True)
+    given = {"steps": count, **others, "replay.data": data}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -347,7 +347,8 @@ def _start(
     `cheaper` returns the layers with another preset, for a CPU on which the given ones would take too long.
     """
     notes: list[str] = []
-    hooks = _hooks(callbacks)
+    is_main = dist.current().is_main
+    hooks = CallbackList(callbacks if is_main else ())
     here = Path.cwd()  # the code of an environment may leave it
 
     def probe(layers: list[ConfigLayer]) -> tuple[build.Probed, Config]:
@@ -365,7 +366,7 @@ def _start(
         notes.append(note)
         layers = cheaper(build.CPU_PRESET)
         probed, config = probe(layers)
-    if probed.factory is None and config.effective.learns_task:
+    if probed.factory is None and not config.effective.pretrains:
         require_task(config.env.id, f"to {config.phase} needs one")
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)
@@ -385,15 +386,14 @@ def _start(
         if note := starting.short_run_note(agent):
             notes.append(note)
         name = starting.default_name(to_json(config), config.env.id)
-        if dist.current().is_main:
-            with chdir(here):
+        measure = _probe_in_training(agent, probed.factory)
+        with chdir(here):
+            if is_main:
                 path = user_path(out or default_run_path(*name))
                 RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
                 starting.require_disk_space(path, agent)
-        measure = _probe_in_training(agent, probed.factory)
-        with chdir(here):
             folder = stack.enter_context(starting.new_folder(out, name, overwrite))
-        if dist.current().is_main:
+        if is_main:
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
         folder.status.start(config.steps)
         folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
@@ -402,12 +402,6 @@ def _start(
             engine.say(note)
         starting.train(parts, folder, LoopState(), hooks, measure, pretrained)
     return agent
-
-
-def _hooks(callbacks: Callbacks) -> CallbackList:
-    """The callbacks of a run; of several ranks, the first calls them."""
-    hooks = CallbackList(callbacks)
-    return hooks if dist.current().is_main else CallbackList()
 
 
 def _begin(engine: Engine) -> None:

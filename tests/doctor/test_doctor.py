@@ -11,10 +11,9 @@ import pytest
 import torch
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl.cli import doctor, probes
+from voidrl.cli import doctor
 from voidrl.cli import main as cli
-from voidrl.cli.doctor import examine, summary
-from voidrl.cli.probes import Finding
+from voidrl.cli.doctor import Finding, examine, summary
 from voidrl.envs import gl
 
 GB = 10**9
@@ -30,9 +29,6 @@ def test_the_doctor_of_this_machine(capsys, tmp_path):
     assert not (tmp_path / "runs").exists()  # it leaves nothing behind
 
 
-ALL = ("disk", "PyTorch", "CUDA", "Atari", "OpenGL")
-
-
 @pytest.mark.parametrize(
     ("changed", "code", "sentence"),
     [
@@ -44,7 +40,7 @@ ALL = ("disk", "PyTorch", "CUDA", "Atari", "OpenGL")
 def test_the_last_sentence_and_the_exit_code(capsys, monkeypatch, changed, code, sentence):
     findings = [
         Finding(name, changed.get(name, "ok"), "there", "repair it" if name in changed else "")
-        for name in ALL
+        for name in ("disk", "PyTorch", "CUDA", "Atari", "OpenGL")
     ]
     monkeypatch.setattr(doctor, "examine", lambda folder: iter(findings))
     assert cli.main(["doctor"]) == code
@@ -62,7 +58,7 @@ def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch):
     long = "found by trying, with a sentence about it that no narrow terminal has the room for"
     findings = [
         Finding("voidrl", "ok", long),
-        Finding("Atari", "warn", "no", "pip install 'ale-py<1,>=0.11'"),
+        Finding("Atari", "warn", "no", fix := "pip install 'ale-py<1,>=0.11'"),
     ]
     monkeypatch.setattr(doctor, "examine", lambda folder: iter(findings))
     with PseudoTerminal(60) as terminal:
@@ -72,7 +68,7 @@ def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch):
         text, lines = terminal.text(), terminal.lines()
     assert widest(lines) <= 60
     assert [line[0] for line in lines if line[0] in "✓!"] == ["✓", "!"]
-    assert "pip install 'ale-py<1,>=0.11'" in text  # in one piece
+    assert fix in text  # in one piece
 
 
 # Crashes and hangs
@@ -81,7 +77,7 @@ def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch):
 @pytest.fixture
 def only_atari(monkeypatch, tmp_path):
     """Only ALE is tried, and its package has this source."""
-    monkeypatch.setattr(doctor, "COMPONENTS", {"Atari": probes.COMPONENTS["Atari"]})
+    monkeypatch.setattr(doctor, "COMPONENTS", {"Atari": doctor.COMPONENTS["Atari"]})
     monkeypatch.syspath_prepend(tmp_path)
 
     def run(source, timeout_s=30.0):
@@ -106,7 +102,7 @@ def test_a_process_that_hangs_is_ended_with_its_children(only_atari, tmp_path):
     found = only_atari(source, timeout_s=3)
     assert time.monotonic() - began < 20
     assert found["Atari"].found == "did not answer in time"
-    assert "-m voidrl.cli.probes Atari" in found["Atari"].fix
+    assert "-m voidrl.cli.doctor Atari" in found["Atari"].fix
     child = Path(f"/proc/{mark.read_text()}/stat")
     end = time.monotonic() + 5
     while child.exists() and child.read_text().split()[2] != "Z":  # until who has adopted it reaps it
@@ -123,10 +119,10 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", version)
     fix = "pip install 'ale-py<1,>=0.11'"
-    assert probes.examine("Atari") == Finding("Atari", "warn", "ale-py is not installed", fix)
-    assert probes.examine("PyTorch").state == "fail"
+    assert doctor.probe("Atari") == Finding("Atari", "warn", "ale-py is not installed", fix)
+    assert doctor.probe("PyTorch").state == "fail"
     monkeypatch.setattr(metadata, "version", {"ale-py": "0.9.1"}.get)
-    found = probes.examine("Atari")
+    found = doctor.probe("Atari")
     assert found.found == "ale-py 0.9.1 is not supported: expected <1,>=0.11"
     assert found.fix == "pip install 'ale-py<1,>=0.11'"
 
@@ -134,7 +130,7 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
 def test_no_opengl(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(gl, "_render", lambda name: ("", f"no lib{name}"))
-    found = probes.examine("OpenGL")
+    found = doctor.probe("OpenGL")
     assert found.state == "warn"
     assert "(egl: no libegl; osmesa: no libosmesa)" in found.found
     assert found.fix == "sudo apt-get install -y libegl1 libgl1 libosmesa6"
@@ -144,10 +140,10 @@ def test_a_gpu_that_cannot_be_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = probes.examine("CUDA")
+    found = doctor.probe("CUDA")
     assert (found.state, found.fix) == ("warn", "with a GPU: a driver for CUDA 13.0, see nvidia-smi")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert probes.examine("CUDA").fix == "unset CUDA_VISIBLE_DEVICES"
+    assert doctor.probe("CUDA").fix == "unset CUDA_VISIBLE_DEVICES"
 
 
 def test_disks(monkeypatch, tmp_path):

@@ -177,26 +177,13 @@ def test_what_adapts_pretrained_weights_is_named():
 
 
 def test_lists_of_seeds():
-    assert read_seeds("1..4", "--seeds") == [1, 2, 3, 4]
-    assert read_seeds("7..7", "--seeds") == [7]
-    assert read_seeds("1,3,5", "--seeds") == [1, 3, 5]
-    assert read_seeds("4", "--seeds") == [4]
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", action=ReadSeeds, nargs="+", default=[2])
-    assert parser.parse_args(["--seeds", "1..3", "7", "9,8"]).seeds == [1, 2, 3, 7, 9, 8]
+    assert parser.parse_args(["--seeds", "1..3", "7", "9,8", "4..4"]).seeds == [1, 2, 3, 7, 9, 8, 4]
     assert parser.parse_args([]).seeds == [2]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("1..", r"--seeds '1..' cannot be used: expected whole numbers from 0 on, such as 1..8"),
-        ("one", "expected whole numbers"),
-        ("1..999999999", "expected at most 256 seeds"),
-        ("3..1", r"--seeds 3..1 cannot be used: expected the smaller number first"),
-        ("1,2,1", "--seeds 1,2,1 cannot be used: expected each seed once"),
-    ],
-)
-def test_bad_lists_of_seeds_are_answered_with_a_sentence(text, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+@pytest.mark.parametrize("text", ["1..", "one", "1..999999999", "3..1", "1,2,1", "-1..2"])
+def test_bad_lists_of_seeds_are_answered_with_a_sentence(text):
+    with pytest.raises(ConfigError, match=f"--seeds '{text}' cannot be used: expected whole numbers from 0"):
         read_seeds(text, "--seeds")

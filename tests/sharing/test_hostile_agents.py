@@ -16,7 +16,7 @@ from safetensors.torch import load, load_file, save_file
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import LOCAL_FIELDS, Config, flat, merge, to_json
-from voidrl.config.fields import USER_FIELDS
+from voidrl.config.updating import USER_FIELDS
 from voidrl.errors import ConfigError, VoidrlError
 from voidrl.runs import checkpoint
 from voidrl.sharing.pretrained import own_env

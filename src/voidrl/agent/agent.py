@@ -53,7 +53,7 @@ class Agent(ActingAgent):
         combination = Combination(spec, config)
         combination.check()
         self.uses_method = self.effective.uses_method
-        self.learns = combination.pieces.method.learns or self.effective.learns_task
+        self.learns = combination.pieces.method.learns or not self.effective.pretrains
         self.encoder_trainers, self.trains_representation, _ = combination.training
         """Pieces whose losses train the representation's encoder in this phase."""
         with using(
@@ -71,7 +71,7 @@ class Agent(ActingAgent):
         self.normalizer = rewards.RewardNormalizer(config)
         self.bonus = Bonus(config) if self.effective.has_bonus else None
         self.horizon = Horizon(config.learner)
-        if self.effective.scales_reward:
+        if self.effective.adapts:
             self.register_buffer("task_scale", torch.ones(()))
         self.augment = Augment(config.augment, spec)
         self.method_groups: frozenset[str] = frozenset()
@@ -257,7 +257,7 @@ class Agent(ActingAgent):
     @property
     def reward_dim(self) -> int:
         """Width of the learner's rewards, 0 for scalars, as a task's are, with a bonus or without one."""
-        return 0 if self.effective.learns_task else self.method.reward_dim
+        return self.method.reward_dim if self.effective.pretrains else 0
 
     def owned(self, owner: MetricOwner, metrics: Metrics, loss: Loss | None = None) -> Metrics:
         """Remember who computed these metrics; a loss is always among them, to be checked."""

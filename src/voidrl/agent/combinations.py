@@ -163,12 +163,12 @@ class Combination:
                 )
         is_read = training.is_shared or (phase.uses_method and method.uses_latents(config))
         yield (
-            representation.reads_files and phase.learns_task and not phase.adapts and not is_read,
+            representation.reads_files and not phase.pretrains and not phase.adapts and not is_read,
             *(f, "share_encoder = 'nothing' when training from scratch"),
             "the learner would not read it; use share_encoder = 'all'",
         )
         yield (
-            phase.learns_task and training.trains_representation and not is_read,
+            not phase.pretrains and training.trains_representation and not is_read,
             *("representation.auxiliary = True", f"{f} and share_encoder = 'nothing'"),
             "its loss would train an encoder that nothing reads; use share_encoder = 'stack' or 'all' from "
             "pre-training on, or representation.auxiliary = False",

@@ -59,7 +59,7 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     trainers: set[str] = set()
     if phase.uses_method and not is_frozen:
         trainers |= {*for_method}
-    if phase.learns_task:  # the learner trains the encoder that it acts with, with a bonus as without one
+    if not phase.pretrains:  # the learner trains the encoder that it acts with, with a bonus as without one
         trainers |= {"learner"} if is_shared and not is_frozen else set()
         trainers |= {"representation"} if auxiliary else set()
     if not trains_representation:

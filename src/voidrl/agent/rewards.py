@@ -189,7 +189,7 @@ def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tupl
         metrics |= agent.owned("task", {"bonus_coefficient": agent.bonus.coefficient.clone()})
         reward = reward + bonus
     metrics |= agent.owned("task", {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()})
-    return reward * agent.task_scale if agent.effective.scales_reward else reward, metrics
+    return reward * agent.task_scale if agent.effective.adapts else reward, metrics
 
 
 def intrinsic_scale(agent: Agent) -> float:
@@ -210,7 +210,7 @@ def observe_limits(agent: Agent, reward: Tensor) -> Metrics:
 
 def in_task_units(agent: Agent, metrics: Metrics) -> Metrics:
     """The metrics, with values divided by what fine-tuning multiplies rewards with."""
-    if not agent.effective.scales_reward:
+    if not agent.effective.adapts:
         return metrics
     return {k: v / agent.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 

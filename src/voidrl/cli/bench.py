@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voidrl.cli.options import HELP, HELP_ALL, Parser, split_options
-from voidrl.cli.training import DEFAULT_ENV, ENV_HELP, read_request, start_parser
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.cli.options import Parser, split_options
+from voidrl.cli.training import ENV_HELP, read_request, start_parser
+from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import print_table, wrap_text
 
+JSON_HELP = "also write every figure to this file"
 ENV_NUMBERS = ("1", "16", "64")
 COLUMNS = {  # of the tables: title, and the figure of a row
     "env": {"backend": "backend", "envs": "num_envs", "steps/s": "steps_per_second"},
@@ -23,22 +24,12 @@ COLUMNS = {  # of the tables: title, and the figure of a row
 
 def bench(argv: list[str]) -> None:
     """Measure environments or whole runs on this machine: `voidrl bench train ENV`."""
-    what, *words = argv or HELP
-    if what in (*HELP, HELP_ALL):
-        parser = Parser("bench", bench.__doc__)
-        parser.add_argument(
-            "what", metavar="{env,train}", help="environments without an agent, or a whole run"
-        )
-        env_help = f"{ENV_HELP} (default: {DEFAULT_ENV}), and any option of `voidrl pretrain`"
-        parser.add_argument("env", metavar="[ENV …]", help=env_help)
-        _add_json(parser)
-        parser.print_help()
-        return
-    if what not in COLUMNS:
-        raise UnknownNameError("measurement", what, COLUMNS, "Expected `voidrl bench env` or `bench train`.")
-    if not words or words[0].startswith("-"):
-        words.insert(0, DEFAULT_ENV)
-    given = dict(split_options(words[1:]))
+    parser = Parser("bench", bench.__doc__)
+    parser.add_argument("what", metavar="{env,train}", help="environments without an agent, or a whole run")
+    parser.add_argument("env", metavar="ENV …", help=f"{ENV_HELP}; and any option of `voidrl pretrain`")
+    parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
+    what, words = parser.read_first(argv, "measurement", COLUMNS)
+    given = dict(split_options(words[1:])) if words and not words[0].startswith("-") else {}
     from voidrl.presets.presets import AGENTS
 
     command = "train" if given.get("--preset") in AGENTS else "pretrain"
@@ -47,14 +38,13 @@ def bench(argv: list[str]) -> None:
         parser = start_parser(command, f"bench {what}")
         about = (bench.__doc__ or "").partition(":")[0]
         parser.description = f"{about}, with the options of `voidrl {command}`."
-        _add_json(parser)
+        parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
         return read_request(command, [*words, *more], parser)
 
     varies = what == "env" and not {"--env.num-envs", "--env.num_envs"} & {*given}
     requests = [read("--env.num-envs", number) for number in ENV_NUMBERS] if varies else [read()]
-    options = requests[0].options
-    path = None if options.json is None else Path(options.json)
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+    path = requests[0].options.json and Path(requests[0].options.json)
+    if path and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise ConfigError(f"--json {path} cannot be written: expected a file in an existing folder")
     import torch
 
@@ -71,29 +61,18 @@ def bench(argv: list[str]) -> None:
             rows = [speed.run_rates(requests[0], None if "--steps" in given else speed.STEPS, device, say)]
     hardware = info["cpu"]["model"] if device.type == "cpu" else torch.cuda.get_device_name(device)
     print(f"{words[0]} on {hardware}, torch {torch.__version__}")
-    columns = COLUMNS[what]
-    print_table([*columns, "range"], [_cells(row, columns.values()) for row in rows])
+    columns = {**COLUMNS[what], "slowest": "steps_per_second_min", "fastest": "steps_per_second_max"}
+    print_table([*columns], [[_number(row[key]) for key in columns.values()] for row in rows])
     for row in rows:
         if "limit" in row:
             print(wrap_text(row["limit"], indent=0))
-    if path is not None:
+    if path:
         document = {**info, "command": " ".join(["voidrl", "bench", *argv]), "device": str(device)}
         write_json_atomic(path, {**document, "threads": torch.get_num_threads(), "rows": rows})
-
-
-def _add_json(parser: Parser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="also write every figure to this file")
-
-
-def _cells(row: dict[str, Any], keys: Any) -> list[str]:
-    """The figures of a row as text, and its slowest and fastest part."""
-    span = f"{_number(row['steps_per_second_min'])}–{_number(row['steps_per_second_max'])}"
-    return [*(_number(row[key]) for key in keys), span]
 
 
 def _number(value: Any) -> str:
     """A rate with four significant digits; other values as they are."""
     if not isinstance(value, float):
         return str(value)
-    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
-    return f"{value:,.{digits}f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from voidrl.errors import UnknownNameError
 from voidrl.system.terminal.tables import is_terminal, print_table
 from voidrl.system.units import human_count
 
-GB = 10**9
 SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
 FAMILIES = ("knowledge", "data", "competence", "baseline", "")  # in the order of the list
 
@@ -29,37 +27,25 @@ class Listing(NamedTuple):
 
 
 def list_(argv: list[str]) -> None:
-    """List what is available: `voidrl list methods`, or presets, agents, envs, games, tasks, experiments."""
+    """List what is available: `voidrl list methods`, or presets, envs, games, tasks, experiments."""
     parser = Parser("list", list_.__doc__)
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(argv)
     if options.kind is not None and options.kind not in KINDS:
         raise UnknownNameError("kind", options.kind, KINDS)
     if options.kind is None:
-        _overview(as_json=options.json)
+        _overview()
         return
     title, columns, rows = KINDS[options.kind]()
-    if options.json:
-        keys = ("name", *(column.replace(" ", "_") for column in columns[1:]))
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-    else:
-        print_table(columns, [_shown(row) for row in rows], title=title if is_terminal(sys.stdout) else None)
+    cells = [[human_count(x) if isinstance(x, int) and x > 9999 else x for x in row] for row in rows]
+    print_table(columns, cells, title=title if is_terminal(sys.stdout) else None)
 
 
-def _shown(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Large numbers as 250M."""
-    return tuple(human_count(cell) if isinstance(cell, int) and cell > 9999 else cell for cell in row)
-
-
-def _overview(*, as_json: bool) -> None:
-    found = {kind: [str(row[0]) for row in listing().rows] for kind, listing in KINDS.items()}
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
+def _overview() -> None:
     whole = not is_terminal(sys.stdout)
     rows = []
-    for kind, names in found.items():
+    for kind, listing in KINDS.items():
+        names = [str(row[0]) for row in listing().rows]
         shown = names if whole or len(names) <= SHOWN_NAMES else [*names[:SHOWN_NAMES], "…"]
         rows.append((kind, len(names), ", ".join(shown)))
     print_table(("kind", "count", "names"), rows)
@@ -69,12 +55,12 @@ def _overview(*, as_json: bool) -> None:
 
 def _methods() -> Listing:
     rows = []
-    for file in _files("methods"):
-        about = registry.parse_about(file.read_text("utf-8"))
-        reward = about.get("reward") or _first_line(file)
-        given = (about.get(name, "") for name in ("family", "year", "skills", "paper"))
-        family, year, skills, paper = given
-        rows.append((file.stem, family, year or None, skills or "none", reward, paper))
+    for name, tree in _sources("methods"):
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        abouts = [call for call in calls if ast.unparse(call.func) == "About"]
+        given = {str(word.arg): ast.literal_eval(word.value) for call in abouts for word in call.keywords}
+        family, paper, skills = given.get("family", ""), given.get("paper", ""), given.get("skills", "none")
+        rows.append((name, family, given.get("year"), skills, given.get("reward") or _about(tree), paper))
     rows += [(name, "", None, "", about, "") for name, about in _registered("method")]
     rows.sort(key=lambda row: (FAMILIES.index(row[1]), row[2] or sys.maxsize))
     columns = ("method", "family", "year", "skills", "rewards", "paper")
@@ -82,8 +68,8 @@ def _methods() -> Listing:
 
 
 def _pieces(kind: str, title: str) -> Listing:
-    rows: list[tuple[Any, ...]] = [(file.stem, _first_line(file)) for file in _files(kind)]
-    return Listing(title, (kind[:-1], "about"), [*rows, *_registered(kind[:-1])])
+    rows: list[tuple[Any, ...]] = [(name, _about(tree)) for name, tree in _sources(f"{kind}s")]
+    return Listing(title, (kind, "about"), [*rows, *_registered(kind)])
 
 
 def _registered(kind: str) -> list[tuple[str, str]]:
@@ -91,14 +77,14 @@ def _registered(kind: str) -> list[tuple[str, str]]:
     return [(name, f"{point.value}, installed") for name, point in registry.registered(kind).items()]
 
 
-def _files(package: str) -> list[Path]:
-    """The files of pieces, which are not imported."""
+def _sources(package: str) -> list[tuple[str, ast.Module]]:
+    """The pieces' names and parsed files, which are not imported, as that would take torch."""
     files = sorted(Path(__file__).parents[1].joinpath(package).glob("[!_]*.py"))
-    return [file for file in files if file.stem != "base"]
+    return [(file.stem, ast.parse(file.read_text("utf-8"))) for file in files if file.stem != "base"]
 
 
-def _first_line(file: Path) -> str:
-    return (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").partition("\n")[0]
+def _about(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 
 def _environments() -> Listing:
@@ -145,29 +131,17 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.presets.presets import NAMES, PRESETS, replay_bytes
-
-    places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
-    rows: list[tuple[Any, ...]] = []
-    for name in NAMES:
-        preset = PRESETS[name]
-        place, steps = places.get(name.partition("-")[0]), preset.values.get("steps", Config().steps)
-        rows.append((name, place, steps, replay_bytes(name) / GB, preset.about))
-    title = "Presets, with the memory of their replay, and agents that learn from scratch (`voidrl train`)"
-    return Listing(title, ("preset", "for", "steps", "replay GB", "about"), [*rows, *_agents().rows])
-
-
-def _agents() -> Listing:
-    """The presets that are agents."""
-    from voidrl.presets.presets import AGENTS, EXAMPLES, FAMILIES, replay_bytes
+    from voidrl.presets.presets import EXAMPLES, FAMILIES, PRESETS
 
     rows: list[tuple[Any, ...]] = []
-    for name, agent in AGENTS.items():
-        values = agent.values_for(EXAMPLES[agent.families[0]])
-        place = ", ".join("others" if family == "any" else FAMILIES[family] for family in agent.families)
-        rows.append((name, place, values["steps"], replay_bytes(name) / GB, agent.about))
-    title = "Agents that learn from scratch, with `voidrl train`; steps and replay in the first family"
-    return Listing(title, ("agent", "for", "steps", "replay GB", "about"), rows)
+    for name, preset in PRESETS.items():
+        word = name.partition("-")[0]
+        families = preset.families or ({"urlb": "dmc", "cpu": "any"}.get(word, word),)
+        place = ", ".join("others" if each == "any" else FAMILIES[each] for each in families)
+        steps = preset.values_for(EXAMPLES.get(families[0])).get("steps", Config().steps)
+        rows.append((name, "any" if name == "cpu" else place, steps, preset.about))
+    title = "Presets, and agents that learn from scratch (`voidrl train`), with steps in their first family"
+    return Listing(title, ("preset", "for", "steps", "about"), rows)
 
 
 def _experiments() -> Listing:
@@ -181,12 +155,11 @@ def _experiments() -> Listing:
 
 KINDS: dict[str, Callable[[], Listing]] = {
     "methods": _methods,
-    "representations": lambda: _pieces("representations", "Representations: how the encoder f is learned"),
-    "learners": lambda: _pieces("learners", "Learners: RL algorithms"),
+    "representations": lambda: _pieces("representation", "Representations: how the encoder f is learned"),
+    "learners": lambda: _pieces("learner", "Learners: RL algorithms"),
     "envs": _environments,
     "games": _games,
     "tasks": _tasks,
     "presets": _presets,
-    "agents": _agents,
     "experiments": _experiments,
 }

@@ -8,16 +8,15 @@ import signal
 import sys
 from collections.abc import Callable
 
+from voidrl import __version__
 from voidrl.cli.bench import bench
 from voidrl.cli.doctor import doctor
-from voidrl.cli.evaluating import evaluate
+from voidrl.cli.evaluating import evaluate, probe
 from voidrl.cli.experiment import demo, experiment
 from voidrl.cli.exporting import export
 from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP, as_options
-from voidrl.cli.probing import probe
-from voidrl.cli.report import report
-from voidrl.cli.status import status
+from voidrl.cli.status import report, status
 from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.errors import (
     ConfigError,
@@ -33,6 +32,8 @@ from voidrl.system.terminal.output import command_output, end_process, open_miss
 from voidrl.system.terminal.signals import StopSignals
 from voidrl.system.terminal.tables import described, wrap_text
 
+ABOUT = "voidrl: pre-train agents without rewards, then adapt them to a task in a few steps."
+MORE = "`voidrl COMMAND --help` shows its options."
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
 ON_RANKS = ("pretrain", "finetune", "train", "resume")  # commands that run on several ranks
@@ -110,10 +111,9 @@ def _run_command(args: list[str]) -> int:
     size = os.environ.get("WORLD_SIZE", "1")
     try:
         if name in HELP:
-            print(_overview())
+            rows = {name: (what.__doc__ or "").replace("`", "") for name, what in COMMANDS.items()}
+            print(wrap_text(ABOUT, indent=0), "usage: voidrl COMMAND …", described(rows), MORE, sep="\n\n")
         elif name == "--version":
-            from voidrl import __version__
-
             print(__version__)
         elif name not in COMMANDS:
             raise UnknownNameError("command", name, COMMANDS, "See `voidrl --help`.")
@@ -127,18 +127,6 @@ def _run_command(args: list[str]) -> int:
     finally:
         sys.stdout.flush()
     return code
-
-
-def _overview() -> str:
-    about = "voidrl: pre-train agents without rewards, then adapt them to a task in a few steps."
-    rows = described({name: (what.__doc__ or "").replace("`", "") for name, what in COMMANDS.items()})
-    parts = (
-        wrap_text(about, indent=0),
-        "usage: voidrl COMMAND …",
-        rows,
-        "`voidrl COMMAND --help` shows its options.",
-    )
-    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types, similar_fields
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.system.terminal.tables import described, wrap_text
-from voidrl.system.units import parse_count
+from voidrl.system.units import parse_count, plural
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -33,6 +33,8 @@ COMMON_FIELDS = (
     *("log.eval_every_steps", "log.checkpoint_every_steps"),
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
+OPTION_NAME = re.compile("^--[^=]*")
+COMMA = re.compile(r",(?![^\[\](){}]*[\])}])")  # outside of brackets
 WORDS = {"true": True, "false": False, "none": None}
 MAX_SEEDS = 256  # in a range; a longer one is a slip of the finger
 UNKNOWN = bool | int | float | None  # the type of a field that is not known yet
@@ -43,15 +45,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, about: str | None) -> None:
         self.shorten: list[argparse.Action] = []  # left out of the short help
-        self.more: Callable[[bool], str] = lambda whole: ""  # text below the options
-        super().__init__(
-            prog=f"voidrl {command}",
-            description=(about or "").replace("`", ""),
-            allow_abbrev=False,
-            add_help=False,
-        )
-        self.add_argument(*HELP, action=_Help, dest="help", help=argparse.SUPPRESS)
-        self.add_argument(HELP_ALL, action=_Help, dest="help_all", help=argparse.SUPPRESS)
+        self.more: Callable[[], str] | None = None  # text below the options of the short help
+        about = (about or "").replace("`", "")
+        super().__init__(prog=f"voidrl {command}", description=about, allow_abbrev=False, add_help=False)
+        hidden = argparse.SUPPRESS
+        self.add_argument(*HELP, HELP_ALL, action=_Help, nargs=0, default=hidden, help=hidden)
 
     def rare(self, *names: str, **settings: Any) -> None:
         """Add an option that only `--help-all` shows."""
@@ -59,12 +57,17 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Underscores in names of options are hyphens."""
-        found = [*(args or ())]
-        for i, word in enumerate(found):
-            name, equals, value = word.partition("=")
-            if word.startswith("--"):
-                found[i] = f"{name.replace('_', '-')}{equals}{value}"
-        return super().parse_known_args(found, namespace)
+        words = [OPTION_NAME.sub(lambda name: name[0].replace("_", "-"), word) for word in args or ()]
+        return super().parse_known_args(words, namespace)
+
+    def read_first(self, argv: list[str], kind: str, known: Iterable[str]) -> tuple[str, list[str]]:
+        """The first word, which chooses the parser of the others; without one, the help is shown."""
+        word, *words = argv or HELP
+        if word in (*HELP, HELP_ALL):
+            self.parse_args([word])
+        if word not in known:
+            raise UnknownNameError(kind, word, known, f"See `{self.prog} --help`.")
+        return word, words
 
     def error(self, message: str) -> NoReturn:
         """Raise our error in place of printing the usage."""
@@ -74,11 +77,7 @@ class Parser(argparse.ArgumentParser):
             raise UnknownNameError("option", words[0].partition("=")[0], known, f"See `{self.prog} --help`.")
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
-    def format_help(self) -> str:
-        """The short help."""
-        return self.help_text(whole=False)
-
-    def help_text(self, *, whole: bool) -> str:
+    def format_help(self, *, whole: bool = False) -> str:
         """Usage, description and options; all of them, or those that most users need."""
         shown = [each for each in self._actions if each.help != argparse.SUPPRESS]
         shown = [each for each in shown if whole or each not in self.shorten]
@@ -87,25 +86,18 @@ class Parser(argparse.ArgumentParser):
         parts = [f"usage: {self.prog} {positionals}".rstrip() + options, wrap_text(self.description or "")]
         if shown:
             parts.append(described({usage_of(each): each.help or "" for each in shown}))
-        if more := self.more(whole):
-            parts.append(more)
-        elif self.shorten and not whole:
-            count = len(self.shorten)
-            parts.append(f"{HELP_ALL} shows {count} more option{'s' * (count > 1)}.")
-        if self.epilog:
-            parts.append(wrap_text(self.epilog, indent=0))
+        if not whole and self.more:
+            parts.append(self.more())
+        elif not whole and self.shorten:
+            parts.append(f"{HELP_ALL} shows {plural(len(self.shorten), 'more option')}.")
         return "\n\n".join(parts) + "\n"
 
 
 class _Help(argparse.Action):
     """`--help` and `--help-all`."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(nargs=0, default=argparse.SUPPRESS, **settings)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        assert isinstance(parser, Parser)
-        print(parser.help_text(whole=self.dest == "help_all"), end="")
+    def __call__(self, parser: Any, namespace: object, values: object, option: str | None = None) -> None:
+        print(parser.format_help(whole=option == HELP_ALL), end="")
         parser.exit()
 
 
@@ -115,17 +107,6 @@ def usage_of(action: argparse.Action) -> str:
     name = action.metavar or choices or (action.dest.upper() if action.option_strings else action.dest)
     values = {"+": f"{name} …", "*": f"[{name} …]", "?": f"[{name}]", "0": ""}
     return f"{', '.join(action.option_strings)} {values.get(str(action.nargs), name)}".strip()
-
-
-def add_player_options(parser: Parser) -> None:
-    """Add the options of a trained agent's play: environment, randomness and device."""
-    parser.add_argument("--env", help="by default the one it was trained in")
-    parser.add_argument("--seed", type=int, default=0, help="seed of environments and actions (default: 0)")
-    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
-    epsilon_help = "probability of a random action (default: the run's log.eval_epsilon)"
-    parser.rare("--epsilon", type=float, help=epsilon_help)
-    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
-    add_source_options(parser)
 
 
 def add_source_options(parser: Parser) -> None:
@@ -143,29 +124,22 @@ def load_agent(options: argparse.Namespace, run: str, device: str = "cpu") -> Ag
 
 def read_seeds(text: str, option: str) -> list[int]:
     """The seeds in `1..8` or `1,3,5`."""
-    ends = text.split("..")
-    words = ends if len(ends) == 2 else text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise ConfigError(
-            f"{option} {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5"
-        )
-    numbers = [int(word) for word in words]
-    if len(ends) == 2 and numbers[1] - numbers[0] >= MAX_SEEDS:
-        raise ConfigError(f"{option} {text} cannot be used: expected at most {MAX_SEEDS} seeds")
-    seeds = [*range(numbers[0], numbers[1] + 1)] if len(ends) == 2 else numbers
-    if not seeds:
-        raise ConfigError(f"{option} {text} cannot be used: expected the smaller number first, as in 1..8")
-    if len({*seeds}) < len(seeds):
-        raise ConfigError(f"{option} {text} cannot be used: expected each seed once")
-    return seeds
+    first, dots, last = text.partition("..")
+    with suppress(ValueError):
+        seeds = range(int(first), int(last) + 1) if dots else [int(word) for word in text.split(",")]
+        found = [*seeds[: MAX_SEEDS + 1]]
+        if 0 < len({*found}) == len(found) <= MAX_SEEDS and min(found) >= 0:
+            return found
+    raise ConfigError(
+        f"{option} {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5, each of "
+        f"them once and at most {MAX_SEEDS}"
+    )
 
 
 class ReadSeeds(argparse.Action):
     """Action for options of several words, each a list of seeds: `--seeds 1..4 7`."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
-    ) -> None:
+    def __call__(self, parser: object, namespace: object, values: Any, *_: Any) -> None:
         """Put the seeds of all words together."""
         option = self.option_strings[0]
         setattr(namespace, self.dest, [seed for word in values for seed in read_seeds(word, option)])
@@ -180,11 +154,11 @@ def read_callbacks(texts: Sequence[str]) -> list[Any]:
     found = []
     for text in texts:
         name, options = parse_id(text)
-        if ":" not in name and name not in CALLBACKS:
+        if name not in CALLBACKS and ":" not in name:
             near, remedy = registry.with_colon(name), "A custom one is 'module:Class'."
             raise UnknownNameError("callback", name, CALLBACKS, remedy, near)
-        path = name if ":" in name else f"voidrl.training.callbacks:{name}"
-        cls = registry.import_path("callback", path)
+        own = name in CALLBACKS
+        cls: Any = getattr(callbacks, name) if own else registry.import_path("callback", name)
         if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):
             raise ConfigError(f"callback {name!r} cannot be used: expected a subclass of voidrl.Callback")
         try:
@@ -290,14 +264,7 @@ def split_list(text: str) -> list[str]:
     text = text.strip()
     if text[:1] in ("[", "(") and text[-1:] in ("]", ")"):
         text = text[1:-1]
-    words, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[({") - (letter in "])}")
-        if letter == "," and depth <= 0:
-            words.append("")
-        else:
-            words[-1] += letter
-    return [word.strip() for word in words if word.strip()]
+    return [word.strip() for word in COMMA.split(text) if word.strip()]
 
 
 def read_changes(words: Sequence[str]) -> dict[str, Any]:

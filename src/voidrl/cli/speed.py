@@ -40,13 +40,13 @@ WAITING = 0.2  # share of its time that a learner waits for environments, above 
 
 def env_rates(request: RunRequest, device: torch.device) -> dict[str, Any]:
     """Steps per second with random actions and no agent."""
-    config = request.config
-    with closing(make_envs(config.env, request.probed.factory, device=str(device))) as envs:
+    env = request.config.env
+    with closing(make_envs(env, request.probed.factory, device=str(device))) as envs:
         rates = _stepping(envs, device)
         return {
-            "env": config.env.id,
-            "backend": config.env.backend,
-            "num_envs": config.env.num_envs,
+            "env": env.id,
+            "backend": env.backend,
+            "num_envs": env.num_envs,
             "frames_per_step": envs.frames_per_step,
             "steps_per_second": statistics.median(rates),
             "steps_per_second_min": min(rates),
@@ -141,19 +141,14 @@ def steady_rates(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ][DROPPED_ROWS:]
     if not spans:
         raise ConfigError("the run ended before its rates were steady: use more --steps")
-    seconds = [steps / row["time/steps_per_second"] for steps, row in spans]
-    total = sum(seconds)
-    rates = [row["time/steps_per_second"] for _, row in spans]
-
-    def mean(name: str) -> float:
-        return float(sum(row[name] * time for (_, row), time in zip(spans, seconds, strict=True)) / total)
-
+    names = ("steps_per_second", "updates_per_second", "learner_waits")
+    steps = np.array([steps for steps, _ in spans])
+    rates = np.array([[row[f"time/{name}"] for name in names] for _, row in spans])
+    seconds = steps / rates[:, 0]
     return {
-        "steps": sum(steps for steps, _ in spans),
-        "seconds": total,
-        "steps_per_second": mean("time/steps_per_second"),
-        "steps_per_second_min": min(rates),
-        "steps_per_second_max": max(rates),
-        "updates_per_second": mean("time/updates_per_second"),
-        "learner_waits": mean("time/learner_waits"),
+        "steps": int(steps.sum()),
+        "seconds": float(seconds.sum()),
+        **dict(zip(names, np.average(rates, axis=0, weights=seconds).tolist(), strict=True)),
+        "steps_per_second_min": float(rates[:, 0].min()),
+        "steps_per_second_max": float(rates[:, 0].max()),
     }

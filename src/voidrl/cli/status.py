@@ -1,4 +1,4 @@
-"""status."""
+"""status · report."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from voidrl.cli.options import Parser
 from voidrl.config import require
 from voidrl.errors import StoppedBySignal, printable
 from voidrl.system.terminal.tables import is_terminal, make_console, print_table, width_of, wrap_text
-from voidrl.system.units import human_count, human_seconds
+from voidrl.system.units import human_count, human_seconds, plural
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,32 +47,38 @@ def status(argv: list[str]) -> None:
     snapshot = watch.look()
     if options.json:
         print(json.dumps(snapshot.to_json(), indent=2))
-    elif watch.is_of_one_run and (options.once or snapshot.is_over or not is_terminal(sys.stdout)):
+    elif is_terminal(sys.stdout) and not (options.once or snapshot.is_over):
+        _follow(watch, snapshot, options.interval)
+    elif watch.is_of_one_run:
         for name, value in _details(snapshot.runs[0]).items():
             print(wrap_text(f"{name:<10}  {value}", indent=12))
-    elif options.once or snapshot.is_over or not is_terminal(sys.stdout):
-        print_status(snapshot)
     else:
-        _follow(watch, snapshot, options.interval)
+        print_status(snapshot)
 
 
 def _follow(watch: Any, snapshot: LiveTable, interval: float) -> None:
     """Redraw the table until all runs are over, or Ctrl-C."""
     from rich.live import Live
 
+    with _until_ctrl_c(), Live(console=make_console(sys.stdout), auto_refresh=False) as live:
+        while True:
+            live.console.width = width_of(sys.stdout)  # the window may have changed
+            live.update(drawn(snapshot, live.console.width, active_first=True), refresh=True)
+            if snapshot.is_over:
+                return
+            time.sleep(interval)
+            snapshot = watch.look()
+
+
+@contextmanager
+def _until_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is the usual way to end what watches runs."""
     try:
-        with Live(console=make_console(sys.stdout), auto_refresh=False) as live:
-            while True:
-                live.console.width = width_of(sys.stdout)  # the window may have changed
-                live.update(drawn(snapshot, live.console.width, active_first=True), refresh=True)
-                if snapshot.is_over:
-                    return
-                time.sleep(interval)
-                snapshot = watch.look()
+        yield
     except StoppedBySignal as stop:
         if stop.number != signal.SIGINT:
             raise
-        raise SystemExit(0) from None  # this is how one leaves it
+        raise SystemExit(0) from None
 
 
 def print_status(snapshot: LiveTable) -> None:
@@ -79,9 +87,7 @@ def print_status(snapshot: LiveTable) -> None:
         make_console(sys.stdout).print(drawn(snapshot, width_of(sys.stdout)))
         return
     print_table([*COLUMNS], [[*_cells(run).values()] for run in snapshot.runs])
-    print()
-    for line in [*_failures(snapshot), _sums(snapshot)]:
-        print(line)
+    print("", *_failures(snapshot), _sums(snapshot), sep="\n")
 
 
 def drawn(snapshot: LiveTable, width: int, *, active_first: bool = False) -> Group:
@@ -101,8 +107,8 @@ def drawn(snapshot: LiveTable, width: int, *, active_first: bool = False) -> Gro
         table.add_column(name, no_wrap=True, justify="left" if name in ("run", "state", "node") else "right")
     for run, row in zip(runs, rows, strict=True):
         row["run"] = _cut(row["run"], width - taken - 2)
-        cells = [Text(row[name], STYLES.get(run.group, "") if name == "state" else "") for name in columns]
-        table.add_row(*cells)
+        styles = {"state": STYLES.get(run.group, "")}
+        table.add_row(*(Text(row[name], styles.get(name, "")) for name in columns))
     return Group(Text(_sums(snapshot), "bold"), table, *map(Text, _failures(snapshot)))
 
 
@@ -116,9 +122,8 @@ def _cut(name: str, room: int) -> str:
 
 def _cells(run: LiveRun) -> dict[str, str]:
     """The cells of a row as text."""
-    steps = f"{human_count(run.steps)}/{human_count(run.total_steps)}" if run.total_steps else ""
-    if run.state == "waiting" and not run.steps:
-        steps = f"0/{human_count(run.total_steps)}"
+    shows_steps = run.total_steps or run.state == "waiting"
+    steps = f"{human_count(run.steps)}/{human_count(run.total_steps)}" if shows_steps else ""
     where = (run.host.partition(".")[0], run.device, f"×{run.ranks}" if run.ranks > 1 else "")
     beat = run.heartbeat_age if run.group == "running" else None
     name = SHORT.get(run.score_name, run.score_name.rpartition("/")[2])
@@ -171,4 +176,28 @@ def _sums(snapshot: LiveTable) -> str:
     counts = [f"{n} {name}" for name, n in snapshot.counts.items() if n or name not in rare]
     left = snapshot.seconds_left
     eta = "" if left is None else f"; eta of all {human_seconds(left)}"
-    return f"{len(snapshot.runs)} {'run' if len(snapshot.runs) == 1 else 'runs'}: {', '.join(counts)}{eta}"
+    return f"{plural(len(snapshot.runs), 'run')}: {', '.join(counts)}{eta}"
+
+
+def report(argv: list[str]) -> None:
+    """Show the results of runs, and write them to one page: `voidrl report RUNS -o report.html`."""
+    parser = Parser("report", report.__doc__)
+    add = parser.add_argument
+    paths_help = "run folders, or folders that hold some at any depth, such as an experiment's"
+    add("paths", nargs="+", metavar="PATH", help=paths_help)
+    out_help = "what to write: .html, or .json with a record of each run (default: report.html)"
+    add("-o", "--out", metavar="FILE", default="report.html", help=out_help)
+    add("--title", help="title of the page (default: the experiment's)")
+    media_help = "leave out videos, which take most of the time"
+    add("--no-media", dest="media", action="store_false", help=media_help)
+    watch_help = "write the page again whenever runs have changed, until all are done; it reloads itself"
+    add("--watch", action="store_true", help=watch_help)
+    options = vars(parser.parse_args(argv))
+    from voidrl.report.page import watch_report, write_report
+
+    if not options.pop("watch"):
+        path = write_report(**options)
+        print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        return
+    with _until_ctrl_c():
+        watch_report(**options)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.options import (
@@ -23,7 +24,7 @@ from voidrl.cli.options import (
     spelled,
     split_options,
 )
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import print_table, wrap_text
 
@@ -95,7 +96,7 @@ def start_parser(command: str, title: str | None = None) -> Parser:
         data_help = "fill the replay from the Minari dataset of this id first"
         rare("--from-data", metavar="DATA", help=data_help)
     rare("--callback", action="append", default=[], metavar="NAME", help=CALLBACK_HELP)
-    parser.more = lambda whole: "" if whole else common_fields()
+    parser.more = common_fields
     return parser
 
 
@@ -107,60 +108,46 @@ def _start(command: str, argv: list[str]) -> int:
             command, told = ("train", "finetune") if command == "finetune" else (command, command)
         else:
             told = command
-        print(start_parser(told).help_text(whole=True))
+        print(start_parser(told).format_help(whole=True))
         print(all_fields(read_request(command, words).config))
         return 0
     _parsed(start_parser(command), argv)  # before torch is imported
-    return _on_ranks(command, argv, _train)
+    with _ranks():
+        request = read_request(command, argv)
+        from voidrl import api, dist
+        from voidrl.training.build import require_fitting
 
-
-def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], None]) -> int:
-    """Run a command here, alone or as one of the processes of torchrun."""
-    if "WORLD_SIZE" not in os.environ:
-        run(command, argv)
-        return 0
-    # When a rank is lost, torch would print its own stack trace before our sentence.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from voidrl import dist
-
-    with dist.process_group():
-        run(command, argv)
+        options = request.options
+        require_fitting(request.probed, request.config, request.layers)
+        if request.note and dist.current().is_main:
+            say(request.note)
+        where: dict[str, Any] = {"out": options.out, "overwrite": options.overwrite}
+        where |= {"config": request.config, "callbacks": read_callbacks(options.callback)}
+        if command == "finetune":
+            api.finetune(request.subject, options.env, **where)
+        else:
+            getattr(api, command)(request.subject, **where)
     return 0
 
 
-def _train(command: str, argv: list[str]) -> None:
-    request = read_request(command, argv)
-    from voidrl import api, dist
-    from voidrl.training.build import require_fitting
+def _ranks() -> AbstractContextManager[Any]:
+    """Join the processes of torchrun, if it has started this one."""
+    if "WORLD_SIZE" in os.environ:  # when a rank is lost, torch would print its stack before our sentence
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from voidrl import dist
 
-    options, config = request.options, request.config
-    require_fitting(request.probed, config, request.layers)
-    if request.note and dist.current().is_main:
-        say(request.note)
-    where: dict[str, Any] = {"out": options.out, "overwrite": options.overwrite}
-    where["callbacks"] = read_callbacks(options.callback)
-    if command == "finetune":
-        api.finetune(request.subject, options.env, config=config, **where)
-    else:
-        start = api.pretrain if command == "pretrain" else api.train
-        start(request.subject, config=config, **where)
+    return dist.process_group()
 
 
 def config(argv: list[str]) -> None:
     """Show the config of a command and the source of each value: `voidrl config pretrain ENV …`."""
-    command = argv[0] if argv else HELP[0]
-    if command in (*HELP, HELP_ALL):
-        parser = Parser("config", config.__doc__)
-        parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
-        _add_config_options(parser)
-        parser.print_help()
-        return
-    if command not in PHASES:
-        usage = f"voidrl config {{{','.join(PHASES)}}} …"
-        raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
+    parser = Parser("config", config.__doc__)
+    parser.add_argument("command", metavar=f"{{{','.join(PHASES)}}} …", help="a command with its options")
+    _add_config_options(parser)
+    command, words = parser.read_first(argv, "command", PHASES)
     parser = start_parser(command, f"config {command}")
     _add_config_options(parser)
-    request = read_request(command, argv[1:], parser)
+    request = read_request(command, words, parser)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
     from voidrl.training.build import require_fitting
     from voidrl.training.layers import config_sources
@@ -260,20 +247,8 @@ def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, gi
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers)
 
 
-def resume(argv: list[str]) -> int:
+def resume(argv: list[str]) -> None:
     """Resume a run that stopped: `voidrl resume RUN`."""
-    return _on_ranks("resume", argv, _resume)
-
-
-def _resume(command: str, argv: list[str]) -> None:
-    options = vars(_read_resume(argv))
-    from voidrl import api
-
-    callbacks = read_callbacks(options["callbacks"])
-    api.resume(**{**options, "config": read_changes(options["config"]), "callbacks": callbacks})
-
-
-def _read_resume(argv: list[str]) -> argparse.Namespace:
     parser = Parser("resume", resume.__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run folder")
@@ -286,4 +261,9 @@ def _read_resume(argv: list[str]) -> argparse.Namespace:
     add("--engine", help="auto, eager, graph or compile (default: as it was started)")
     callback_help = "as in `voidrl pretrain`; those of the run are not saved, only their states"
     add("--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help)
-    return parser.parse_args(argv)
+    options = vars(parser.parse_args(argv))
+    with _ranks():
+        from voidrl import api
+
+        callbacks = read_callbacks(options.pop("callbacks"))
+        api.resume(**{**options, "config": read_changes(options["config"]), "callbacks": callbacks})

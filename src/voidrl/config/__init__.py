@@ -4,73 +4,36 @@ The swappable pieces (method, representation, learner) define their config class
 that they have in common are here. Nothing here imports torch.
 """
 
-from voidrl.config.checks import Count, OptionalSize, Positive, PositiveCount, Size, require
-from voidrl.config.environment import AtariConfig, DMControlConfig, EnvConfig
-from voidrl.config.fields import (
-    LOCAL_FIELDS,
-    SET_BY_COMMAND,
-    bonus_method,
-    bonus_suffix,
-    field_docs,
-    field_types,
-    flat,
-    similar_fields,
-    to_json,
-)
-from voidrl.config.pieces import (
-    PIECES,
-    EncoderConfig,
-    LearnerConfig,
-    MethodConfig,
-    RepresentationConfig,
-    SkillConfig,
-)
-from voidrl.config.schema import (
-    AugmentConfig,
-    Config,
-    ReplayConfig,
-)
-from voidrl.config.updating import (
-    default_piece,
-    merge,
-    require_type,
-    update,
-    without_local_fields,
-    without_user_fields,
-)
-
-__all__ = [
-    "LOCAL_FIELDS",
-    "PIECES",
-    "SET_BY_COMMAND",
-    "AtariConfig",
-    "AugmentConfig",
-    "Config",
-    "Count",
-    "DMControlConfig",
-    "EncoderConfig",
-    "EnvConfig",
-    "LearnerConfig",
-    "MethodConfig",
-    "OptionalSize",
-    "Positive",
-    "PositiveCount",
-    "ReplayConfig",
-    "RepresentationConfig",
-    "Size",
-    "SkillConfig",
-    "bonus_method",
-    "bonus_suffix",
-    "default_piece",
-    "field_docs",
-    "field_types",
-    "flat",
-    "merge",
-    "require",
-    "require_type",
-    "similar_fields",
-    "to_json",
-    "update",
-    "without_local_fields",
-    "without_user_fields",
-]
+from voidrl.config.checks import Count as Count
+from voidrl.config.checks import OptionalSize as OptionalSize
+from voidrl.config.checks import Positive as Positive
+from voidrl.config.checks import PositiveCount as PositiveCount
+from voidrl.config.checks import Size as Size
+from voidrl.config.checks import require as require
+from voidrl.config.pieces import PIECES as PIECES
+from voidrl.config.pieces import EncoderConfig as EncoderConfig
+from voidrl.config.pieces import LearnerConfig as LearnerConfig
+from voidrl.config.pieces import MethodConfig as MethodConfig
+from voidrl.config.pieces import RepresentationConfig as RepresentationConfig
+from voidrl.config.pieces import SkillConfig as SkillConfig
+from voidrl.config.schema import AtariConfig as AtariConfig
+from voidrl.config.schema import AugmentConfig as AugmentConfig
+from voidrl.config.schema import Config as Config
+from voidrl.config.schema import DMControlConfig as DMControlConfig
+from voidrl.config.schema import EnvConfig as EnvConfig
+from voidrl.config.schema import ReplayConfig as ReplayConfig
+from voidrl.config.updating import LOCAL_FIELDS as LOCAL_FIELDS
+from voidrl.config.updating import SET_BY_COMMAND as SET_BY_COMMAND
+from voidrl.config.updating import bonus_method as bonus_method
+from voidrl.config.updating import bonus_suffix as bonus_suffix
+from voidrl.config.updating import default_piece as default_piece
+from voidrl.config.updating import field_docs as field_docs
+from voidrl.config.updating import field_types as field_types
+from voidrl.config.updating import flat as flat
+from voidrl.config.updating import merge as merge
+from voidrl.config.updating import require_type as require_type
+from voidrl.config.updating import similar_fields as similar_fields
+from voidrl.config.updating import to_json as to_json
+from voidrl.config.updating import update as update
+from voidrl.config.updating import without_local_fields as without_local_fields
+from voidrl.config.updating import without_user_fields as without_user_fields

@@ -19,7 +19,8 @@ class Effective:
     """The values of one phase. Other code reads these fields; `config.phase` is only for printing."""
 
     adapts: bool
-    """Whether the run begins with a pre-trained agent, whose skills a task chooses from."""
+    """Whether the run begins with a pre-trained agent, whose skills a task chooses from, and which adapts to
+    the scale of the task's reward."""
     tuning: FinetuneConfig
     """`finetune.*` of a run that fine-tunes or pre-trains for it; from scratch, where none of it holds, the
     defaults."""
@@ -54,13 +55,8 @@ class Effective:
 
     @property
     def pretrains(self) -> bool:
-        """Whether the intrinsic reward is all there is."""
+        """Whether the intrinsic reward is all there is, and the task's is not learned."""
         return self.reward == "intrinsic"
-
-    @property
-    def learns_task(self) -> bool:
-        """Whether the learner maximizes the task's reward."""
-        return self.reward != "intrinsic"
 
     @property
     def uses_method(self) -> bool:
@@ -76,11 +72,6 @@ class Effective:
     def samples_skills(self) -> bool:
         """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
         return self.uses_method and not self.adapts
-
-    @property
-    def scales_reward(self) -> bool:
-        """Whether the task's reward has a scale, which adaptation may set."""
-        return self.adapts
 
     @property
     def waits_for_reward(self) -> bool:

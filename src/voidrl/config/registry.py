@@ -7,22 +7,17 @@ Gymnasium.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pkgutil
-import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError, printable, similar_names
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
-
-ABOUT_FIELDS = ("family", "year", "reward", "paper", "skills", "actions")  # of `methods.base.About`
 
 _given: dict[tuple[str, str], type] = {}  # classes passed in by this process; they may not be importable
 
@@ -51,54 +46,29 @@ def load_entry_point(kind: str, point: EntryPoint) -> Any:
     try:
         return point.load()
     except Exception as error:
-        raise ConfigError(f"{_described(kind, point)} cannot be imported ({_shortly(error)})") from error
+        raise ConfigError(_failure(kind, point, "cannot be imported", error)) from error
 
 
+@cache
 def import_environments() -> str:
     """Import what other packages register as `voidrl.environments`; returns what failed first, or ""."""
-    failures = (_import_environment(point) for point in entry_points(group="voidrl.environments"))
-    return next(filter(None, [*failures]), "")
+    failures = []
+    for point in entry_points(group="voidrl.environments"):
+        try:
+            found = load_entry_point("environments", point)
+            if callable(found):
+                found()
+        except ConfigError as error:
+            failures.append(str(error))
+        except Exception as error:
+            failures.append(_failure("environments", point, "failed", error))
+    return failures[0] if failures else ""
 
 
-@cache
-def _import_environment(point: EntryPoint) -> str:
-    try:
-        found = load_entry_point("environments", point)
-        if callable(found):
-            found()
-    except ConfigError as error:
-        return str(error)
-    except Exception as error:
-        return f"{_described('environments', point)} failed ({_shortly(error)})"
-    return ""
-
-
-def _shortly(error: Exception) -> str:
-    return f"{type(error).__name__}: {printable(error)}"
-
-
-def _described(kind: str, point: EntryPoint) -> str:
+def _failure(kind: str, point: EntryPoint, what: str, error: Exception) -> str:
     package = f" of package {point.dist.name}" if point.dist else ""
-    return f"{kind} {point.name!r}{package} ({point.value})"
-
-
-@cache
-def read_about(method: str) -> dict[str, Any]:
-    """Read the `About` of a method from its file, without importing it; empty for other methods."""
-    path = Path(__file__).parents[1] / "methods" / f"{method}.py"
-    return parse_about(path.read_text("utf-8")) if method.isidentifier() and path.is_file() else {}
-
-
-def parse_about(source: str) -> dict[str, Any]:
-    """The values of `about = About(...)` in the last class that has it; empty if they are not literals."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    calls = [node for node in nodes if ast.unparse(node.func) == "About"]
-    try:
-        pairs = zip(ABOUT_FIELDS, calls[-1].args, strict=False)
-        given = {field: ast.literal_eval(value) for field, value in pairs}
-        return given | {str(each.arg): ast.literal_eval(each.value) for each in calls[-1].keywords}
-    except (IndexError, ValueError):
-        return {}
+    why = f"{type(error).__name__}: {printable(error)}"
+    return f"{kind} {point.name!r}{package} ({point.value}) {what} ({why})"
 
 
 def find(kind: str, name: str | type) -> type[Any]:
@@ -152,20 +122,6 @@ def name_of(kind: str, cls: type) -> str:
     return module.removeprefix(package) if module.startswith(package) else f"{module}:{cls.__qualname__}"
 
 
-def module_hint(error: ImportError, module: str) -> str:
-    """`, did you mean …?` with modules named like the one that was not found; an empty text for others."""
-    missing = error.name or ""
-    if not (isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{missing}.")):
-        return ""
-    parent, _, last = missing.rpartition(".")
-    folders = getattr(sys.modules.get(parent), "__path__", ()) if parent else None
-    return _hint(similar_names(last, (found.name for found in pkgutil.iter_modules(folders))))
-
-
-def _hint(near: list[str]) -> str:
-    return f", did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
 def with_colon(path: str) -> list[str]:
     """`module:name` for `module.name`, if there is such a package, which is not imported for that."""
     module, _, name = path.rpartition(".")
@@ -184,12 +140,12 @@ def import_path(kind: str, path: str) -> object:
         found: object = importlib.import_module(module)
         for part in name.split("."):
             if not hasattr(found, part):
-                near = similar_names(part, dir(found))
-                raise ImportError(f"{module!r} has no {part!r}{_hint(near)}")
+                near = " or ".join(map(repr, similar_names(part, dir(found))))
+                raise ImportError(f"{module!r} has no {part!r}{near and f', did you mean {near}?'}")
             found = getattr(found, part)
     except ImportError as error:
         raise ConfigError(
-            f"{kind} {path!r} cannot be imported ({error}{module_hint(error, module)}): "
-            f"expected 'module:name' of something on the Python path"
+            f"{kind} {path!r} cannot be imported ({error}): expected 'module:name' of something on the "
+            f"Python path"
         ) from error
     return found

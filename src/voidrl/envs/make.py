@@ -18,7 +18,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.config.registry import import_environments, import_path, module_hint, with_colon
+from voidrl.config.registry import import_environments, import_path, with_colon
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.failures import creating, not_n
@@ -367,9 +367,7 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
             import_package(name)
         return gym.spec(name)
     except ImportError as error:
-        raise ConfigError(
-            f"environment {name!r} cannot be made: {error}{module_hint(error, module)}"
-        ) from error
+        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
         if failed:
             raise ConfigError(f"environment {name!r} is unknown, and {failed}") from None

@@ -21,13 +21,12 @@ silent or contradicts itself. `atari-authors` follows the authors' released Atar
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from voidrl.config import ReplayConfig, merge
+from voidrl.config import merge
 from voidrl.envs.ids import ATARI, DMC, atari_game, parse_id
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import find_dmc_task
@@ -113,21 +112,17 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def agents_for(kind: str) -> list[str]:
-    """The agents that are made for a family of environments."""
-    return [name for name, agent in AGENTS.items() if kind in agent.families]
-
-
 def preset_for(env: object, name: str | None) -> dict[str, Any]:
     """The values of a preset in an environment, {} for None; an agent that does not fit is refused."""
     if name is None:
         return {"env": {}}
     preset, kind = find_preset(name), family(env)
     if preset.families and kind not in preset.families:
-        places = _list((FAMILIES[each] for each in preset.families), "or")
+        places = " or ".join(FAMILIES[each] for each in preset.families)
+        agents = ", ".join(name for name, agent in AGENTS.items() if kind in agent.families)
         raise ConfigError(
             f"preset {name!r} cannot be used in environment {env!r}: it is made for {places}, and agents for "
-            f"{FAMILIES[kind]} are {_list(agents_for(kind), 'and')}"
+            f"{FAMILIES[kind]} are {agents}"
         )
     return preset.values_for(env)
 
@@ -167,8 +162,7 @@ def without_representation(chosen: dict[str, Any]) -> dict[str, Any]:
 
 def bonus_recipe(method: str) -> dict[str, Any]:
     """The values of a method's recipe for its reward as a bonus."""
-    bonus: dict[str, Any] = _read_tables(f"recipes/{method}").get("bonus", {})
-    return bonus
+    return dict(_read_tables(f"recipes/{method}").get("bonus", {}))
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
@@ -181,23 +175,3 @@ def default_preset(env: object) -> str | None:
     if not isinstance(env, str):
         return None
     return "atari-paper" if env.startswith(ATARI) else "urlb-states" if env.startswith(DMC) else None
-
-
-def replay_bytes(name: str) -> int:
-    """Roughly how many bytes the full replay of a preset takes, in the first family that it is for."""
-    preset, word = PRESETS[name], name.partition("-")[0]
-    kind = preset.families[0] if preset.families else {"urlb": "dmc", "cpu": "atari"}.get(word, word)
-    values = preset.values_for(EXAMPLES[kind])
-    dmc = values["env"].get("dmc", {})
-    if kind in ("atari", "maze"):
-        frame = 84 * 84 + 25 if kind == "atari" else 3 * 39 * 39
-    else:  # states of the widest body of URLB, the quadruped
-        frame = 65 + (3 * dmc.get("image_size", 84) ** 2 if dmc.get("observation") == "pixels" else 4 * 78)
-    capacity: int = values.get("replay", {}).get("capacity_steps", ReplayConfig().capacity_steps)
-    return capacity * frame
-
-
-def _list(names: Iterable[str], word: str) -> str:
-    """`a, b and c`."""
-    *some, last = names
-    return f"{', '.join(some)} {word} {last}" if some else str(last)

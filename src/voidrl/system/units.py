@@ -85,11 +85,6 @@ def human_seconds(seconds: float) -> str:
     return f"{whole}s"
 
 
-def crossed(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (before, now]; never for 0."""
-    return every > 0 and now // every > before // every
-
-
 class Rates:
     """Rates per second of counts over the last `window` seconds."""
 

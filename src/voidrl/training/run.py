@@ -18,7 +18,6 @@ from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.system.terminal.progress import Progress
 from voidrl.system.terminal.signals import StopSignals
-from voidrl.system.units import crossed
 from voidrl.training.callbacks import CallbackList, RunView
 from voidrl.training.evaluation import Evaluation
 from voidrl.training.metrics import MetricsWriter
@@ -115,7 +114,7 @@ class Run:
 
     def passed(self, every: int) -> bool:
         """Whether the newest step has reached a multiple of `every`; never for 0."""
-        return crossed(self.steps_before, self.state.steps, every)
+        return every > 0 and self.state.steps // every > self.steps_before // every
 
     def count(self, steps: int, episodes: int) -> None:
         """Count a step of all environments, and agree on whether the run is to stop."""

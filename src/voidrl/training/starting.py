@@ -12,9 +12,8 @@ from typing import Any, cast
 from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.config import Config, bonus_method, update
-from voidrl.config.fields import RESUMABLE_FIELDS, may_change
 from voidrl.config.registry import import_path
-from voidrl.config.updating import differences
+from voidrl.config.updating import RESUMABLE_FIELDS, differences, may_change
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import EnvFactory, is_found
 from voidrl.errors import (
