@@ -150,7 +150,7 @@ def test_pixels_are_not_compared_with_the_steps_of_a_state_protocol(tmp_path):
     [mine] = ours(table)
     assert mine["steps"] == "another protocol: pixels in place of states"
     assert not any("protocol" in caveat.title for caveat in report_of(tmp_path).caveats)
-    assert report_of(tmp_path).results[0].rows[0].steps == "100"
+    assert report_of(tmp_path).results[0].arms[0].steps == "100"
 
 
 def test_columns_of_57_games_are_filled_by_games_beyond_the_26(tmp_path):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from voidrl.config import bonus_method, bonus_suffix, flat
 from voidrl.report.agents import find_agent
+from voidrl.report.formatting import ABSENT, Bar, seed_list, step_range, steps
+from voidrl.report.outcomes import Spread, headline_measure, outcome, spreads_of
 from voidrl.report.read import Run
+from voidrl.report.scores.scales import Scale, find_scale
 from voidrl.system.units import value_text
 
 Stage = Literal["pretrain", "task"]
@@ -34,7 +39,7 @@ _UNUSED = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ArmRuns:
     """The runs of one arm in one environment and phase: a line of a chart, a row of a table."""
 
@@ -46,6 +51,8 @@ class ArmRuns:
     style: int
     """Index of its color and dashes, consistent for a label across the report."""
     runs: list[Run]
+    headline: str | None = None
+    """The measure that compares the arms of its stage."""
 
     @property
     def name(self) -> str:
@@ -92,6 +99,72 @@ class ArmRuns:
         """Steps that the experiment's protocol asks for."""
         return max((run.protocol_steps for run in self.runs if run.protocol_steps is not None), default=None)
 
+    @cached_property
+    def spreads(self) -> dict[str, Spread]:
+        """Final numbers by measure."""
+        return spreads_of(self.counted)
+
+    @cached_property
+    def scale(self) -> tuple[Scale, str] | None:
+        """The scale of normalized scores, and the task on it."""
+        return find_scale(self.env)
+
+    def scores(self) -> list[tuple[Run, float]]:
+        """Complete runs that were evaluated, with their normalized scores."""
+        found = [(run, outcome(run).get(self.scale[0].key)) for run in self.complete] if self.scale else []
+        return [(run, score) for run, score in found if score is not None]
+
+    # Cells of a table
+
+    @property
+    def main(self) -> str | None:
+        """The headline, or its own first measure where it does not have that."""
+        return self.headline if self.headline in self.spreads else next(iter(self.spreads), None)
+
+    @property
+    def final_seeds(self) -> list[int]:
+        """Seeds behind its main measure."""
+        return self.spreads[self.main].seeds if self.main else sorted({run.seed for run in self.counted})
+
+    @property
+    def seed_text(self) -> str:
+        """`2 of 3 (1, 2)`: how many seeds count, of how many, and which."""
+        found = self.final_seeds
+        total = f" of {len(self.seeds)}" if len(found) < len(self.seeds) else ""
+        return f"{len(found)}{total}" + (f" ({seed_list(found)})" if found else "")
+
+    @property
+    def statuses(self) -> str:
+        """`2 done, 1 failed`."""
+        found = Counter(run.status for run in self.runs)
+        return ", ".join(f"{number} {status}" for status, number in found.items())
+
+    @property
+    def steps(self) -> str:
+        """Steps taken, `2M + 100k` after pre-training, and the steps that were asked for."""
+        asked = max(run.asked_steps for run in self.runs)
+        taken = [min(run.steps, asked) for run in self.runs]  # parallel environments can overshoot
+        shown = step_range(taken) + (f" of {steps(asked)}" if min(taken) < asked else "")
+        before = [run.pretraining_steps for run in self.runs if run.pretraining_steps is not None]
+        shown = f"{step_range(before)} + {shown}" if before else shown
+        protocol = self.protocol_steps
+        return f"{shown}; protocol {steps(protocol)}" if protocol and asked != protocol else shown
+
+    def cell(self, key: str) -> str:
+        """A measure as text, marked if no run is complete or if it has other seeds than the row."""
+        if key not in self.spreads:
+            return ABSENT
+        spread = self.spreads[key]
+        shown = spread.format(key) + ("" if self.complete else " so far")
+        return shown if spread.seeds == self.final_seeds else f"{shown}, seeds {seed_list(spread.seeds)}"
+
+    def bar(self, key: str | None) -> Bar | None:
+        """The picture of a measure, if it has it."""
+        if key is None or key not in self.spreads:
+            return None
+        spread = self.spreads[key]
+        return Bar(spread.low, spread.mean, spread.high, self.style, dots=spread.values)
+
 
 def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     """Label every run, and group runs that differ only in their seed."""
@@ -101,25 +174,26 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     groups: dict[tuple[Path | None, str, str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((_root(run), run.env, run.phase, run.label), []).append(run)
-    for members in groups.values():
-        _mark_missing_evaluations(members)
-    return [
+    arms = [
         ArmRuns(env, names[env], phase, label, styles[label], sorted(members, key=lambda run: run.seed))
         for (_, env, phase, label), members in groups.items()
     ]
+    for arm in arms:
+        # If no experiment says which runs are evaluated, an evaluation is due as soon as one run has it.
+        for run in arm.runs if any(run.evaluation is not None for run in arm.runs) else ():
+            unspecified = run.cell is None or run.cell.evaluated is None
+            if unspecified and run.status == "done" and run.evaluation is None:
+                run.evaluation_gap = "missing"
+    for stage in STAGES:
+        members = [arm for arm in arms if arm.stage == stage]
+        headline = headline_measure((arm.spreads for arm in members), stage)
+        for arm in members:
+            arm.headline = headline
+    return arms
 
 
 def _root(run: Run) -> Path | None:
     return None if run.experiment is None else run.experiment.root
-
-
-def _mark_missing_evaluations(runs: Sequence[Run]) -> None:
-    """If no experiment says which runs are evaluated, expect an evaluation as soon as one run has it."""
-    if any(run.evaluation is not None for run in runs):
-        for run in runs:
-            unspecified = run.cell is None or run.cell.evaluated is None
-            if unspecified and run.status == "done" and run.evaluation is None:
-                run.evaluation_gap = "missing"
 
 
 def stages_of(arms: Sequence[ArmRuns]) -> dict[Stage, dict[str, list[ArmRuns]]]:
