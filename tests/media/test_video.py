@@ -18,7 +18,7 @@ from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, VoidrlError
 from voidrl.report import gallery
-from voidrl.report.saved import newest
+from voidrl.report.gallery import newest
 from voidrl.report.videos import mp4
 from voidrl.report.videos.video import (
     BACKGROUND,

@@ -124,7 +124,7 @@ def test_points_within_the_spread_of_seeds_are_called_equal():
     result = results_of([({"method.k": 3}, [10, 12]), ({"method.k": 6}, [8, 10]), ({"method.k": 9}, [1, 3])])
     assert [result.equals_best(point) for point in result.ranked] == [False, True, False]
     assert "Equal to it as far as these seeds tell: 1 point." in " ".join(result.sentences())
-    assert result.name(result.ranked[0]) == "k 3"
+    assert next(result.sentences()).startswith("Best of 3 points: k 3 with ")
 
 
 def test_one_seed_each_says_so_and_smaller_may_be_better():
@@ -145,7 +145,7 @@ def test_unfinished_points_are_not_ranked():
     runs = [({"k": 3}, [5.0]), ({"k": 6}, [None]), ({"k": 12}, [7.0])]
     result = results_of(runs)
     assert [point.point["k"] for point in result.ranked] == [12, 3]
-    assert (result.missing, result.is_balanced) == (1, False)
+    assert not result.is_balanced
     text = " ".join(result.sentences())
     assert "Not done yet: 1 point." in text
 
@@ -171,7 +171,7 @@ def test_pre_trainings_of_fine_tuned_points_are_no_grid_of_their_own():
     grid = GridRecord({"method.k": False}, "product", "return", "maximize")
     record = ExperimentRecord(Path("x"), "g", "G", "", None, "", cells, grid=grid)
     [result] = grid_results(record, grid, {"finetune/k=3": 1.0, "finetune/k=6": 2.0}, {})
-    assert (result.task, len(result.ranked), result.missing) == ("goal", 2, 0)
+    assert (result.task, len(result.ranked), len(result.points)) == ("goal", 2, 2)
 
 
 def test_words_keep_the_order_of_the_grid_and_close_numbers_differ():

@@ -9,8 +9,8 @@ from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_json,
 from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
 from voidrl.report.find import find_runs
+from voidrl.report.gallery import newest, read_visits
 from voidrl.report.read import read_all
-from voidrl.report.saved import newest, read_visits
 from voidrl.runs import locks
 from voidrl.runs.folder import RunFolder
 from voidrl.system.terminal.output import say

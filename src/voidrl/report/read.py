@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -144,34 +145,31 @@ class Collection:
 def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collection:
     """Read every run under the paths; an error if none can be read. Skipped runs are reported."""
     found = find_runs([user_path(path) for path in paths])
-    runs, skipped, missing = [], [*found.skipped], dict[str, str]()
+    planned, others, skipped, missing = [], [], [*found.skipped], dict[str, str]()
     for place in found.places:
         try:
-            if place.cell is None or place.has_run or (place.path / METRICS).exists():
-                runs.append(_read_run(place))
+            if place.cell is None:
+                others.append(_read_run(place))
+            elif place.has_run or (place.path / METRICS).exists():
+                planned.append(_read_run(place))
             else:
                 missing[place.name] = place.failure
         except VoidrlError as error:
             skipped.append(Skipped(place.path, str(error)))
     for each in skipped:
         say(f"skipped {each.path}: {each.why}")
+    others.sort(key=lambda run: (natural_key(run.env), PHASES.index(run.phase), run.method, run.seed))
+    runs = planned + others
     if not runs:
-        where = ", ".join(map(str, paths))
-        why = (
-            f"{skipped[0].path} was skipped, as {skipped[0].why}"
-            if skipped
-            else f"none in {where} has started"
-        )
+        why = f"none in {', '.join(map(str, paths))} has started"
+        if skipped:
+            why = f"{skipped[0].path} was skipped, as {skipped[0].why}"
         raise RunFolderError(f"no run can be reported: {why}")
     for run in runs:
         for note in run.notes:
             say(f"{run.path}: {note}")
-    planned = [run for run in runs if run.cell is not None]
-    others = [run for run in runs if run.cell is None]
-    others.sort(key=lambda run: (natural_key(run.env), PHASES.index(run.phase), run.method, run.seed))
-    for run in runs:
         run.source = _source_of(run, runs)
-    return Collection(planned + others, skipped, found.experiments, missing)
+    return Collection(runs, skipped, found.experiments, missing)
 
 
 def _source_of(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -231,7 +229,10 @@ def _read_run(place: Place) -> Run:
     rows = part(lambda: read_metrics(folder, skip=notes.append)) or []
     reached = max((row["step"] for row in rows), default=0)
     state = look_at(place)
-    run = Run(
+    evaluation = part(lambda: _printable(final_evaluation(folder, reached)))
+    gaps: dict[str, Literal["missing", "failed"]] = {"waiting": "missing", "failed": "failed"}
+    is_due = state.took_all_steps and evaluation is None
+    return Run(
         path=folder,
         name=place.name,
         config=config,
@@ -243,50 +244,27 @@ def _read_run(place: Place) -> Run:
         steps=reached,
         series=_series(rows),
         machine=machine or {},
-        evaluation=part(lambda: _printable(final_evaluation(folder, reached))),
+        evaluation=evaluation,
         status="done" if state.group == "waiting" else state.group,
         why=state.note,
         notes=notes,
         probe=part(lambda: final_probe(folder, reached)),
         experiment=place.experiment,
         cell=place.cell,
+        evaluation_gap=gaps.get(state.state, "") if is_due else "",
     )
-    if state.took_all_steps and run.evaluation is None:
-        if state.state == "waiting":
-            run.evaluation_gap = "missing"
-        elif state.state == "failed":
-            run.evaluation_gap = "failed"
-    return run
 
 
 def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
-    """Numbers by name; at one step the last counts. Rows with equal names are converted together."""
-    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    """Finite numbers by name; at one step the last counts."""
+    found: dict[str, dict[int, float]] = {}
     for row in rows:
-        alike.setdefault(tuple(row), []).append(row)
-    parts: dict[str, list[Series]] = {}
-    for names, members in alike.items():
-        steps = np.array([row["step"] for row in members], np.float64)
-        for name in names:
-            if name != "step":
-                values = _numbers([row[name] for row in members])
-                known = np.isfinite(values)
-                parts.setdefault(name, []).append((steps[known], values[known]))
-    found = {}
-    for name, pieces in parts.items():
-        x, y = (np.concatenate(each) for each in zip(*pieces, strict=True))
-        if len(x) > 1 and (np.diff(x) <= 0).any():
-            order = np.argsort(x, kind="stable")
-            x, y = x[order], y[order]
-            last = np.append(np.diff(x) > 0, True)
-            x, y = x[last], y[last]
-        if len(x):
-            found[name] = (x, y)
-    return found
-
-
-def _numbers(values: list[Any]) -> np.ndarray:
-    """(n,) float64, NaN for null, text and booleans."""
-    if not {*map(type, values)} <= {int, float}:
-        values = [value if type(value) in (int, float) else np.nan for value in values]
-    return np.array(values, np.float64)
+        for name, value in row.items():
+            if type(value) in (int, float) and isfinite(value) and name != "step":
+                found.setdefault(name, {})[row["step"]] = value
+    series = {}
+    for name, by_step in found.items():
+        steps = np.array([*by_step], np.float64)
+        order = np.argsort(steps)
+        series[name] = steps[order], np.array([*by_step.values()], np.float64)[order]
+    return series
