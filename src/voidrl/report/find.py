@@ -11,7 +11,7 @@ from pathlib import Path
 
 from voidrl.errors import RunFolderError
 from voidrl.runs.experiment_record import FILE_NAME as EXPERIMENT
-from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record, read_failure
 from voidrl.system.files import path_hint
 
 # Files of a run besides its config: with one of them, a folder with a config.json is a run.
@@ -28,7 +28,7 @@ class Skipped:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
     """The folder of a run, or of a cell of an experiment that has not started."""
 
@@ -36,7 +36,7 @@ class Place:
     name: str
     """Folder relative to the paths that are read."""
     experiment: ExperimentRecord | None = field(default=None, repr=False)
-    cell: CellRecord | None = None
+    cell: CellRecord | None = field(default=None, repr=False)
 
     @cached_property
     def resolved(self) -> Path:
@@ -49,9 +49,18 @@ class Place:
         return (self.path / "config.json").is_file()
 
     @property
+    def source_path(self) -> Path | None:
+        """The folder of the pre-training that a cell starts from, without links."""
+        if self.experiment is None or self.cell is None or self.cell.source is None:
+            return None
+        return (self.experiment.root / self.cell.source).resolve()
+
+    @property
     def failure(self) -> str:
         """Why the last attempt at a cell failed; empty where it did not."""
-        return "" if self.experiment is None or self.cell is None else self.experiment.failure(self.cell)
+        if self.experiment is None or self.cell is None:
+            return ""
+        return read_failure(self.experiment.root, self.cell.folder)
 
 
 @dataclass(frozen=True)
@@ -96,16 +105,12 @@ def find_runs(paths: Sequence[Path]) -> Found:
         if is_empty:
             skipped.setdefault(root, Skipped(path, "it holds no runs"))
     if not folders and not cells:
-        where = ", ".join(map(str, paths))
-        raise RunFolderError(f"{where} holds no runs: expected {_EXPECTED}")
+        raise RunFolderError(f"{', '.join(map(str, paths))} holds no runs: expected {_EXPECTED}")
     roots = [path.resolve() for path in paths]
     shared = roots[0] if len(roots) == 1 else Path(os.path.commonpath(roots))
-    places = [
-        Place(folders.pop(place, place), _name(place, shared), record, cell)
-        for place, (record, cell) in cells.items()
-    ]
-    places += [Place(folder, _name(place, shared)) for place, folder in folders.items()]
-    return Found(places, [*skipped.values()], [record for record in records.values() if record is not None])
+    places = [Place(folders.pop(path, path), _name(path, shared), *known) for path, known in cells.items()]
+    places += [Place(folder, _name(path, shared)) for path, folder in folders.items()]
+    return Found(places, [*skipped.values()], [*filter(None, records.values())])
 
 
 def _read_record(
@@ -123,9 +128,8 @@ def _read_record(
 
 
 def _name(folder: Path, shared: Path) -> str:
-    if folder == shared:
-        return folder.name
-    return str(folder.relative_to(shared) if folder.is_relative_to(shared) else folder)
+    inside = folder.is_relative_to(shared) and folder != shared
+    return str(folder.relative_to(shared)) if inside else folder.name if folder == shared else str(folder)
 
 
 def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[str]]]:

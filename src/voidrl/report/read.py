@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,7 +23,7 @@ from voidrl.report.formatting import count
 from voidrl.report.live import look_at
 from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
-from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
+from voidrl.runs.experiment_record import ExperimentRecord
 from voidrl.runs.metrics import FILE_NAME as METRICS
 from voidrl.runs.metrics import read_metrics
 from voidrl.system.files import user_path
@@ -35,13 +34,10 @@ PHASES = ("pretrain", "finetune", "train")
 T = TypeVar("T")
 
 
-@dataclass
-class Run:
+@dataclass(kw_only=True)
+class Run(Place):
     """One run folder."""
 
-    path: Path
-    name: str
-    """Path as reports show it."""
     config: dict[str, Any]
     env: str
     phase: str
@@ -63,19 +59,12 @@ class Run:
     """Notes about omitted data."""
     probe: dict[str, Any] | None = field(default=None, repr=False)
     """Content of probe.json, if that is of the final agent."""
-    experiment: ExperimentRecord | None = None
-    cell: CellRecord | None = None
     label: str = ""
     """Its arm among the runs of its phase and environment."""
     source: Run | None = field(default=None, repr=False)
     """The pre-training run that it was fine-tuned from."""
     evaluation_gap: Literal["", "missing", "failed"] = ""
     """Why a run that took all its steps has no evaluation, where one is due."""
-
-    @cached_property
-    def resolved(self) -> Path:
-        """Its folder, without links."""
-        return self.path.resolve()
 
     @property
     def took_all_steps(self) -> bool:
@@ -179,9 +168,8 @@ def _source_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """
     if run.phase != "finetune":
         return None
-    if run.cell is not None and run.experiment is not None:
-        folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.resolved == folder), None)
+    if run.cell is not None:
+        return next((each for each in runs if each.resolved == run.source_path), None)
     same = [
         each
         for each in runs
