@@ -165,7 +165,7 @@ def test_reading_while_a_run_writes_disturbs_neither(tmp_path):
             with folder.lock():
                 folder.status.start(10**6, steps)
                 folder.status.saved(steps)
-                folder.status.stop(steps, signal="SIGTERM")
+                folder.status.end("stopped", steps, signal="SIGTERM")
 
     worker = threading.Thread(target=work)
     worker.start()

@@ -109,11 +109,10 @@ def save(
         why, remedy = why_refused(e, root, "choose a writable folder")
         raise CheckpointError(f"cannot save step {step} in {root}: {why}; {remedy}") from e
     with suppress(OSError, CheckpointError):  # the new one is durable; the next save deletes old ones
-        older = [found for found in _find(root) if found[0] <= step and found[1] != path]
-        spare = sum(other == step for other, _ in older) + keep_last - 1
-        for i, (other, expired) in enumerate(older):
-            if other == step or i >= spare:
-                _discard(expired)
+        replaced = [other for same, other in _find(root) if same == step and other != path]
+        older = [other for earlier, other in _find(root) if earlier < step]
+        for expired in replaced + older[keep_last - 1 :]:
+            _discard(expired)
         _sync(root)
     return path
 
@@ -185,9 +184,8 @@ def _disk_full(
 
 def discard(root: Path, step: int) -> None:
     """Delete the checkpoint of a step."""
-    for other, path in _find(root):
-        if other == step:
-            _discard(path)
+    for path in _paths(root, step):
+        _discard(path)
 
 
 # Loading
@@ -218,9 +216,8 @@ def read_manifest(path: Path) -> Checkpoint:
 
 def load_step(root: Path, step: int) -> Checkpoint:
     """Open the checkpoint of a step as `load` does."""
-    for other, path in _find(root):
-        if other == step:
-            return load(path)
+    for path in _paths(root, step):
+        return load(path)
     raise CheckpointError(f"there is no checkpoint of step {step} in {root}")
 
 
@@ -313,6 +310,10 @@ def _find(root: Path) -> list[tuple[int, Path]]:
     found = [match for match in (re.fullmatch(r"step_(\d{12})(\.0)?", name) for name in names) if match]
     found.sort(key=lambda match: (match[1], match[2] is None), reverse=True)
     return [(int(match[1]), root / match[0]) for match in found]
+
+
+def _paths(root: Path, step: int) -> list[Path]:
+    return [path for other, path in _find(root) if other == step]
 
 
 def _discard(path: Path) -> None:

@@ -7,7 +7,6 @@ metrics. It keeps the best agent in RUN/best.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -33,20 +32,15 @@ class EvaluationSummary(NamedTuple):
     success_rate: float | None
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self | None:
+    def from_row(cls, row: Any) -> Self | None:
         """None for a row without an evaluation, or with returns that are not finite."""
         try:
-            success = row.get("eval/success")
-            found = cls(
-                int(row["step"]),
-                float(row["eval/return"]),
-                float(row["eval/return_std"]),
-                int(row["eval/episodes"]),
-                None if success is None else float(success),
-            )
+            mean, deviation = float(row["eval/return"]), float(row["eval/return_std"])
+            success = None if row.get("eval/success") is None else float(row["eval/success"])
+            found = cls(int(row["step"]), mean, deviation, int(row["eval/episodes"]), success)
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        return found if math.isfinite(found.mean_return) and math.isfinite(found.std_return) else None
+        return found if math.isfinite(mean) and math.isfinite(deviation) else None
 
     @property
     def quality(self) -> tuple[float, float]:
@@ -88,14 +82,8 @@ def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
 
 def zero_shot(run: Path) -> EvaluationSummary | None:
     """Read the zero-shot evaluation of a fine-tuning run from its first row of metrics; None without one."""
-    found = EvaluationSummary.from_row(first_row(run) or {})
+    found = EvaluationSummary.from_row(first_row(run))
     return found if found is not None and found.step == 0 else None
-
-
-def best_evaluation(saved: checkpoint.Checkpoint) -> EvaluationSummary | None:
-    """The evaluation of an agent under RUN/best."""
-    row = saved.meta.get("evaluation")
-    return EvaluationSummary.from_row(row) if isinstance(row, dict) else None
 
 
 def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | None:
@@ -104,6 +92,6 @@ def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | N
     for step in reversed(checkpoint.list_steps(run / BEST)):
         with suppress(CheckpointError):
             saved = checkpoint.load_step(run / BEST, step)
-            if (found := best_evaluation(saved)) is not None:
+            if (found := EvaluationSummary.from_row(saved.meta.get("evaluation"))) is not None:
                 known.append((found, saved))
     return max(known, key=lambda pair: pair[0].quality, default=None)

@@ -87,10 +87,6 @@ class ExperimentRecord:
         """Cells by their resolved run folders."""
         return {(self.root / cell.folder).resolve(): cell for cell in self.cells}
 
-    def failure(self, cell: CellRecord) -> str:
-        """Why the last attempt at a cell failed; empty where it did not."""
-        return read_failure(self.root, cell.folder)
-
     def write(self) -> None:
         """Write `experiment.json` atomically."""
         remove_leftovers(self.root / FILE_NAME)  # under the experiment's lock: leftovers of killed processes
