@@ -141,18 +141,6 @@ def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
     assert "Ours: preset mine instead of the experiment's atari-paper." in tables[0].notes
 
 
-def test_pixels_are_not_compared_with_the_steps_of_a_state_protocol(tmp_path):
-    run = {"env": "dmc/walker_run", "phase": "train", "rows": [{"step": 100}], "evaluation": [9.0]}
-    write_run(tmp_path / "run", **run, env__dmc__observation="pixels")
-    cells = [{"folder": "run", "phase": "train", "label": "APT", "protocol_steps": 10_000}]
-    write_experiment(tmp_path, cells, published="urlb", default_preset="urlb-states")
-    [table] = published_tables(tmp_path)
-    [mine] = ours(table)
-    assert mine["steps"] == "another protocol: pixels in place of states"
-    assert not any("protocol" in caveat.title for caveat in report_of(tmp_path).caveats)
-    assert report_of(tmp_path).results[0].arms[0].steps == "100"
-
-
 def test_columns_of_57_games_are_filled_by_games_beyond_the_26(tmp_path):
     cells = []
     for game, score in (("alien", 7127.7), ("centipede", 12017.0)):  # human scores; the second is of the 57
@@ -265,7 +253,7 @@ def test_scores_have_intervals_of_seeds_within_tasks(tmp_path):
                 write_task(tmp_path / folder, task, share, method=label.lower(), seed=seed)
                 cells.append({"folder": folder, "label": label, "task": task, "method": label.lower()})
                 cells[-1] |= {"seed": seed, "phase": "finetune", "steps": 100_000, "evaluated": True}
-    write_experiment(tmp_path, cells, published="urlb", default_preset="urlb-states")
+    write_experiment(tmp_path, cells, published="urlb")
     rows = scores_of(tmp_path)
     assert [*rows] == ["RND", "ICM"]
     assert rows["RND"]["mean"].startswith("60.0 [5")

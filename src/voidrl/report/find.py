@@ -128,8 +128,9 @@ def _read_record(
 
 
 def _name(folder: Path, shared: Path) -> str:
-    inside = folder.is_relative_to(shared) and folder != shared
-    return str(folder.relative_to(shared)) if inside else folder.name if folder == shared else str(folder)
+    if folder == shared:
+        return folder.name
+    return str(folder.relative_to(shared) if folder.is_relative_to(shared) else folder)
 
 
 def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[str]]]:
@@ -138,31 +139,18 @@ def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[s
     Links are followed, each folder is entered once, those that are known to be runs not at all. A file of a
     run stands for its folder.
     """
-    seen: set[tuple[int, int]] = set()
-    waiting = [path.parent if path.is_file() else path]
-    while waiting:
-        folder = waiting.pop()
-        if folder in known:
-            continue
-        try:
-            stat = folder.stat()
-            entries = sorted(os.scandir(folder), key=lambda entry: natural_key(entry.name))
-        except OSError:
-            continue  # a broken link, or a folder without permission
-        if (stat.st_dev, stat.st_ino) in seen:
-            continue
-        seen.add((stat.st_dev, stat.st_ino))
-        names = {entry.name for entry in entries}
+    seen: set[str] = set()
+    for top, folders, files in os.walk(path.parent if path.is_file() else path, followlinks=True):
+        names, folder, real = {*folders, *files}, Path(top), os.path.realpath(top)
         is_run = looks_like_run(names)
         if path.is_file() and not is_run:
             return
-        yield folder, names
-        inside = [
-            Path(entry.path)
-            for entry in entries
-            if entry.is_dir() and not entry.name.startswith(".") and not (is_run and entry.name in _INSIDE)
-        ]
-        waiting += reversed(inside)
+        if real not in seen:
+            yield folder, names
+        omitted = {*folders} if real in seen else _INSIDE if is_run else set()
+        inside = (each for each in folders if each not in omitted and not each.startswith("."))
+        folders[:] = sorted((each for each in inside if folder / each not in known), key=natural_key)
+        seen.add(real)
 
 
 def looks_like_run(names: set[str]) -> bool:

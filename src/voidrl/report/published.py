@@ -61,8 +61,6 @@ def find_benchmarks(collection: Collection, arms: Sequence[ArmRuns]) -> list[Ben
             found.append(Benchmark((about,), {}, [f"Not shown: {error}"]))
             continue
         notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
-        if views := _other_sights(run for arm in mine for run in arm.runs):
-            notes.append(f"Ours: {views}, so not the protocol of the published numbers.")
         rows = [row for table in tables for row in table.rows if row.ours is not None]
         found.append(Benchmark(tables, {row.name: _arms_of(row, mine) for row in rows}, notes))
     for name in published.names():
@@ -184,14 +182,8 @@ def _provenance(mine: Mapping[str, ArmRuns]) -> list[str]:
     return [str(len(mine)), *(join_names(dict.fromkeys(texts), 3, "; ") for texts in (seeds, taken))]
 
 
-def _other_sights(runs: Iterable[Run]) -> str:
-    return join_names(dict.fromkeys(run.other_sight for run in runs if run.other_sight))
-
-
 def _steps_taken(runs: Sequence[Run]) -> str:
     """Steps taken, of the protocol's, in pre-training and with task reward."""
-    if views := _other_sights(runs):
-        return f"another protocol: {views}"
     parts, first = [], runs[0]
     if first.phase == "finetune":
         known = [run.pretraining_steps for run in runs if run.pretraining_steps is not None]

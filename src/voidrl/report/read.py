@@ -13,10 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from voidrl.config import EnvConfig, flat
-from voidrl.envs.ids import DMC
 from voidrl.errors import RunFolderError, VoidrlError, printable
-from voidrl.presets.presets import PRESETS
 from voidrl.probing.result import final_probe
 from voidrl.report.find import Place, Skipped, find_runs, natural_key
 from voidrl.report.formatting import count
@@ -95,19 +92,8 @@ class Run(Place):
 
     @property
     def protocol_steps(self) -> int | None:
-        """Steps in the experiment's protocol; None where the agent has other observations than there."""
-        return None if self.cell is None or self.other_sight else self.cell.protocol_steps
-
-    @property
-    def other_sight(self) -> str:
-        """`pixels in place of states`, where observations differ from the experiment's own preset."""
-        experiment = self.experiment
-        if experiment is None or experiment.default_preset not in PRESETS or not self.env.startswith(DMC):
-            return ""
-        protocol = PRESETS[experiment.default_preset].values_for(self.env).get("env", {}).get("dmc", {})
-        theirs = protocol.get("observation", EnvConfig().dmc.observation)
-        ours = flat(self.config).get("env.dmc.observation", theirs)
-        return "" if ours == theirs else f"{ours} in place of {theirs}"
+        """Steps in the experiment's protocol."""
+        return None if self.cell is None else self.cell.protocol_steps
 
     @property
     def training_seconds(self) -> float | None:

@@ -74,8 +74,6 @@ class ExperimentRecord:
     published: str | None
     command: str
     cells: list[CellRecord] = field(repr=False)
-    default_preset: str | None = None
-    """The preset in the experiment's file."""
     departure: str = ""
     """Differences from the experiment's file, in words; empty without any."""
     earlier_commands: list[str] = field(default_factory=list)
