@@ -7,10 +7,8 @@ needed is read and checked.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +19,13 @@ from voidrl.errors import CheckpointError, VoidrlError
 from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
-from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest, seal
+from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest
 
 MAX_MAZES = 24
 MAX_CLIPS = 12
 MAX_BYTES = 6_000_000  # all clips together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
-CACHED = f"clip-2-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"  # increase 2 when clips are made differently
 QUALITY = 26  # x264's CRF: small files, as a page holds many
-CACHE = "report"  # folder in a run
 Say = Callable[[str], None]
 
 
@@ -176,39 +172,17 @@ def make_clip(saved: Checkpoint) -> bytes:
         return path.read_bytes()
 
 
-def _load_or_make(run: Run, saved: Checkpoint | None, say: Say) -> tuple[bytes | None, str]:
-    """An MP4, which is cached in the run folder, or why there is none."""
+def _clip_or_reason(run: Run, saved: Checkpoint | None, say: Say) -> tuple[bytes | None, str]:
+    """An MP4, or why there is none."""
     if saved is None:
         return None, "no readable checkpoint"
+    say(f"{run.path}: making a clip")
     try:
-        content = seal({"step": saved.step, "files": saved.files})[:16]
-        path = run.path / CACHE / CACHED.format(content)
-        data = path.read_bytes() if path.is_file() else b""
-        if data[4:8] != b"ftyp":  # missing, damaged, or no MP4
-            say(f"{run.path}: making a clip")
-            data = make_clip(saved)
-            _keep(path, data)
+        return make_clip(saved), ""
     except VoidrlError as error:  # without the name of the checkpoint, in which equal reasons differ
         return None, str(error).replace(f"{saved.path}/", "")
     except Exception as error:  # a custom environment can raise anything; the report must not fail
         return None, f"{type(error).__name__}: {error}"
-    return data, ""
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Cache a clip for the next report, in place of an older checkpoint's, unless the folder is read-only."""
-    tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    if path.parent.is_symlink():  # of a stranger's run, to a folder of the user
-        return
-    with suppress(OSError):
-        path.parent.mkdir(exist_ok=True)
-        tmp.write_bytes(data)
-        tmp.replace(path)
-        for older in path.parent.glob("clip-*.mp4"):
-            if older != path:
-                older.unlink()
-    with suppress(OSError):
-        tmp.unlink(missing_ok=True)
 
 
 def _add_scenes(
@@ -238,7 +212,7 @@ def _add_scenes(
         pictures = []
         for name, about, run in row[:left]:
             if run.path not in clips:
-                data, why = _load_or_make(run, checkpoints.get(run.path), say)
+                data, why = _clip_or_reason(run, checkpoints.get(run.path), say)
                 if len(data or b"") > bytes_left:
                     data, why = None, f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached"
                 clips[run.path] = data, why

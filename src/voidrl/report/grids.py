@@ -1,8 +1,4 @@
-"""Grids: points from best to worst, and how much each field mattered.
-
-For a full product with equally many seeds at every point, the main effect of a field has an exact share of
-the variance of all runs (analysis of variance). Other sets, such as those that Optuna chose, have none.
-"""
+"""Grids: points from best to worst, and the results by the values of each field."""
 
 from __future__ import annotations
 
@@ -27,10 +23,6 @@ MOST_DIGITS = 1000  # above it, counts are shown as whole numbers
 MOST_OPEN = 24  # points of a ranking that are shown without a click
 BEST, OTHER = 2, 0  # styles of bars
 RANKING = "The dot is the mean over seeds, the bar their range. Green: the best point, and those equal to it."
-SHARES = (
-    "Shares are those of the sum of squares of all runs around their mean that lies between the values of a "
-    "field (its main effect). The rest are interactions of fields, and differences between seeds."
-)
 
 
 @dataclass(frozen=True)
@@ -47,17 +39,6 @@ class PointResult:
     def mean(self) -> float:
         """Mean over seeds."""
         return float(np.mean(self.values))
-
-
-@dataclass(frozen=True)
-class FieldEffect:
-    """The effect of one field on the runs of a grid."""
-
-    name: str
-    share: float | None
-    """Share of the variance; None unless the points are a full product whose runs differ."""
-    values: list[tuple[Any, list[float]]]
-    """Results of all runs by value, numbers ascending; empty for a field whose values do not repeat."""
 
 
 @dataclass(frozen=True)
@@ -95,36 +76,29 @@ class GridResult:
         return point is not best and abs(best.mean - point.mean) <= margin
 
     @cached_property
-    def is_balanced(self) -> bool:
-        """Whether the ranked points are a full product with equal numbers of seeds, and values repeat."""
-        values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.fields]
-        seeds = {len(each.values) for each in self.ranked}
-        full = self.grid.chosen == "product" and math.prod(map(len, values)) == len(self.ranked)
-        repeat = max(map(len, values), default=0) < len(self.ranked) or seeds != {1}
-        return len(seeds) == 1 and full and repeat
+    def effects(self) -> dict[str, list[tuple[Any, list[float]]]]:
+        """Results of all runs by field and value; the fields whose values differ most in their means first.
 
-    @cached_property
-    def effects(self) -> list[FieldEffect]:
-        """The fields; those with the largest share of the variance first."""
-        found = [self._effect(name) for name in self.fields] if len(self.ranked) > 1 else []
-        return sorted(found, key=lambda each: -(each.share or 0.0))
+        Numbers are ascending, words in the order of the plan. Empty for a field whose values do not repeat.
+        """
+        found = {name: self._by_value(name) for name in self.fields} if len(self.ranked) > 1 else {}
 
-    def _effect(self, name: str) -> FieldEffect:
+        def effect(name: str) -> float:
+            means = [float(np.mean(values)) for _, values in found[name]]
+            return max(means) - min(means) if means else 0.0
+
+        return {name: found[name] for name in sorted(found, key=effect, reverse=True)}
+
+    def _by_value(self, name: str) -> list[tuple[Any, list[float]]]:
         there = [point for point in self.points if point.values and name in point.point]
-        numbers = all(is_number(point.point[name]) for point in there)
         groups: dict[str, tuple[Any, list[float]]] = {}
-        for point in there:  # in the order of the plan, which keeps the order of words in a list
+        for point in there:
             value = point.point[name]
             groups.setdefault(repr(value), (value, []))[1].extend(point.values)
-        values = sorted(groups.values(), key=lambda each: each[0]) if numbers else [*groups.values()]
-        share = None
-        if self.is_balanced:  # η²: squares between the values of a field, in proportion to all squares
-            runs = [value for point in self.ranked for value in point.values]
-            total, center = _squares(runs), float(np.mean(runs))
-            between = sum(len(found) * (np.mean(found) - center) ** 2 for _, found in values)
-            share = float(between / total) if total else None
-        repeats = self.grid.chosen == "product" or not numbers or len(groups) <= len(there) / 2
-        return FieldEffect(name, share, values if repeats else [])
+        found, numbers = [*groups.values()], all(is_number(point.point[name]) for point in there)
+        if self.grid.chosen != "product" and numbers and len(found) > len(there) / 2:
+            return []
+        return sorted(found, key=lambda each: each[0]) if numbers else found
 
     @property
     def measure(self) -> Measure:
@@ -164,10 +138,6 @@ class GridResult:
             yield f"Equal to it as far as these seeds tell: {plural(equal, 'point')}."
         if missing := len(self.points) - len(self.ranked):
             yield f"Not done yet: {plural(missing, 'point')}."
-        shares = {self.short(each.name): each.share for each in self.effects if each.share is not None}
-        if shares:
-            parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-            yield f"Share of the variance of all runs: {parts}."
 
     def ranking(self) -> Table:
         """A row for each point."""
@@ -188,21 +158,18 @@ class GridResult:
     def field_table(self) -> Table:
         """A row for each value of each field."""
         rows, bars = [], list[Bar | None]()
-        for effect in self.effects:
-            share = "" if effect.share is None else f": {effect.share:.0%} of the variance"
-            heading = self.short(effect.name) + share
-            for value, found in effect.values:
+        for name, values in self.effects.items():
+            heading = self.short(name)
+            for value, found in values:
                 bar = Bar(min(found), float(np.mean(found)), max(found))
                 ends = dict.fromkeys([self.format(bar.low), self.format(bar.high)])
                 rows.append([heading, value_text(value), self.format(bar.mean), " to ".join(ends)])
                 bars.append(bar)
-            if not effect.values:
+            if not values:
                 rows.append([heading, "values do not repeat", "", ""])
                 bars.append(None)
-        columns, numeric = ["field", "value", "mean", "range"], frozenset({2, 3})
-        notes = [SHARES] if any(each.share is not None for each in self.effects) else []
-        bars = draw_bars(bars)
-        return Table("Which fields mattered", columns, rows, notes, numeric, bars=bars, is_grouped=True)
+        columns, numeric, bars = ["field", "value", "mean", "range"], frozenset({2, 3}), draw_bars(bars)
+        return Table("Which fields mattered", columns, rows, [], numeric, bars=bars, is_grouped=True)
 
 
 def _squares(values: Sequence[float]) -> float:
