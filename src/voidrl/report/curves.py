@@ -68,7 +68,7 @@ def group_of(metric: str) -> str:
 
 def metrics_of(arms: Sequence[ArmRuns]) -> list[str]:
     """Every metric that any run logged: task and coverage first."""
-    groups, known = [*dict.fromkeys(GROUPS.values()), "Other"], [*NAMES]
+    groups, known = [*GROUPS.values(), "Other"], [*NAMES]
     found = {name for arm in arms for run in arm.runs for name in series_of(run)}
     return sorted(found, key=lambda name: (groups.index(group_of(name)), [*known, name].index(name), name))
 

@@ -221,54 +221,43 @@ def _label(runs: Sequence[Run]) -> None:
         settings = [defining_settings(run) for run in members]
         lengths = [run.pretraining_steps for run in members]
         if len({*lengths} - {None}) > 1:
-            settings = [each | {LENGTH: steps} for each, steps in zip(settings, lengths, strict=True)]
+            settings = [each | {LENGTH: length} for each, length in zip(settings, lengths, strict=True)]
         names = differing_names(settings)
         for run, setting in zip(members, settings, strict=True):
-            shown = [f"{name} {format_value(setting.get(name))}" for name in names[:MAX_NAMED_DIFFERENCES]]
+            values = [setting.get(name) for name in names]
+            pairs = zip(names[:MAX_NAMED_DIFFERENCES], values, strict=False)
+            shown = [f"{name} {format_value(value)}" for name, value in pairs]
             if len(names) > len(shown):  # a hash keeps different settings apart
-                digest = hashlib.sha256(repr([setting.get(name) for name in names]).encode()).hexdigest()[:4]
+                digest = hashlib.sha256(repr(values).encode()).hexdigest()[:4]
                 shown.append(f"{len(names) - len(shown)} more #{digest}")
             run.label += f" ({', '.join(shown)})" if shown else ""
     planned = [run for run in runs if run.cell is not None]
-    _distinguish(
-        planned,
-        lambda run: (_root(run), run.env, run.phase, run.label),
-        lambda run: run.asked_steps,
-        lambda run: f" (steps {run.asked_steps})",
-    )
+    for run in _ambiguous(
+        planned, lambda run: (_root(run), run.env, run.phase, run.label), lambda run: run.asked_steps
+    ):
+        run.label += f" (steps {run.asked_steps})"
     experiments = {run.experiment.root: run.experiment.name for run in runs if run.experiment is not None}
     shared = os.path.commonpath([*experiments]) if experiments else ""
-
-    def experiment_suffix(run: Run) -> str:
-        if run.experiment is None:
-            return ""
-        name = run.experiment.name
-        is_unique = [*experiments.values()].count(name) == 1
-        return f", {name}" if is_unique else f", {name} in {os.path.relpath(run.experiment.root, shared)}"
-
-    _distinguish(runs, lambda run: run.label, _root, experiment_suffix)
-    _distinguish(
-        runs,
-        lambda run: (run.env, run.label, run.phase == "pretrain"),
-        lambda run: run.phase,
-        lambda run: f", {PHASE_NAMES[run.phase]}",
+    for run in _ambiguous(runs, lambda run: run.label, _root):
+        if (experiment := run.experiment) is not None:
+            is_unique = [*experiments.values()].count(experiment.name) == 1
+            where = "" if is_unique else f" in {os.path.relpath(experiment.root, shared)}"
+            run.label += f", {experiment.name}{where}"
+    stages = _ambiguous(
+        runs, lambda run: (run.env, run.label, run.phase == "pretrain"), lambda run: run.phase
     )
+    for run in stages:
+        run.label += f", {PHASE_NAMES[run.phase]}"
 
 
-def _distinguish(
-    runs: Sequence[Run],
-    key: Callable[[Run], Hashable],
-    value: Callable[[Run], Hashable],
-    suffix: Callable[[Run], str],
-) -> None:
-    """Add a suffix to the labels of runs that share a key but have several values."""
-    keys = [key(run) for run in runs]
+def _ambiguous(
+    runs: Sequence[Run], key: Callable[[Run], Hashable], value: Callable[[Run], Hashable]
+) -> list[Run]:
+    """Runs that share a key with others of another value."""
     values: dict[Hashable, set[Hashable]] = {}
-    for run, shared in zip(runs, keys, strict=True):
-        values.setdefault(shared, set()).add(value(run))
-    for run, shared in zip(runs, keys, strict=True):
-        if len(values[shared]) > 1:
-            run.label += suffix(run)
+    for run in runs:
+        values.setdefault(key(run), set()).add(value(run))
+    return [run for run in runs if len(values[key(run)]) > 1]
 
 
 def defining_settings(run: Run) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class LiveRun:
 
     def to_json(self) -> dict[str, Any]:
         """As data."""
-        log = None if self.log is None else str(self.log)
+        log = self.log and str(self.log)
         return {**vars(self), "path": str(self.path), "log": log, "group": self.group}
 
 

@@ -25,11 +25,11 @@ def field(run: Run, *names: str) -> Any:
 
 def hardware(run: Run) -> str:
     """GPUs, unless the run was on the CPU, and processor."""
-    gpus = field(run, "gpus")
+    gpus = field(run, "gpus") if run.config.get("device") != "cpu" else None
     names = [str(gpu.get("name")) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-    used = dict.fromkeys(names) if run.config.get("device") != "cpu" else {}
-    cpu, cores = field(run, "cpu", "model"), field(run, "cpu", "count")
-    return ", ".join([*used, *([f"{cpu}, {cores} cores"] if cpu else [])])
+    if cpu := field(run, "cpu", "model"):
+        names.append(f"{cpu}, {field(run, 'cpu', 'count')} cores")
+    return ", ".join(dict.fromkeys(names))
 
 
 def commit(run: Run) -> str:

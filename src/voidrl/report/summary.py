@@ -44,11 +44,9 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     is_mixed = len(collection.experiments) > 1 or any(run.experiment is None for run in runs)
     rows = [(f"About {each.name}" if is_mixed else "About", each.about) for each in collection.experiments]
     versions = {str(field(run, "versions", "voidrl") or "") for run in runs} - {""}
+    by_phase = (f"{phases[phase]} {name}" for phase, name in PHASE_NAMES.items() if phases[phase])
     rows += [
-        (
-            "Runs",
-            ", ".join(f"{phases[phase]} {name}" for phase, name in PHASE_NAMES.items() if phases[phase]),
-        ),
+        ("Runs", ", ".join(by_phase)),
         ("Environments", join_names(dict.fromkeys(arm.env_name for arm in arms))),
         ("Arms", join_names(dict.fromkeys(arm.grid_label or arm.label for arm in arms), separator="; ")),
         ("Seeds", seed_list(run.seed for run in runs)),
@@ -74,11 +72,10 @@ def findings(stages: Sequence[Results]) -> list[str]:
 def _wins(compared: Iterable[list[ArmRuns]], key: str) -> str:
     """Number of environments in which each arm is ahead; equal means are no win for anybody."""
     leaders = [leading(arms, key) for arms in compared if len(arms) > 1]
-    wins = Counter(found[0].label for found in leaders if len(found) == 1)
-    ties = sum(len(found) > 1 for found in leaders)
-    parts = [f"{label} in {number}" for label, number in wins.most_common()]
-    parts += [f"equal in {ties}"] if ties else []
-    return ", ".join(parts) or "nothing to compare"
+    wins = Counter(found[0].label for found in leaders if len(found) == 1).most_common()
+    if ties := sum(len(found) > 1 for found in leaders):
+        wins.append(("equal", ties))
+    return ", ".join(f"{label} in {number}" for label, number in wins) or "nothing to compare"
 
 
 def leading(arms: Sequence[ArmRuns], key: str) -> list[ArmRuns]:
