@@ -7,13 +7,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from voidrl.config import bonus_method, bonus_suffix, flat
-from voidrl.report.agents import find_agent
+from voidrl.config import bonus_method, bonus_suffix, flat, merge
+from voidrl.errors import ConfigError
+from voidrl.presets.presets import AGENTS, PRESETS, preset_for
 from voidrl.report.formatting import ABSENT, Bar, seed_list, step_range, steps
 from voidrl.report.outcomes import Spread, headline_measure, outcome, spreads_of
 from voidrl.report.read import Run
@@ -38,6 +39,9 @@ _UNUSED = {
     "finetune": (),
 }
 
+# Settings in which a run may differ from a preset and still be of its agent.
+_FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
+
 
 @dataclass(eq=False)
 class ArmRuns:
@@ -52,7 +56,7 @@ class ArmRuns:
     """Index of its color and dashes, consistent for a label across the report."""
     runs: list[Run]
     headline: str | None = None
-    """The measure that compares the arms of its stage."""
+    """The measure that compares the arms of its environment and stage."""
 
     @property
     def name(self) -> str:
@@ -184,11 +188,11 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
             unspecified = run.cell is None or run.cell.evaluated is None
             if unspecified and run.status == "done" and run.evaluation is None:
                 run.evaluation_gap = "missing"
-    for stage in STAGES:
-        members = [arm for arm in arms if arm.stage == stage]
-        headline = headline_measure((arm.spreads for arm in members), stage)
-        for arm in members:
-            arm.headline = headline
+    for stage, by_env in stages_of(arms).items():
+        for members in by_env.values():
+            headline = headline_measure((arm.spreads for arm in members), stage)
+            for arm in members:
+                arm.headline = headline
     return arms
 
 
@@ -258,6 +262,38 @@ def _ambiguous(
     for run in runs:
         values.setdefault(key(run), set()).add(value(run))
     return [run for run in runs if len(values[key(run)]) > 1]
+
+
+def find_agent(run: Run, presets: Iterable[str] = AGENTS) -> str | None:
+    """The most specific of these presets that matches a run's values."""
+    settings = flat(run.config)
+    matches = {
+        name: len(fixed)
+        for name in presets
+        if name in PRESETS
+        and (fixed := _fixed_values(run.env, name))
+        and all(value in ("auto", settings.get(key)) for key, value in fixed.items())
+    }
+    return max(matches, key=lambda name: matches[name]) if matches else None
+
+
+@cache
+def _fixed_values(env: str, name: str) -> dict[str, Any]:
+    """The values of a preset that define its agent, by dotted name; {} if it is not made for an environment.
+
+    `auto` leaves a value to the environment.
+    """
+    try:
+        values = flat(merge(preset_for(env, name)))
+    except ConfigError:
+        return {}
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in _FREE
+        and not key.startswith(("finetune.", "method."))
+        and (not key.startswith("log.") or key == "log.eval_epsilon")
+    }
 
 
 def defining_settings(run: Run) -> dict[str, Any]:

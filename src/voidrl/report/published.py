@@ -16,9 +16,8 @@ from voidrl.envs.suites import published
 from voidrl.envs.suites.atari import GAMES_26
 from voidrl.envs.suites.published import Published, PublishedRow
 from voidrl.errors import VoidrlError
-from voidrl.report.agents import find_agent
 from voidrl.report.formatting import ABSENT, ONE_SEED, Bar, Table, draw_bars, join_names, step_range
-from voidrl.report.groups import PHASE_NAMES, ArmRuns
+from voidrl.report.groups import PHASE_NAMES, ArmRuns, find_agent
 from voidrl.report.read import Collection, Run
 from voidrl.report.scores.scales import Scale, scales
 from voidrl.report.scores.statistics import Interval, bootstrap

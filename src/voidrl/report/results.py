@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from voidrl.report.formatting import ABSENT, ONE_SEED, Table, draw_bars
 from voidrl.report.groups import STAGES, ArmRuns, Stage, stages_of
-from voidrl.report.outcomes import headline_measure, measure_of, sort_keys
+from voidrl.report.outcomes import measure_of, sort_keys
 
 MOST_ENVS = 4  # with more environments, a table of environments × arms comes first
 MOST_POINTS = 6  # of grids; more are folded
@@ -36,17 +37,10 @@ class Results:
             found.setdefault(arm.env_name, []).append(arm)
         return found
 
-    def headline_of(self, env: str) -> str | None:
-        """The measure that compares the arms of one environment; another one where none has the headline."""
-        found = [arm.spreads for arm in self.by_env[env]]
-        headline = self.measures[0] if self.measures else None
-        return headline if any(headline in each for each in found) else headline_measure(found, self.stage)
-
     def ranked(self, env: str) -> list[ArmRuns]:
         """The arms of an environment that have its headline, the highest mean first."""
-        key = self.headline_of(env) or ""
-        have = [arm for arm in self.by_env[env] if key in arm.spreads]
-        return sorted(have, key=lambda arm: -arm.spreads[key].mean)
+        have = [arm for arm in self.by_env[env] if arm.headline in arm.spreads]
+        return sorted(have, key=lambda arm: -arm.spreads[arm.headline or ""].mean)
 
     def by_headline(self) -> dict[str, dict[str, list[ArmRuns]]]:
         """Ranked arms by measure and environment, without points of grids."""
@@ -54,7 +48,7 @@ class Results:
         for env in self.by_env:
             have = [arm for arm in self.ranked(env) if arm.grid_label is None]
             if have:
-                found.setdefault(self.headline_of(env) or "", {})[env] = have
+                found.setdefault(have[0].headline or "", {})[env] = have
         return found
 
     def table(self) -> Table:
@@ -63,7 +57,7 @@ class Results:
         columns += ["seeds", "steps", "runs"]
         rows, bars = [], []
         for env, members in self.by_env.items():
-            key = self.headline_of(env)
+            key = members[0].headline
             ordered = [*dict.fromkeys([*self.ranked(env), *members])]
             for arm in ordered:
                 hint = arm.phase_hint if self.stage == "task" else ""
@@ -102,6 +96,7 @@ def make_results(arms: Sequence[ArmRuns]) -> list[Results]:
     made = []
     for stage, by_env in stages_of(arms).items():
         members = [arm for found in by_env.values() for arm in found]
+        headlines = Counter(arm.headline for arm in members)
         keys = sort_keys({key for arm in members for key in arm.spreads})
-        made.append(Results(stage, sorted(keys, key=lambda key: key != members[0].headline), members))
+        made.append(Results(stage, sorted(keys, key=lambda key: -headlines[key]), members))
     return made
