@@ -76,7 +76,8 @@ def draw_bars(bars: Iterable[Bar | None], *axis: float) -> list[Bar | None]:
 
     def placed(bar: Bar) -> Bar:
         mark = None if bar.mark is None else place(bar.mark)
-        return Bar(*map(place, (bar.low, bar.mean, bar.high)), bar.style, mark, [*map(place, bar.dots)])
+        low, mean, high = map(place, (bar.low, bar.mean, bar.high))
+        return Bar(low, mean, high, bar.style, mark, [*map(place, bar.dots)])
 
     return [None if bar is None else placed(bar) for bar in found]
 

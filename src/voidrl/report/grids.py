@@ -14,7 +14,7 @@ from voidrl.report.formatting import ABSENT, Bar, Section, Table, draw_bars
 from voidrl.report.groups import env_names
 from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.scores.measures import evaluated_value, is_evaluated
+from voidrl.runs.evaluations import evaluated_value, is_evaluated
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord
 from voidrl.system.units import is_number, plural, value_text
 

@@ -19,10 +19,9 @@ from typing import Any, Literal
 
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.report.find import Place, find_runs
-from voidrl.report.scores.measures import evaluated_value
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import read_json
-from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.evaluations import evaluated_value, final_evaluation
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import RunStatus, read_status
 from voidrl.system.files import user_path

@@ -16,8 +16,8 @@ from voidrl.envs.registration import MAZE_ID as MAZE
 from voidrl.errors import VoidrlError
 from voidrl.report.formatting import ABSENT, count
 from voidrl.report.read import Run
-from voidrl.report.scores.measures import evaluated_value
 from voidrl.report.scores.scales import normalize
+from voidrl.runs.evaluations import evaluated_value
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
 

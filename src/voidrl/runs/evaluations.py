@@ -7,6 +7,7 @@ metrics. It keeps the best agent in RUN/best.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,6 +19,7 @@ from voidrl.runs.metrics import first_row
 
 FILE_NAME = "evaluation.json"
 BEST = "best"  # in a run, the folder of its best agent
+STATES = "states/"  # begins the names of measures that are counts of states
 BY_USER = {"by": "evaluate"}  # marks one of `voidrl evaluate`, which a later one replaces
 
 
@@ -95,3 +97,22 @@ def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | N
             if (found := EvaluationSummary.from_row(saved.meta.get("evaluation"))) is not None:
                 known.append((found, saved))
     return max(known, key=lambda pair: pair[0].quality, default=None)
+
+
+def is_evaluated(measure: str) -> bool:
+    """Whether a measure comes from the evaluation after training, rather than from the metrics."""
+    return measure in ("return", "success", "human_normalized") or measure.startswith(STATES)
+
+
+def evaluated_value(measure: str, evaluation: Mapping[str, Any] | None) -> float | None:
+    """The value of a measure of an evaluation; None where it has none."""
+    if evaluation is None:
+        return None
+    if measure == "success":
+        successes = evaluation.get("successes")
+        found = sum(successes) / len(successes) if successes else None
+    elif measure.startswith(STATES):
+        found = evaluation.get("counts", {}).get(measure.removeprefix(STATES))
+    else:
+        found = evaluation.get("mean_return" if measure == "return" else measure)
+    return None if found is None else float(found)
