@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -255,29 +253,3 @@ def test_the_command_writes_what_the_name_says(runs, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.err.startswith("voidrl: there is nothing at ")
     assert "Traceback" not in captured.err
-
-
-def test_help_does_not_import_torch():
-    code = (
-        "import sys; from voidrl.cli.main import main\n"
-        "try: main(['report', '--help'])\n"
-        "finally: assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "--no-media" in done.stdout
-    assert done.stderr == ""
-
-
-def test_text_of_strangers_reaches_neither_the_terminal_nor_the_page(tmp_path, capsys):
-    hostile = "x\x1b[2J\r\n<script>alert(1)</script>"
-    write_run(tmp_path / "run", env=hostile, rows=ROWS, error=hostile)
-    for name in ("page.html", "page.json"):
-        assert main(["report", str(tmp_path), "-o", str(tmp_path / name)]) == 0
-        written = (tmp_path / name).read_text("utf-8")
-        assert "[2J" in written
-        assert "\x1b" not in written
-    assert "<script>alert" not in (tmp_path / "page.html").read_text("utf-8")
-    assert main(["status", str(tmp_path)]) == 0
-    said = "".join(capsys.readouterr())
-    assert "failed: run: x [2J" in said
-    assert "\x1b" not in said
