@@ -180,14 +180,17 @@ def _read_run(place: Place) -> Run:
         raise RunFolderError("it has files of a run, but no config.json: it was damaged or never started")
     config = _printable(read_json(folder / "config.json", "the config of the run"))
     try:
-        env, phase, seed = str(config["env"]["id"]), str(config["phase"]), int(config["seed"])
-        method, total_steps = str(config["method"]["name"]), int(config["steps"])
+        known: dict[str, Any] = {
+            "env": str(config["env"]["id"]), "phase": str(config["phase"]), "seed": int(config["seed"]),
+            "method": str(config["method"]["name"]), "asked_steps": int(config["steps"]),
+        }  # fmt: skip
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
             f"{folder / 'config.json'} is not the config of a run that this version of voidrl knows: "
             f"expected env, phase, seed, method and steps"
         ) from None
-    if phase not in PHASES:
+    if known["phase"] not in PHASES:
+        phase = known["phase"]
         raise RunFolderError(f"its phase is {phase!r}: expected one of {', '.join(PHASES)}; upgrade voidrl")
     notes: list[str] = []
 
@@ -210,11 +213,7 @@ def _read_run(place: Place) -> Run:
         path=folder,
         name=place.name,
         config=config,
-        env=env,
-        phase=phase,
-        method=method,
-        seed=seed,
-        asked_steps=total_steps,
+        **known,
         steps=reached,
         series=_series(rows),
         machine=machine or {},

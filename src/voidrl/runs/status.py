@@ -129,15 +129,13 @@ class StatusWriter:
         scored = self._status
         with suppress(RunFolderError):
             before = load_status(self._path) if steps else None
-            if before is not None and (before.score_step or 0) <= steps:
-                scored = before
+            scored = before if before is not None and (before.score_step or 0) <= steps else scored
         kept = {name: getattr(scored, name) for name in ("score_name", "score", "score_step")}
         self._status = RunStatus(
             "starting", total_steps=total_steps, checkpoint=steps or None, pid=os.getpid(),
             host=socket.gethostname(), started=utc_now(), ranks=dist.current().size, **kept,
         )  # fmt: skip
-        self._update("starting", steps=steps)
-        self._write()  # nothing is lost yet: an unwritable folder is refused here
+        self._write("starting", steps=steps)  # nothing is lost yet: an unwritable folder is refused here
         self.close()  # the heartbeats of an earlier start
         self._ended = threading.Event()
         if not self._is_silent:
@@ -204,22 +202,20 @@ class StatusWriter:
                 if self._count_steps is not None:
                     steps = self._count_steps()
                     state = "running" if steps > self._start_steps else state
-                self._update(state, steps=steps)
-                self._write()
+                self._write(state, steps=steps)
 
     def _try_write(self, state: State, **changes: Any) -> None:
         """Write if possible: a file for others must neither stop a run nor hide why one failed."""
-        with self._writing:
-            self._update(state, **changes)
-            try:
-                self._write()
-            except CheckpointError as error:
-                if not self._warned:
-                    self._warned = True
-                    message = f"{error}; others may see an old state of the run"
-                    warnings.warn(message, VoidrlWarning, stacklevel=3)
+        try:
+            with self._writing:
+                self._write(state, **changes)
+        except CheckpointError as error:
+            if not self._warned:
+                self._warned = True
+                message = f"{error}; others may see an old state of the run"
+                warnings.warn(message, VoidrlWarning, stacklevel=3)
 
-    def _update(self, state: State, **changes: Any) -> None:
+    def _write(self, state: State, **changes: Any) -> None:
         changes |= {"state": state, "heartbeat": utc_now("microseconds")}
         if self._count_steps is not None:
             # Steps per second lately, so that a run that hangs has 0; of one that has ended, all along.
@@ -230,8 +226,6 @@ class StatusWriter:
             else:
                 changes["rate"] = rates.add(now, steps)[0]
         self._status = dataclasses.replace(self._status, **changes)
-
-    def _write(self) -> None:
         if not self._is_silent:
             write_json_atomic(self._path, dataclasses.asdict(self._status))
 
