@@ -241,7 +241,6 @@ def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
     plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels", methods=("apt",))
     described = make_record(plan, ["voidrl"])
     assert (plan.experiment.published, described.published) == ("urlb", None)
-    assert described.default_preset == "urlb-states"
     assert described.departure == "preset urlb-pixels instead of the experiment's urlb-states"
     # A step holds its action for two frames: half as many steps are the whole protocol.
     steps = {cell.phase: (cell.steps, cell.protocol_steps) for cell in described.cells}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from voidrl.report.formatting import Bar, Section, Table, draw_bars
 from voidrl.report.groups import ArmRuns
-from voidrl.report.read import Run
 from voidrl.report.scores.scales import Scale
 from voidrl.report.scores.statistics import DIFFERENCE_LEVEL, Differences, Interval, differences, percent
 from voidrl.system.units import plural
@@ -61,8 +60,10 @@ def _section(tuned: str, scratch: str, arms: Sequence[ArmRuns], scale: Scale) ->
             plain[arm.env_name] = [score for _, score in arm.scores()]
         if (arm.label, arm.phase) == (tuned, "finetune") and arm.scores():
             by_source: dict[object, list[float]] = {}
-            for run, score in arm.scores():
-                by_source.setdefault(_source_key(run), []).append(score)
+            for run, score in arm.scores():  # without a known pre-training, seeds tell them apart
+                seed = run.cell and run.cell.pretrain_seed
+                key = (run.source.resolved if run.source else run.seed) if seed is None else seed
+                by_source.setdefault(key, []).append(score)
             nested[arm.env_name] = [*by_source.values()]
     tasks = [name for name in nested if name in plain]
     if not tasks:
@@ -84,13 +85,6 @@ def _section(tuned: str, scratch: str, arms: Sequence[ArmRuns], scale: Scale) ->
         findings.append("With so few pre-trainings of a task, intervals tend to be too narrow.")
     findings.append("Intervals are over seeds in these tasks; they do not say what happens in other tasks.")
     return Section("panel", title, [table], findings)
-
-
-def _source_key(run: Run) -> object:
-    """What distinguishes the pre-training of a run from others; without one that is known, its seed."""
-    if run.cell is not None and run.cell.pretrain_seed is not None:
-        return run.cell.pretrain_seed
-    return run.seed if run.source is None else run.source.resolved
 
 
 def _verdict(tuned: str, scratch: str, scale: Scale, found: Differences) -> Iterator[str]:

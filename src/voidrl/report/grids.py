@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -66,7 +66,8 @@ class GridResult:
     def seed_deviation(self) -> float | None:
         """Standard deviation between seeds of a point, pooled over points; None with one seed each."""
         freedom = sum(len(point.values) - 1 for point in self.ranked)
-        return math.sqrt(sum(_squares(point.values) for point in self.ranked) / freedom) if freedom else None
+        squares = sum(len(point.values) * float(np.var(point.values)) for point in self.ranked)
+        return math.sqrt(squares / freedom) if freedom else None
 
     def equals_best(self, point: PointResult) -> bool:
         """Whether a point differs from the best one by no more than seeds do; with one seed, not at all."""
@@ -170,11 +171,6 @@ class GridResult:
                 bars.append(None)
         columns, numeric, bars = ["field", "value", "mean", "range"], frozenset({2, 3}), draw_bars(bars)
         return Table("Which fields mattered", columns, rows, [], numeric, bars=bars, is_grouped=True)
-
-
-def _squares(values: Sequence[float]) -> float:
-    """Sum of squared deviations from the mean."""
-    return float(np.sum((np.asarray(values) - np.mean(values)) ** 2)) if len(values) else 0.0
 
 
 def find_grids(collection: Collection) -> Iterator[GridResult]:

@@ -131,7 +131,8 @@ def published_table(benchmark: Benchmark) -> Table:
     rows = []
     for name, found in quoted.items():
         for heading, row in found:
-            cells = [_published(row, column) for column in (*tasks, *aggregates)]
+            known = [row.values.get(column) for column in (*tasks, *aggregates)]
+            cells = [ABSENT if value is None else f"{value:g}".replace("-", "−") for value in known]
             if {*cells} - {ABSENT}:
                 rows.append([row.label, heading, *cells, "", "", ""])
         if mine := ours.get(name):
@@ -145,11 +146,6 @@ def published_table(benchmark: Benchmark) -> Table:
     if absent := [task for task in every if task not in tasks]:
         notes.append(f"Tasks without a run: {len(absent)} of {len(every)} ({join_names(absent)}).")
     return Table(tables[0].title, columns, rows, notes, frozenset(range(2, len(columns) - 1)))
-
-
-def _published(row: PublishedRow, column: str) -> str:
-    value = row.values.get(column)
-    return ABSENT if value is None else f"{value:g}".replace("-", "−")
 
 
 def _return_of(arm: ArmRuns) -> str | None:

@@ -42,15 +42,6 @@ class Results:
         have = [arm for arm in self.by_env[env] if arm.headline in arm.spreads]
         return sorted(have, key=lambda arm: -arm.spreads[arm.headline or ""].mean)
 
-    def by_headline(self) -> dict[str, dict[str, list[ArmRuns]]]:
-        """Ranked arms by measure and environment, without points of grids."""
-        found: dict[str, dict[str, list[ArmRuns]]] = {}
-        for env in self.by_env:
-            have = [arm for arm in self.ranked(env) if arm.grid_label is None]
-            if have:
-                found.setdefault(have[0].headline or "", {})[env] = have
-        return found
-
     def table(self) -> Table:
         """All measures of all arms, the highest mean of an environment first."""
         columns = ["environment", "arm", *(measure_of(key).name for key in self.measures)]

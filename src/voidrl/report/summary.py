@@ -60,7 +60,11 @@ def findings(stages: Sequence[Results]) -> list[str]:
     """Mean and range of every arm, and the arm ahead, for each comparison; points of grids have their own."""
     found = []
     for results in stages:
-        for key, by_env in results.by_headline().items():
+        headlines: dict[str, dict[str, list[ArmRuns]]] = {}  # ranked arms by measure and environment
+        for env in results.by_env:
+            if ranked := [arm for arm in results.ranked(env) if arm.grid_label is None]:
+                headlines.setdefault(ranked[0].headline or "", {})[env] = ranked
+        for key, by_env in headlines.items():
             if len(by_env) <= MOST_ENVS:
                 found += [f"{results.title}, {env}: {_finding(rows, key)}" for env, rows in by_env.items()]
             else:

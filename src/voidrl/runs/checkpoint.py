@@ -143,7 +143,11 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         entries: dict[str, FileEntry] = {}
         for name, group in files.items():
             if source is not None and name in same:
-                _link(source.path / name, tmp / name)
+                try:
+                    (tmp / name).hardlink_to(source.path / name)
+                except OSError:  # the file system has no hard links, or too many to this file
+                    shutil.copyfile(source.path / name, tmp / name)
+                    _sync(tmp / name)
                 entries[name] = known[name]
                 continue
             size, blocks = serialized.pop(name)
@@ -326,14 +330,6 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)  # which follows no link
     with suppress(OSError):
         path.unlink()
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # the file system has no hard links, or too many to this file
-        shutil.copyfile(source, target)
-        _sync(target)
 
 
 def _sync(path: Path) -> None:

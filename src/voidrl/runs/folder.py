@@ -267,26 +267,23 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
 def environment_info() -> dict[str, Any]:
     """Describe a result's environment: versions, machine, git commit of the current folder, command line."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "gymnasium")}
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            model = found[1].strip()
     commit = _output("git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
     return {
         "date": utc_now(),
         "command": shlex.join(sys.argv),
         "versions": {"python": platform.python_version(), "voidrl": __version__, **versions},
         "platform": platform.platform(),
-        "cpu": {"model": _cpu_model(), "count": os.cpu_count()},
+        "cpu": {"model": model, "count": os.cpu_count()},
         "memory_bytes": memory().total,
         "gpus": _gpus(),
         # Whether files differ from the commit is not asked: git would run filters of a foreign repository.
         "git": {"commit": commit} if commit else None,
         "ranks": dist.current().size,
     }
-
-
-def _cpu_model() -> str:
-    with suppress(OSError):
-        if found := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
-            return found[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _gpus() -> list[dict[str, str]]:
