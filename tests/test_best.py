@@ -344,7 +344,7 @@ def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, 
 
 def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_path, source, scores):
     from voidrl.report.groups import make_arms
-    from voidrl.report.outcomes import headline_measure, outcome, return_source
+    from voidrl.report.outcomes import outcome, return_source
     from voidrl.report.read import read_all
 
     scores |= {0: 3, 20: 5}
@@ -359,7 +359,7 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     assert outcome(whole)["zero_shot_return"] == 3
     assert outcome(whole)["return"] == 5
     assert "at step 20" in return_source(whole)
-    assert headline_measure(arms, "task") == "return"
+    assert arms[0].headline == "return"
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:-1]))  # as before the end
     partial, arms = read()
@@ -367,4 +367,4 @@ def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_p
     assert "return" not in outcome(partial)
     assert "training episodes" in return_source(partial)
     (run / "metrics.jsonl").write_text(lines[0])
-    assert headline_measure(read()[1], "task") is None
+    assert read()[1][0].headline is None

@@ -53,18 +53,14 @@ def test_tensors_meta_and_step_round_trip(tmp_path):
         torch.testing.assert_close(loaded[name], t.detach(), rtol=0, atol=0, equal_nan=True)
 
 
-def test_shared_memory_is_refused_by_both_names(tmp_path):
-    t = torch.randn(10)
+def test_tensors_that_cannot_be_saved_are_named(tmp_path):
+    t, bad = torch.randn(10), torch.ones(2, dtype=torch.complex64)
     with pytest.raises(CheckpointError, match="'first' and 'second' share memory"):
         save(tmp_path, 0, {AGENT: Group({"first": t, "second": t[1::2]})}, {}, keep_last=1)
-    assert list_steps(tmp_path) == []
-    assert hidden(tmp_path) == []
-
-
-def test_a_tensor_that_cannot_be_saved_is_named(tmp_path):
-    bad = torch.ones(2, dtype=torch.complex64)
     with pytest.raises(CheckpointError, match=r"agent.safetensors: 'bad' cannot be saved"):
         save(tmp_path, 0, {AGENT: Group({"bad": bad})}, {}, keep_last=1)
+    assert list_steps(tmp_path) == []
+    assert hidden(tmp_path) == []
 
 
 def test_meta_is_strict_json_and_refused_before_anything_is_written(tmp_path):

@@ -77,7 +77,7 @@ def test_results_have_means_ranges_seeds_steps_and_published_numbers(tmp_path):
         if (task, arm.removesuffix("-pretrain")) in scores:
             make_done(plan, cell, scores[task, arm.removesuffix("-pretrain")] + (10 if cell.seed == 2 else 0))
     report = report_of(plan)
-    rows = {(row.arm.env, row.arm.label): row for row in report.results[-1].rows}
+    rows = {(arm.env, arm.label): arm for arm in report.results[-1].arms}
     assert rows["atari/ms_pacman", "APT"].cell("return") == "6,957 (6,952 to 6,962)"
     assert rows["atari/ms_pacman", "APT"].seed_text == "2 (1, 2)"
     tables = {each.name: each.tables[0] for each in report.sections}
@@ -241,7 +241,6 @@ def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
     plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels", methods=("apt",))
     described = make_record(plan, ["voidrl"])
     assert (plan.experiment.published, described.published) == ("urlb", None)
-    assert described.default_preset == "urlb-states"
     assert described.departure == "preset urlb-pixels instead of the experiment's urlb-states"
     # A step holds its action for two frames: half as many steps are the whole protocol.
     steps = {cell.phase: (cell.steps, cell.protocol_steps) for cell in described.cells}

@@ -18,7 +18,7 @@ from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, VoidrlError
 from voidrl.report import gallery
-from voidrl.report.saved import newest
+from voidrl.report.gallery import newest
 from voidrl.report.videos import mp4
 from voidrl.report.videos.video import (
     BACKGROUND,
@@ -26,7 +26,6 @@ from voidrl.report.videos.video import (
     Moment,
     Recording,
     compose,
-    label_of,
     record,
     resize,
     write_video,
@@ -314,19 +313,6 @@ def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "nowhere"), "--video", "x.mp4"]) == 2
     assert main(["evaluate", str(maze), "--video", "x.mp4", "--json"]) == 2
     assert "--json cannot be used with --video" in capsys.readouterr().err
-
-
-def test_labels_name_the_phase(maze):
-    agent = voidrl.load(maze)
-    names = {}
-    for phase in ("pretrain", "finetune", "train"):
-        agent.config = update(agent.config, {"phase": phase})
-        names[phase] = label_of(agent)
-    assert names == {
-        "pretrain": "apt, seed 3, 20 steps",
-        "finetune": "apt, fine-tuned, seed 3, 20 steps",
-        "train": "from scratch, seed 3, 20 steps",
-    }
 
 
 # Clips of a report

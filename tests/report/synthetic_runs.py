@@ -6,7 +6,8 @@ import json
 import numpy as np
 from safetensors.numpy import save
 
-from voidrl.config import Config, flat, merge, to_json
+from voidrl.config import Config, merge, to_json
+from voidrl.report.contents import Report
 from voidrl.runs.checkpoint import FORMAT, seal
 
 DATE = "2026-11-15T12:00:00+00:00"
@@ -97,6 +98,5 @@ def write_experiment(root, cells, **about):
     write_json(root / "experiment.json", {**whole, **about, "cells": [usual | cell for cell in cells]})
 
 
-def settings_of(folder):
-    """The flat config of a run folder."""
-    return flat(json.loads((folder / "config.json").read_text()))
+def report_of(*paths):
+    return Report.read(paths, lambda text: None)

@@ -1,11 +1,10 @@
 """Arms and their names, and the summary of a report."""
 
 import pytest
-from synthetic_runs import MAZE, write_experiment, write_run
+from synthetic_runs import MAZE, report_of, write_experiment, write_run
 
 from voidrl.config import flat, merge
 from voidrl.presets.presets import preset_for
-from voidrl.report.contents import Report
 from voidrl.report.curves import chart_data
 from voidrl.report.groups import env_names, stages_of
 from voidrl.report.provenance import settings_table
@@ -13,10 +12,6 @@ from voidrl.report.summary import overview
 from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
-
-
-def report_of(*paths):
-    return Report.read(paths, lambda text: None)
 
 
 def arms_of(*paths):
@@ -276,7 +271,7 @@ def test_an_experiment_knows_why_the_process_of_a_run_failed(tmp_path):
     assert caveats_of(tmp_path)["Failed before the first step"] == ["never: atari needs ale-py"]
 
 
-def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
+def test_neither_experiments_that_share_a_label_nor_lengths_of_one_are_averaged(tmp_path):
     for name, steps in (("a", 100), ("b", 1000)):
         write_run(tmp_path / name / "run", steps=steps, rows=[{"step": steps, "coverage/cells": 2}])
         write_experiment(tmp_path / name, [{"folder": "run", "label": "APT", "steps": steps}], name=name)
@@ -286,13 +281,12 @@ def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
     assert "after 100 to 1k steps" in report_of(tmp_path).findings[0]
     write_experiment(tmp_path / "b", [{"folder": "run", "label": "APT"}], name="a")
     assert [arm.label for arm in arms_of(tmp_path)][:2] == ["APT, a in a", "APT, a in b"]
-
-
-def test_lengths_of_one_experiment_are_not_averaged(tmp_path):
-    for seed, steps in ((1, 100), (2, 1000)):
-        write_run(tmp_path / f"s{seed}", seed=seed, steps=steps, rows=[{"step": steps}])
-    write_experiment(tmp_path, [{"folder": "s1"}, {"folder": "s2", "seed": 2}])
-    assert [arm.label for arm in arms_of(tmp_path)] == ["apt (steps 100)", "apt (steps 1000)"]
+    cells = [{"folder": f"{name}/run", "seed": seed} for seed, name in enumerate("ab")]
+    write_experiment(tmp_path, cells)
+    (tmp_path / "a/experiment.json").unlink()
+    (tmp_path / "b/experiment.json").unlink()
+    labels = [arm.label for arm in arms_of(tmp_path)]
+    assert labels == ["apt (steps 100)", "apt (steps 1000)", "APT"]
 
 
 def test_seeds_that_are_not_in_a_number_are_not_counted(tmp_path):

@@ -9,8 +9,8 @@ from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_json,
 from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
 from voidrl.report.find import find_runs
+from voidrl.report.gallery import newest, read_visits
 from voidrl.report.read import read_all
-from voidrl.report.saved import newest, read_visits
 from voidrl.runs import locks
 from voidrl.runs.folder import RunFolder
 from voidrl.system.terminal.output import say
@@ -215,14 +215,6 @@ def test_visits_come_from_the_newest_checkpoint_that_can_be_used(tmp_path):
     assert newest(tmp_path / "elsewhere") is None
 
 
-def test_a_checkpoint_of_a_newer_format_is_named(tmp_path):
-    write_checkpoint(tmp_path, 100, [1], version=9)
-    with pytest.raises(
-        Exception, match=r"step_000000000100/manifest.json was written by .* in format 9 .*: upgrade voidrl"
-    ):
-        newest(tmp_path)
-
-
 def test_no_control_character_of_a_stranger_reaches_the_terminal(tmp_path, capsys):
     """Names of folders, environments and errors: ESC, CSI, a carriage return, an override of direction."""
     evil = "a\x1b[2Jb\x9bc\rd\u202e"
@@ -235,11 +227,12 @@ def test_no_control_character_of_a_stranger_reaches_the_terminal(tmp_path, capsy
     )
     (root / "damaged").mkdir()
     (root / "damaged" / "config.json").write_text("###")
-    for words in (["status", str(root)], ["report", str(root), "-o", str(tmp_path / "report.html")]):
-        assert cli.main(words) == 0
+    for name in ("report.html", "report.json"):
+        assert cli.main(["report", str(root), "-o", str(tmp_path / name)]) == 0
+    assert cli.main(["status", str(root)]) == 0
     assert cli.main(["evaluate", str(root / "damaged")]) == 2
     seen = capsys.readouterr()
-    page = (tmp_path / "report.html").read_text()
+    page, data = ((tmp_path / name).read_text() for name in ("report.html", "report.json"))
     assert "a [2Jb c d" in page
-    lines = [line for text in (seen.out, seen.err, page) for line in text.split("\n")]
+    lines = [line for text in (seen.out, seen.err, page, data) for line in text.split("\n")]
     assert [line for line in lines if {*line} & {*"\x1b\x9b\r\u202e"}] == []

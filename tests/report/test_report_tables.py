@@ -3,22 +3,12 @@
 import json
 
 import pytest
-from synthetic_runs import MAZE, write_run
+from synthetic_runs import MAZE, report_of, write_run
 
-from voidrl.report.contents import Report
 from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
-from voidrl.report.outcomes import Spread, headline_measure, measure_of, outcome, return_source, spreads
+from voidrl.report.outcomes import Spread, measure_of, outcome, return_source
 from voidrl.report.page import write_report
 from voidrl.report.results import make_results
-
-
-def report_of(*paths):
-    return Report.read(paths, lambda text: None)
-
-
-def arms_of(*paths):
-    report = report_of(*paths)
-    return report.collection, report.arms
 
 
 def test_the_return_is_of_the_evaluation_else_of_the_last_one_in_training_else_of_late_episodes(tmp_path):
@@ -28,7 +18,7 @@ def test_the_return_is_of_the_evaluation_else_of_the_last_one_in_training_else_o
     write_run(tmp_path / "a", env=env, rows=rows + evaluated, evaluation=[1.0, 2.0])
     write_run(tmp_path / "b", env=env, rows=rows + evaluated)
     write_run(tmp_path / "c", env=env, rows=rows)
-    a, b, c = arms_of(tmp_path)[0].runs
+    a, b, c = report_of(tmp_path).arms[0].runs
     assert outcome(a) == {"return": 1.5}
     assert outcome(b) == {"return": 5.0, "success": 0.25}
     assert outcome(c) == {"training_return": 100}  # the one row in the last tenth of 100 steps
@@ -43,18 +33,17 @@ def test_final_numbers_are_of_complete_runs_where_there_are_any(tmp_path):
     for seed, (reached, bins) in enumerate([(100, 10), (100, 20), (50, 90)], start=1):
         rows = [{"step": reached, "coverage/bins": bins}]
         write_run(tmp_path / str(seed), env="dmc/walker", seed=seed, rows=rows)
-    arm = arms_of(tmp_path)[1][0]
-    assert spreads(arm) == {"coverage/bins": Spread(15, 10, 20, [])}
-    assert spreads(arm)["coverage/bins"].seeds == [1, 2]
-    row = make_results([arm])[0].rows[0]
-    assert row.statuses == "2 done, 1 stopped"
-    assert row.steps == "50 to 100 of 100"
-    assert row.seed_text == "2 of 3 (1, 2)"
+    arm = report_of(tmp_path).arms[0]
+    assert [*arm.spreads] == ["coverage/bins"]
+    assert (arm.cell("coverage/bins"), arm.final_seeds) == ("15 (10 to 20)", [1, 2])
+    assert arm.statuses == "2 done, 1 stopped"
+    assert arm.steps == "50 to 100 of 100"
+    assert arm.seed_text == "2 of 3 (1, 2)"
 
 
 def test_where_no_run_is_complete_numbers_are_so_far(tmp_path):
     write_run(tmp_path / "a", env="dmc/walker", rows=[{"step": 50, "coverage/bins": 7}])
-    arms = arms_of(tmp_path)[1]
+    arms = report_of(tmp_path).arms
     table = make_results(arms)[0].table()
     assert table.rows[0][2] == "7 so far"
 
@@ -63,26 +52,22 @@ def test_arms_are_compared_by_their_task_or_without_reward_by_coverage(tmp_path)
     rows = [{"step": 100, "eval/return": 1.0, "coverage/bins": 3}]
     write_run(tmp_path / "a", env="dmc/walker_run", rows=rows)
     write_run(tmp_path / "b", env="dmc/walker_run", phase="train", rows=rows)
-    one, other = arms_of(tmp_path)[1]
-    assert headline_measure([one], one.stage) == "coverage/bins"
-    assert headline_measure([other], other.stage) == "return"
+    one, other = report_of(tmp_path).arms
+    assert (one.headline, other.headline) == ("coverage/bins", "return")
 
 
 @pytest.mark.parametrize(
-    ("key", "numbers", "shown"),
+    ("key", "values", "shown"),
     [
-        ("success", (0.5, 0.0, 1.0), "50% (0% to 100%)"),
-        ("return", (-0.12345, -0.2, 0.0), "−0.123 (−0.2 to 0)"),
-        ("coverage/bins", (7.4, 7, 8), "7 (7 to 8)"),
-        ("normalized", (12.345, 12.0, 12.5), "1,234% (1,200% to 1,250%)"),
+        ("success", (0.0, 1.0), "50% (0% to 100%)"),
+        ("return", (-0.2, -0.17035, 0.0), "−0.123 (−0.2 to 0)"),
+        ("coverage/bins", (7, 7, 8), "7 (7 to 8)"),
+        ("normalized", (12.0, 12.5, 12.535), "1,234% (1,200% to 1,254%)"),
+        ("return", (1234.56,), "1,235"),
     ],
 )
-def test_how_numbers_are_written(key, numbers, shown):
-    assert Spread(*numbers, runs=[None, None]).format(key) == shown
-
-
-def test_one_run_has_no_range():
-    assert Spread(1234.56, 1234.56, 1234.56, runs=[None]).format("return") == "1,235"
+def test_how_numbers_are_written(key, values, shown):
+    assert Spread([], values).format(key) == shown
 
 
 def test_formatting():
@@ -116,7 +101,7 @@ def test_rows_are_sorted_with_bars_on_the_axis_of_their_environment(tmp_path):
         for seed, bins in enumerate(found, start=1):
             rows = [{"step": 100, "coverage/bins": bins}]
             write_run(tmp_path / method / str(seed), env="dmc/walker", method=method, seed=seed, rows=rows)
-    table = make_results(arms_of(tmp_path)[1])[0].table()
+    table = make_results(report_of(tmp_path).arms)[0].table()
     assert [row[1:4] for row in table.rows] == [
         ["rnd", "61 (60 to 62)", "2 (1, 2)"],
         ["apt", "60 (50 to 70)", "2 (1, 2)"],

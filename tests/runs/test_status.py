@@ -90,7 +90,7 @@ def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     writer.track(lambda: 6, "cpu")
     now = 104.0
-    writer.finish(8)
+    writer.end("done", 8)
     for thread in heartbeats():
         thread.join(10)
     status = read_status(tmp_path)
@@ -232,7 +232,7 @@ def test_a_status_that_cannot_be_written_stops_no_run_that_has_begun(tmp_path):
     (tmp_path / "status.json").mkdir()
     with pytest.warns(VoidrlWarning, match=r"cannot write .*status\.json: Is a directory") as caught:
         writer.saved(5)
-    writer.finish(10)
+    writer.end("done", 10)
     assert len(caught) == 1
     with pytest.raises(CheckpointError, match="cannot write"):
         RunFolder(tmp_path).status.start(10)
@@ -274,5 +274,5 @@ def test_the_rate_is_that_of_the_last_minute_and_without_the_warm_up(tmp_path, m
     assert list(found) == [None, None, 5, 6]
     assert read_status(tmp_path).seconds_left is None  # nothing holds its lock
     clock["now"] = 50
-    writer.stop(1200, signal="SIGTERM")
+    writer.end("stopped", 1200, signal="SIGTERM")
     assert read_status(tmp_path).rate == 24  # of the whole process

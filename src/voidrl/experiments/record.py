@@ -34,7 +34,6 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         published=plan.published,
         command=shlex.join(command),
         cells=[_cell_record(cell) for cell in plan.cells],
-        default_preset=own,
         departure="; ".join(parts),
         grid=_grid_record(plan) if plan.has_grid else None,
     )

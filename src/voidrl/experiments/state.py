@@ -11,9 +11,8 @@ from typing import Any, Literal, NamedTuple
 from voidrl.config import LOCAL_FIELDS, Config, flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
 from voidrl.experiments.planner import Cell, Plan
-from voidrl.report.scores.measures import evaluated_value, is_evaluated
 from voidrl.runs import checkpoint
-from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.evaluations import evaluated_value, final_evaluation, is_evaluated
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
 from voidrl.training import build

@@ -22,8 +22,8 @@ from voidrl.experiments.grid import Axis
 from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.record import try_to_write_record
 from voidrl.experiments.state import cell_value, require_same_settings
-from voidrl.report.scores.measures import is_evaluated
 from voidrl.runs import locks
+from voidrl.runs.evaluations import is_evaluated
 from voidrl.system.units import value_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from voidrl.report.formatting import Bar, Section, Table, draw_bars
 from voidrl.report.groups import ArmRuns
-from voidrl.report.outcomes import outcome
-from voidrl.report.read import Run
-from voidrl.report.scores.scales import Scale, find_scale, scales
+from voidrl.report.scores.scales import Scale
 from voidrl.report.scores.statistics import DIFFERENCE_LEVEL, Differences, Interval, differences, percent
 from voidrl.system.units import plural
 
@@ -24,18 +22,17 @@ NOTE = (
 
 def comparison_sections(arms: Sequence[ArmRuns]) -> list[Section]:
     """A section for each fine-tuned method and the one from scratch that it is compared with."""
-    groups: dict[tuple[Path | None, str], list[ArmRuns]] = {}
+    groups: dict[tuple[Path | None, Scale], list[ArmRuns]] = {}
     for arm in arms:
-        if arm.stage == "task" and (found := find_scale(arm.env)) is not None:
+        if arm.stage == "task" and arm.scale is not None:
             experiment = arm.runs[0].experiment
             root = None if experiment is None else experiment.root
-            groups.setdefault((root, found[0].key), []).append(arm)
-    by_key = {scale.key: scale for scale in scales()}
+            groups.setdefault((root, arm.scale[0]), []).append(arm)
     return [
         section
-        for (_, key), members in groups.items()
+        for (_, scale), members in groups.items()
         for tuned, scratch in _pairs(members)
-        if (section := _section(tuned, scratch, members, by_key[key])) is not None
+        if (section := _section(tuned, scratch, members, scale)) is not None
     ]
 
 
@@ -59,12 +56,15 @@ def _section(tuned: str, scratch: str, arms: Sequence[ArmRuns], scale: Scale) ->
     nested: dict[str, list[list[float]]] = {}
     plain: dict[str, list[float]] = {}
     for arm in arms:
-        for run in arm.complete:
-            score = outcome(run).get(scale.key)
-            if score is not None and (arm.label, arm.phase) == (scratch, "train"):
-                plain.setdefault(arm.env_name, []).append(score)
-        if (arm.label, arm.phase) == (tuned, "finetune") and (groups := _by_source(arm, scale)):
-            nested[arm.env_name] = groups
+        if (arm.label, arm.phase) == (scratch, "train") and arm.scores():
+            plain[arm.env_name] = [score for _, score in arm.scores()]
+        if (arm.label, arm.phase) == (tuned, "finetune") and arm.scores():
+            by_source: dict[object, list[float]] = {}
+            for run, score in arm.scores():  # without a known pre-training, seeds tell them apart
+                seed = run.cell and run.cell.pretrain_seed
+                key = (run.source.resolved if run.source else run.seed) if seed is None else seed
+                by_source.setdefault(key, []).append(score)
+            nested[arm.env_name] = [*by_source.values()]
     tasks = [name for name in nested if name in plain]
     if not tasks:
         return None
@@ -80,24 +80,11 @@ def _section(tuned: str, scratch: str, arms: Sequence[ArmRuns], scale: Scale) ->
     columns = ["task", f"{tuned} − {scratch}", "interval", f"runs of {tuned}", f"runs of {scratch}"]
     title = f"{tuned} − {scratch}, {scale.reference}-normalized"
     table = Table(title, columns, rows, [NOTE], frozenset({1, 2}), bars=draw_bars(bars, 0.0))
-    few = min(len(nested[name]) for name in tasks) <= FEW
-    return Section("panel", title, [table], [*_verdict(tuned, scratch, scale, found), *_limits(few=few)])
-
-
-def _by_source(arm: ArmRuns, scale: Scale) -> list[list[float]]:
-    """Scores of the fine-tunings of each pre-trained agent."""
-    groups: dict[object, list[float]] = {}
-    for run in arm.complete:
-        if (score := outcome(run).get(scale.key)) is not None:
-            groups.setdefault(_source_key(run), []).append(score)
-    return [*groups.values()]
-
-
-def _source_key(run: Run) -> object:
-    """What distinguishes the pre-training of a run from others; without one that is known, its seed."""
-    if run.cell is not None and run.cell.pretrain_seed is not None:
-        return run.cell.pretrain_seed
-    return run.seed if run.source is None else run.source.resolved
+    findings = [*_verdict(tuned, scratch, scale, found)]
+    if min(len(nested[name]) for name in tasks) <= FEW:
+        findings.append("With so few pre-trainings of a task, intervals tend to be too narrow.")
+    findings.append("Intervals are over seeds in these tasks; they do not say what happens in other tasks.")
+    return Section("panel", title, [table], findings)
 
 
 def _verdict(tuned: str, scratch: str, scale: Scale, found: Differences) -> Iterator[str]:
@@ -124,12 +111,6 @@ def _verdict(tuned: str, scratch: str, scale: Scale, found: Differences) -> Iter
         yield f"{text}, all of it below 0: in these tasks and at this scale, pre-training hurts."
     else:
         yield f"{text}, which includes 0: these runs do not tell whether pre-training helps or hurts."
-
-
-def _limits(*, few: bool) -> Iterator[str]:
-    if few:
-        yield "With so few pre-trainings of a task, intervals tend to be too narrow."
-    yield "Intervals are over seeds in these tasks; they do not say what happens in other tasks."
 
 
 def signed(share: float) -> str:

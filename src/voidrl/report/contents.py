@@ -12,7 +12,7 @@ from voidrl.probing import result as probes
 from voidrl.report import provenance, summary
 from voidrl.report.comparisons import comparison_sections
 from voidrl.report.formatting import Section, Table
-from voidrl.report.grids import find_grids, grid_sections
+from voidrl.report.grids import find_grids
 from voidrl.report.groups import ArmRuns, make_arms
 from voidrl.report.outcomes import outcome, return_source, sort_keys
 from voidrl.report.published import find_benchmarks, published_table, scale_tables
@@ -80,7 +80,7 @@ class Report:
         quoted = (published_table(each) for each in benchmarks)
         return [
             *comparison_sections(self.arms),
-            *grid_sections(find_grids(self.collection)),
+            *(grid.section() for grid in find_grids(self.collection)),
             *(Section("scores", table.title, [table]) for table in scores),
             *(Section("published", table.title, [table]) for table in quoted),
             *self._probes(),

@@ -8,8 +8,7 @@ averaged over equal intervals of steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +50,7 @@ GROUPS = {"eval": "Task", "episode": "Task", "reward": "Task", "coverage": "Cove
 GROUPS |= {"probe": "Probes", "time": "Speed"}
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Mean and range over runs at each step; every array is (n,)."""
 
     steps: np.ndarray
@@ -70,7 +68,7 @@ def group_of(metric: str) -> str:
 
 def metrics_of(arms: Sequence[ArmRuns]) -> list[str]:
     """Every metric that any run logged: task and coverage first."""
-    groups, known = [*dict.fromkeys(GROUPS.values()), "Other"], [*NAMES]
+    groups, known = [*GROUPS.values(), "Other"], [*NAMES]
     found = {name for arm in arms for run in arm.runs for name in series_of(run)}
     return sorted(found, key=lambda name: (groups.index(group_of(name)), [*known, name].index(name), name))
 
@@ -110,9 +108,7 @@ def _averaged(steps: np.ndarray, values: np.ndarray, interval: float) -> Series:
     """Mean step and mean value in (0, interval], (interval, 2 interval] and so on."""
     index = np.maximum(np.ceil(steps / interval).astype(np.int64) - 1, 0)
     rows = np.bincount(index)
-    filled = rows > 0
-    x = np.bincount(index, weights=steps)[filled] / rows[filled]
-    y = np.bincount(index, weights=values)[filled] / rows[filled]
+    x, y = (np.bincount(index, weights=each)[rows > 0] / rows[rows > 0] for each in (steps, values))
     return x, y
 
 
@@ -135,12 +131,6 @@ def _interpolated(steps: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np
     return np.where(inside, np.interp(grid, steps, values), np.nan)
 
 
-def arm_curve(arm: ArmRuns, metric: str, points: int = MAX_POINTS) -> Curve | None:
-    """The curve of an arm; None if no run logged the metric."""
-    runs = [found[metric] for found in map(series_of, arm.runs) if metric in found]
-    return mean_curve(runs, points) if runs else None
-
-
 def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
     """`{grids, metrics, panels, points}` for the page's script; a panel is an environment in a stage.
 
@@ -151,12 +141,12 @@ def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
     panels = []
     for stage, by_env in stages_of(arms).items():
         for members in by_env.values():
-            curves: dict[str, list[dict[str, Any]]] = {}
-            for metric in metrics_of(members):
-                found = ((number, arm_curve(arm, metric, points)) for number, arm in enumerate(members))
-                curves[metric] = [
-                    _packed(number, curve, grids) for number, curve in found if curve is not None
-                ]
+            curves: dict[str, list[dict[str, Any]]] = {metric: [] for metric in metrics_of(members)}
+            found = [[series_of(run) for run in arm.runs] for arm in members]
+            for metric, packed in curves.items():
+                for number, runs in enumerate(found):
+                    if logged := [run[metric] for run in runs if metric in run]:
+                        packed.append(_packed(number, mean_curve(logged, points), grids))
             shown = [
                 {
                     "label": arm.label,

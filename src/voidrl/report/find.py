@@ -11,7 +11,7 @@ from pathlib import Path
 
 from voidrl.errors import RunFolderError
 from voidrl.runs.experiment_record import FILE_NAME as EXPERIMENT
-from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record, read_failure
 from voidrl.system.files import path_hint
 
 # Files of a run besides its config: with one of them, a folder with a config.json is a run.
@@ -28,7 +28,7 @@ class Skipped:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
     """The folder of a run, or of a cell of an experiment that has not started."""
 
@@ -36,7 +36,7 @@ class Place:
     name: str
     """Folder relative to the paths that are read."""
     experiment: ExperimentRecord | None = field(default=None, repr=False)
-    cell: CellRecord | None = None
+    cell: CellRecord | None = field(default=None, repr=False)
 
     @cached_property
     def resolved(self) -> Path:
@@ -49,9 +49,18 @@ class Place:
         return (self.path / "config.json").is_file()
 
     @property
+    def source_path(self) -> Path | None:
+        """The folder of the pre-training that a cell starts from, without links."""
+        if self.experiment is None or self.cell is None or self.cell.source is None:
+            return None
+        return (self.experiment.root / self.cell.source).resolve()
+
+    @property
     def failure(self) -> str:
         """Why the last attempt at a cell failed; empty where it did not."""
-        return "" if self.experiment is None or self.cell is None else self.experiment.failure(self.cell)
+        if self.experiment is None or self.cell is None:
+            return ""
+        return read_failure(self.experiment.root, self.cell.folder)
 
 
 @dataclass(frozen=True)
@@ -96,16 +105,12 @@ def find_runs(paths: Sequence[Path]) -> Found:
         if is_empty:
             skipped.setdefault(root, Skipped(path, "it holds no runs"))
     if not folders and not cells:
-        where = ", ".join(map(str, paths))
-        raise RunFolderError(f"{where} holds no runs: expected {_EXPECTED}")
+        raise RunFolderError(f"{', '.join(map(str, paths))} holds no runs: expected {_EXPECTED}")
     roots = [path.resolve() for path in paths]
     shared = roots[0] if len(roots) == 1 else Path(os.path.commonpath(roots))
-    places = [
-        Place(folders.pop(place, place), _name(place, shared), record, cell)
-        for place, (record, cell) in cells.items()
-    ]
-    places += [Place(folder, _name(place, shared)) for place, folder in folders.items()]
-    return Found(places, [*skipped.values()], [record for record in records.values() if record is not None])
+    places = [Place(folders.pop(path, path), _name(path, shared), *known) for path, known in cells.items()]
+    places += [Place(folder, _name(path, shared)) for path, folder in folders.items()]
+    return Found(places, [*skipped.values()], [*filter(None, records.values())])
 
 
 def _read_record(
@@ -134,31 +139,18 @@ def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[s
     Links are followed, each folder is entered once, those that are known to be runs not at all. A file of a
     run stands for its folder.
     """
-    seen: set[tuple[int, int]] = set()
-    waiting = [path.parent if path.is_file() else path]
-    while waiting:
-        folder = waiting.pop()
-        if folder in known:
-            continue
-        try:
-            stat = folder.stat()
-            entries = sorted(os.scandir(folder), key=lambda entry: natural_key(entry.name))
-        except OSError:
-            continue  # a broken link, or a folder without permission
-        if (stat.st_dev, stat.st_ino) in seen:
-            continue
-        seen.add((stat.st_dev, stat.st_ino))
-        names = {entry.name for entry in entries}
+    seen: set[str] = set()
+    for top, folders, files in os.walk(path.parent if path.is_file() else path, followlinks=True):
+        names, folder, real = {*folders, *files}, Path(top), os.path.realpath(top)
         is_run = looks_like_run(names)
         if path.is_file() and not is_run:
             return
-        yield folder, names
-        inside = [
-            Path(entry.path)
-            for entry in entries
-            if entry.is_dir() and not entry.name.startswith(".") and not (is_run and entry.name in _INSIDE)
-        ]
-        waiting += reversed(inside)
+        if real not in seen:
+            yield folder, names
+        omitted = {*folders} if real in seen else _INSIDE if is_run else set()
+        inside = (each for each in folders if each not in omitted and not each.startswith("."))
+        folders[:] = sorted((each for each in inside if folder / each not in known), key=natural_key)
+        seen.add(real)
 
 
 def looks_like_run(names: set[str]) -> bool:

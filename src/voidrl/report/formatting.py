@@ -62,17 +62,6 @@ class Bar:
     """An upright line, such as a published mean."""
     dots: Sequence[float] = ()
 
-    def placed(self, axis: Sequence[float]) -> Bar:
-        """The bar in percent of the part of the number line that an axis covers."""
-        start, width = min(axis), max(axis) - min(axis)
-
-        def place(value: float) -> float:
-            return round(100 * (value - start) / width, 1) if width else 50.0
-
-        mark = None if self.mark is None else place(self.mark)
-        ends = place(self.low), place(self.mean), place(self.high)
-        return Bar(*ends, self.style, mark, [place(value) for value in self.dots])
-
 
 def draw_bars(bars: Iterable[Bar | None], *axis: float) -> list[Bar | None]:
     """Bars in percent of a common axis, which covers them and the given values."""
@@ -80,7 +69,17 @@ def draw_bars(bars: Iterable[Bar | None], *axis: float) -> list[Bar | None]:
     covered = [*axis]
     for bar in filter(None, found):
         covered += [bar.low, bar.high, *bar.dots, *([] if bar.mark is None else [bar.mark])]
-    return [None if bar is None else bar.placed(covered) for bar in found]
+
+    def place(value: float) -> float:
+        start, width = min(covered), max(covered) - min(covered)
+        return round(100 * (value - start) / width, 1) if width else 50.0
+
+    def placed(bar: Bar) -> Bar:
+        mark = None if bar.mark is None else place(bar.mark)
+        low, mean, high = map(place, (bar.low, bar.mean, bar.high))
+        return Bar(low, mean, high, bar.style, mark, [*map(place, bar.dots)])
+
+    return [None if bar is None else placed(bar) for bar in found]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Pictures of a report: maze heat maps and videos of policies.
 
 They show a few representative runs within a budget that the page states. A picture that could not be made is
-listed with the reason.
+listed with the reason. Of a checkpoint, which can hold gigabytes of replay, only the one small file that is
+needed is read and checked.
 """
 
 from __future__ import annotations
@@ -10,28 +11,25 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from voidrl.errors import VoidrlError
+from voidrl.errors import CheckpointError, VoidrlError
 from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.saved import cache_path, check_part, keep, newest, read_visits
-from voidrl.runs.checkpoint import Checkpoint
+from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest
 
 MAX_MAZES = 24
 MAX_CLIPS = 12
 MAX_BYTES = 6_000_000  # all clips together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
-CACHED = f"clip-2-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"  # increase 2 when clips are made differently
 QUALITY = 26  # x264's CRF: small files, as a page holds many
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A video, or the reason why it is missing."""
 
     title: str
@@ -56,8 +54,7 @@ class Gallery:
 
 def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, with_media: bool) -> Gallery:
     """Heat maps always, videos with `with_media`."""
-    gallery = Gallery()
-    checkpoints: dict[Path, Checkpoint] = {}
+    gallery, checkpoints = Gallery(), dict[Path, Checkpoint]()
     for run in collection.runs:
         try:
             if (saved := newest(run.path)) is not None:
@@ -73,6 +70,38 @@ def make_gallery(collection: Collection, arms: Sequence[ArmRuns], say: Say, *, w
 def _note(run: Run, error: VoidrlError, say: Say) -> None:
     run.notes.append(str(error))
     say(f"{run.path}: {error}")
+
+
+def newest(run: Path) -> Checkpoint | None:
+    """The newest checkpoint with a readable manifest; None where there is no checkpoint at all."""
+    problem: CheckpointError | None = None
+    for step in reversed(list_steps(run / "checkpoints")):
+        try:
+            return read_manifest(run / "checkpoints" / f"step_{step:012d}")
+        except CheckpointError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    return None
+
+
+def check_part(saved: Checkpoint, name: str) -> None:
+    """Check one file of a checkpoint, if it is in the manifest."""
+    if name in saved.files:
+        check_file(saved.path / name, saved.files[name])
+
+
+# Heat maps
+
+
+def read_visits(saved: Checkpoint) -> np.ndarray:
+    """Visits of each cell, (cells,); empty where the environment does not report cells."""
+    check_part(saved, "loop.safetensors")
+    tensors = saved.tensors("loop.safetensors")
+    if "visits" not in tensors:
+        raise CheckpointError(f"its checkpoint {saved.path.name} has no counts of visits")
+    visits: np.ndarray = tensors["visits"].long().numpy()
+    return visits.reshape(-1)
 
 
 def _add_heats(
@@ -120,6 +149,9 @@ def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> dict[str, Any]:
     }
 
 
+# Videos
+
+
 def make_clip(saved: Checkpoint) -> bytes:
     """An MP4 of a checkpoint's policy in its environment: as many episodes as fit, on the CPU."""
     from voidrl.report.videos.mp4 import find_ffmpeg
@@ -140,22 +172,17 @@ def make_clip(saved: Checkpoint) -> bytes:
         return path.read_bytes()
 
 
-def _load_or_make(run: Run, saved: Checkpoint | None, say: Say) -> tuple[bytes | None, str]:
-    """An MP4, which is cached in the run folder, or why there is none."""
+def _clip_or_reason(run: Run, saved: Checkpoint | None, say: Say) -> tuple[bytes | None, str]:
+    """An MP4, or why there is none."""
     if saved is None:
         return None, "no readable checkpoint"
+    say(f"{run.path}: making a clip")
     try:
-        path = cache_path(run.path, saved, CACHED)
-        data = path.read_bytes() if path.is_file() else b""
-        if data[4:8] != b"ftyp":  # missing, damaged, or no MP4
-            say(f"{run.path}: making a clip")
-            data = make_clip(saved)
-            keep(path, data)
+        return make_clip(saved), ""
     except VoidrlError as error:  # without the name of the checkpoint, in which equal reasons differ
         return None, str(error).replace(f"{saved.path}/", "")
     except Exception as error:  # a custom environment can raise anything; the report must not fail
         return None, f"{type(error).__name__}: {error}"
-    return data, ""
 
 
 def _add_scenes(
@@ -168,12 +195,12 @@ def _add_scenes(
     for members in stages.get("task", {}).values():
         row = []
         for arm in members:
-            run = arm.counted[0]
+            run, title = arm.counted[0], arm.label
             if run.source is not None:
                 shown.add(run.source.path)
-                row.append((f"{arm.label}, before", "pre-trained, no reward seen", run.source))
-            after = "fine-tuned" if run.phase == "finetune" else "trained from scratch"
-            row.append((f"{arm.label}, after" if run.source is not None else arm.label, after, run))
+                row.append((f"{title}, before", "pre-trained, no reward seen", run.source))
+                title = f"{title}, after"
+            row.append((title, "fine-tuned" if run.phase == "finetune" else "trained from scratch", run))
         planned.append((f"{members[0].env_name}, with task reward", row))
     for members in stages.get("pretrain", {}).values():
         firsts = [(arm.label, arm.counted[0]) for arm in members if arm.counted[0].path not in shown]
@@ -182,17 +209,15 @@ def _add_scenes(
     clips: dict[Path, tuple[bytes | None, str]] = {}
     left, bytes_left = MAX_CLIPS, MAX_BYTES
     for title, row in planned:
-        for *_, run in row[:left]:
+        pictures = []
+        for name, about, run in row[:left]:
             if run.path not in clips:
-                data, why = _load_or_make(run, checkpoints.get(run.path), say)
+                data, why = _clip_or_reason(run, checkpoints.get(run.path), say)
                 if len(data or b"") > bytes_left:
                     data, why = None, f"the limit of {MAX_BYTES / 1e6:g} MB for videos is reached"
                 clips[run.path] = data, why
                 bytes_left -= len(data or b"")
-        pictures = [
-            Picture(name, f"{about}, seed {run.seed}", run.name, *clips[run.path])
-            for name, about, run in row[:left]
-        ]
+            pictures.append(Picture(name, f"{about}, seed {run.seed}", run.name, *clips[run.path]))
         left -= len(pictures)
         if pictures:
             gallery.scenes.append((title, pictures))

@@ -1,13 +1,9 @@
-"""Grids: points from best to worst, and how much each field mattered.
-
-For a full product with equally many seeds at every point, the main effect of a field has an exact share of
-the variance of all runs (analysis of variance). Other sets, such as those that Optuna chose, have none.
-"""
+"""Grids: points from best to worst, and the results by the values of each field."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,9 +12,9 @@ import numpy as np
 
 from voidrl.report.formatting import ABSENT, Bar, Section, Table, draw_bars
 from voidrl.report.groups import env_names
-from voidrl.report.outcomes import measure_of
+from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.scores.measures import evaluated_value, is_evaluated
+from voidrl.runs.evaluations import evaluated_value, is_evaluated
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord
 from voidrl.system.units import is_number, plural, value_text
 
@@ -27,10 +23,6 @@ MOST_DIGITS = 1000  # above it, counts are shown as whole numbers
 MOST_OPEN = 24  # points of a ranking that are shown without a click
 BEST, OTHER = 2, 0  # styles of bars
 RANKING = "The dot is the mean over seeds, the bar their range. Green: the best point, and those equal to it."
-SHARES = (
-    "Shares are those of the sum of squares of all runs around their mean that lies between the values of a "
-    "field (its main effect). The rest are interactions of fields, and differences between seeds."
-)
 
 
 @dataclass(frozen=True)
@@ -50,23 +42,11 @@ class PointResult:
 
 
 @dataclass(frozen=True)
-class FieldEffect:
-    """The effect of one field on the runs of a grid."""
-
-    name: str
-    share: float | None
-    """Share of the variance; None unless the points are a full product whose runs differ."""
-    values: list[tuple[Any, list[float]]]
-    """Results of all runs by value, numbers ascending; empty for a field whose values do not repeat."""
-
-
-@dataclass(frozen=True)
 class GridResult:
     """The points of a method in a task."""
 
     label: str
     task: str
-    measure: str
     grid: GridRecord
     points: list[PointResult]
     """Points in the order of the plan."""
@@ -82,75 +62,54 @@ class GridResult:
         done = [point for point in self.points if point.values]
         return sorted(done, key=lambda each: each.mean, reverse=self.grid.direction == "maximize")
 
-    @property
-    def missing(self) -> int:
-        """Points without a finished run."""
-        return sum(not point.values for point in self.points)
-
     @cached_property
     def seed_deviation(self) -> float | None:
         """Standard deviation between seeds of a point, pooled over points; None with one seed each."""
         freedom = sum(len(point.values) - 1 for point in self.ranked)
-        if not freedom:
-            return None
-        return math.sqrt(sum(_squares(point.values) for point in self.ranked) / freedom)
+        squares = sum(len(point.values) * float(np.var(point.values)) for point in self.ranked)
+        return math.sqrt(squares / freedom) if freedom else None
 
     def equals_best(self, point: PointResult) -> bool:
         """Whether a point differs from the best one by no more than seeds do; with one seed, not at all."""
-        best = self.ranked[0]
-        if self.seed_deviation is None:
-            return point is not best and point.mean == best.mean
-        error = self.seed_deviation * math.sqrt(1 / len(best.values) + 1 / len(point.values))
-        return point is not best and abs(best.mean - point.mean) <= CLOSE * error
+        best, margin = self.ranked[0], 0.0
+        if self.seed_deviation is not None:
+            margin = CLOSE * self.seed_deviation * math.sqrt(1 / len(best.values) + 1 / len(point.values))
+        return point is not best and abs(best.mean - point.mean) <= margin
 
     @cached_property
-    def is_balanced(self) -> bool:
-        """Whether the ranked points are a full product with equal numbers of seeds, and values repeat."""
-        values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.fields]
-        seeds = {len(each.values) for each in self.ranked}
-        full = self.grid.chosen == "product" and math.prod(map(len, values)) == len(self.ranked)
-        repeat = max(map(len, values), default=0) < len(self.ranked) or seeds != {1}
-        return len(seeds) == 1 and full and repeat
+    def effects(self) -> dict[str, list[tuple[Any, list[float]]]]:
+        """Results of all runs by field and value; the fields whose values differ most in their means first.
 
-    @cached_property
-    def effects(self) -> list[FieldEffect]:
-        """The fields; those with the largest share of the variance first."""
-        found = [self._effect(name) for name in self.fields] if len(self.ranked) > 1 else []
-        return sorted(found, key=lambda each: -(each.share or 0.0))
+        Numbers are ascending, words in the order of the plan. Empty for a field whose values do not repeat.
+        """
+        found = {name: self._by_value(name) for name in self.fields} if len(self.ranked) > 1 else {}
 
-    def _effect(self, name: str) -> FieldEffect:
+        def effect(name: str) -> float:
+            means = [float(np.mean(values)) for _, values in found[name]]
+            return max(means) - min(means) if means else 0.0
+
+        return {name: found[name] for name in sorted(found, key=effect, reverse=True)}
+
+    def _by_value(self, name: str) -> list[tuple[Any, list[float]]]:
         there = [point for point in self.points if point.values and name in point.point]
-        numbers = all(is_number(point.point[name]) for point in there)
         groups: dict[str, tuple[Any, list[float]]] = {}
-        for point in there:  # in the order of the plan, which keeps the order of words in a list
+        for point in there:
             value = point.point[name]
             groups.setdefault(repr(value), (value, []))[1].extend(point.values)
-        values = [*groups.values()]
-        if numbers:
-            values.sort(key=lambda each: each[0])
-        share = None
-        if self.is_balanced:  # η²: squares between the values of a field, in proportion to all squares
-            runs = [value for point in self.ranked for value in point.values]
-            total, center = _squares(runs), float(np.mean(runs))
-            between = sum(len(found) * (np.mean(found) - center) ** 2 for _, found in values)
-            share = float(between / total) if total else None
-        repeats = self.grid.chosen == "product" or not numbers or len(groups) <= len(there) / 2
-        return FieldEffect(name, share, values if repeats else [])
+        found, numbers = [*groups.values()], all(is_number(point.point[name]) for point in there)
+        if self.grid.chosen != "product" and numbers and len(found) > len(there) / 2:
+            return []
+        return sorted(found, key=lambda each: each[0]) if numbers else found
+
+    @property
+    def measure(self) -> Measure:
+        """The measure that ranks points."""
+        return measure_of({"human_normalized": "normalized"}.get(self.grid.metric, self.grid.metric))
 
     def format(self, value: float) -> str:
         """A value of the measure as text; a mean of counts keeps a digit."""
-        measure = measure_of(self.key)
-        between = measure.unit == "count" and value != round(value) and abs(value) < MOST_DIGITS
-        return f"{value:.1f}" if between else measure.format(value)
-
-    @property
-    def key(self) -> str:
-        """Key of the measure in reports."""
-        return {"human_normalized": "normalized"}.get(self.measure, self.measure)
-
-    def name(self, point: PointResult) -> str:
-        """A point as text."""
-        return ", ".join(f"{self.short(k)} {value_text(v)}" for k, v in point.point.items())
+        between = self.measure.unit == "count" and value != round(value) and abs(value) < MOST_DIGITS
+        return f"{value:.1f}" if between else self.measure.format(value)
 
     def short(self, field: str) -> str:
         """The short name of a field."""
@@ -158,25 +117,28 @@ class GridResult:
 
     # In words and as tables
 
+    def section(self) -> Section:
+        """Sentences and tables."""
+        best = "highest" if self.grid.direction == "maximize" else "lowest"
+        title = f"{self.label} in {self.task}: {self.measure.name}, {best} first"
+        tables = [table for table in (self.ranking(), self.field_table()) if table.rows]
+        return Section("grid", title, tables, [*self.sentences()])
+
     def sentences(self) -> Iterator[str]:
         """The result, and its limits."""
         if not self.ranked:
             yield "No point has a finished run yet."
             return
         best = self.ranked[0]
+        name = ", ".join(f"{self.short(k)} {value_text(v)}" for k, v in best.point.items())
         seeds, of = plural(len(best.values), "seed"), plural(len(self.ranked), "point")
-        yield f"Best of {of}: {self.name(best)} with {self.format(best.mean)} ({seeds})."
-        equal = sum(self.equals_best(point) for point in self.ranked)
+        yield f"Best of {of}: {name} with {self.format(best.mean)} ({seeds})."
         if self.seed_deviation is None and len(self.ranked) > 1:
             yield "One seed each: how much seeds differ is unknown, so neighbors in the ranking may be equal."
-        if equal:
+        if equal := sum(self.equals_best(point) for point in self.ranked):
             yield f"Equal to it as far as these seeds tell: {plural(equal, 'point')}."
-        if self.missing:
-            yield f"Not done yet: {plural(self.missing, 'point')}."
-        shares = {self.short(each.name): each.share for each in self.effects if each.share is not None}
-        if shares:
-            parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-            yield f"Share of the variance of all runs: {parts}."
+        if missing := len(self.points) - len(self.ranked):
+            yield f"Not done yet: {plural(missing, 'point')}."
 
     def ranking(self) -> Table:
         """A row for each point."""
@@ -190,54 +152,37 @@ class GridResult:
             cells = [str(place), *values, self.format(point.mean), spread, seeds]
             rows.append([*cells, "equal to the best" if equal else ""])
             bars.append(Bar(low, point.mean, high, BEST if equal or place == 1 else OTHER))
-        columns = ["rank", *map(self.short, self.fields), measure_of(self.key).name]
-        columns += ["range", "seeds", "note"]
+        columns = ["rank", *map(self.short, self.fields), self.measure.name, "range", "seeds", "note"]
         numeric, folded = frozenset(range(1, len(columns) - 1)), len(rows) > MOST_OPEN
         return Table("Points", columns, rows, [RANKING], numeric, bars=draw_bars(bars), is_folded=folded)
 
     def field_table(self) -> Table:
         """A row for each value of each field."""
         rows, bars = [], list[Bar | None]()
-        for effect in self.effects:
-            share = "" if effect.share is None else f": {effect.share:.0%} of the variance"
-            heading = self.short(effect.name) + share
-            for value, found in effect.values:
+        for name, values in self.effects.items():
+            heading = self.short(name)
+            for value, found in values:
                 bar = Bar(min(found), float(np.mean(found)), max(found))
                 ends = dict.fromkeys([self.format(bar.low), self.format(bar.high)])
                 rows.append([heading, value_text(value), self.format(bar.mean), " to ".join(ends)])
                 bars.append(bar)
-            if not effect.values:
+            if not values:
                 rows.append([heading, "values do not repeat", "", ""])
                 bars.append(None)
-        columns = ["field", "value", "mean", "range"]
-        title, notes = (
-            "Which fields mattered",
-            [SHARES] if any(each.share is not None for each in self.effects) else [],
-        )
-        numeric, placed = frozenset({2, 3}), draw_bars(bars)
-        return Table(title, columns, rows, notes, numeric, bars=placed, is_grouped=True)
+        columns, numeric, bars = ["field", "value", "mean", "range"], frozenset({2, 3}), draw_bars(bars)
+        return Table("Which fields mattered", columns, rows, [], numeric, bars=bars, is_grouped=True)
 
 
-def _squares(values: Sequence[float]) -> float:
-    """Sum of squared deviations from the mean."""
-    return float(np.sum((np.asarray(values) - np.mean(values)) ** 2)) if len(values) else 0.0
-
-
-def find_grids(collection: Collection) -> list[GridResult]:
+def find_grids(collection: Collection) -> Iterator[GridResult]:
     """The grid of each method and environment of each experiment."""
     names = env_names(run.env for run in collection.runs)
-    found = []
     for experiment in collection.experiments:
-        if experiment.grid is None:
-            continue
-        values = {}
-        for run in collection.runs:
-            if run.experiment is experiment and run.cell is not None:
-                value = _value(run, experiment.grid.metric)
-                if run.took_all_steps and value is not None:
-                    values[run.cell.folder] = value
-        found += grid_results(experiment, experiment.grid, values, names)
-    return found
+        if experiment.grid is not None:
+            values = {}
+            for run in collection.runs:
+                if run.experiment is experiment and run.cell is not None and run.took_all_steps:
+                    values[run.cell.folder] = _value(run, experiment.grid.metric)
+            yield from grid_results(experiment, experiment.grid, values, names)
 
 
 def _value(run: Run, measure: str) -> float | None:
@@ -250,9 +195,9 @@ def _value(run: Run, measure: str) -> float | None:
 def grid_results(
     record: ExperimentRecord,
     grid: GridRecord,
-    values: Mapping[str, float],
+    values: Mapping[str, float | None],
     names: Mapping[str, str],
-) -> list[GridResult]:
+) -> Iterator[GridResult]:
     """The grids of an experiment, from values of finished runs by folder, and names of environments."""
     tuned = {cell.arm for cell in record.cells if cell.phase != "pretrain"}
     groups: dict[tuple[str, str], dict[str, list[CellRecord]]] = {}
@@ -261,24 +206,9 @@ def grid_results(
         if cell.point and (cell.phase != "pretrain" or cell.arm not in tuned):
             points = groups.setdefault((cell.arm, cell.task), {})
             points.setdefault(repr(sorted(cell.point.items())), []).append(cell)
-    results = []
     for (arm, task), points in groups.items():
-        made = [
-            PointResult(
-                cells[0].point,
-                [values[cell.folder] for cell in cells if cell.folder in values],
-                len(cells),
-            )
-            for cells in points.values()
-        ]
-        results.append(GridResult(grid.labels.get(arm, arm), names.get(task, task), grid.metric, grid, made))
-    return results
-
-
-def grid_sections(grids: Sequence[GridResult]) -> Iterator[Section]:
-    """A section for each grid."""
-    for result in grids:
-        best = "highest" if result.grid.direction == "maximize" else "lowest"
-        title = f"{result.label} in {result.task}: {measure_of(result.key).name}, {best} first"
-        tables = [table for table in (result.ranking(), result.field_table()) if table.rows]
-        yield Section("grid", title, tables, [*result.sentences()])
+        results = []
+        for cells in points.values():
+            found = [value for cell in cells if (value := values.get(cell.folder)) is not None]
+            results.append(PointResult(cells[0].point, found, len(cells)))
+        yield GridResult(grid.labels.get(arm, arm), names.get(task, task), grid, results)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from voidrl.config import bonus_method, bonus_suffix, flat
-from voidrl.report.agents import find_agent
+from voidrl.config import bonus_method, bonus_suffix, flat, merge
+from voidrl.errors import ConfigError
+from voidrl.presets.presets import AGENTS, PRESETS, preset_for
+from voidrl.report.formatting import ABSENT, Bar, seed_list, step_range, steps
+from voidrl.report.outcomes import Spread, headline_measure, outcome, spreads_of
 from voidrl.report.read import Run
+from voidrl.report.scores.scales import Scale, find_scale
 from voidrl.system.units import value_text
 
 Stage = Literal["pretrain", "task"]
@@ -33,8 +39,11 @@ _UNUSED = {
     "finetune": (),
 }
 
+# Settings in which a run may differ from a preset and still be of its agent.
+_FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(eq=False)
 class ArmRuns:
     """The runs of one arm in one environment and phase: a line of a chart, a row of a table."""
 
@@ -46,6 +55,8 @@ class ArmRuns:
     style: int
     """Index of its color and dashes, consistent for a label across the report."""
     runs: list[Run]
+    headline: str | None = None
+    """The measure that compares the arms of its environment and stage."""
 
     @property
     def name(self) -> str:
@@ -92,6 +103,72 @@ class ArmRuns:
         """Steps that the experiment's protocol asks for."""
         return max((run.protocol_steps for run in self.runs if run.protocol_steps is not None), default=None)
 
+    @cached_property
+    def spreads(self) -> dict[str, Spread]:
+        """Final numbers by measure."""
+        return spreads_of(self.counted)
+
+    @cached_property
+    def scale(self) -> tuple[Scale, str] | None:
+        """The scale of normalized scores, and the task on it."""
+        return find_scale(self.env)
+
+    def scores(self) -> list[tuple[Run, float]]:
+        """Complete runs that were evaluated, with their normalized scores."""
+        found = [(run, outcome(run).get(self.scale[0].key)) for run in self.complete] if self.scale else []
+        return [(run, score) for run, score in found if score is not None]
+
+    # Cells of a table
+
+    @property
+    def main(self) -> str | None:
+        """The headline, or its own first measure where it does not have that."""
+        return self.headline if self.headline in self.spreads else next(iter(self.spreads), None)
+
+    @property
+    def final_seeds(self) -> list[int]:
+        """Seeds behind its main measure."""
+        return self.spreads[self.main].seeds if self.main else sorted({run.seed for run in self.counted})
+
+    @property
+    def seed_text(self) -> str:
+        """`2 of 3 (1, 2)`: how many seeds count, of how many, and which."""
+        found = self.final_seeds
+        total = f" of {len(self.seeds)}" if len(found) < len(self.seeds) else ""
+        return f"{len(found)}{total}" + (f" ({seed_list(found)})" if found else "")
+
+    @property
+    def statuses(self) -> str:
+        """`2 done, 1 failed`."""
+        found = Counter(run.status for run in self.runs)
+        return ", ".join(f"{number} {status}" for status, number in found.items())
+
+    @property
+    def steps(self) -> str:
+        """Steps taken, `2M + 100k` after pre-training, and the steps that were asked for."""
+        asked = max(run.asked_steps for run in self.runs)
+        taken = [min(run.steps, asked) for run in self.runs]  # parallel environments can overshoot
+        shown = step_range(taken) + (f" of {steps(asked)}" if min(taken) < asked else "")
+        before = [run.pretraining_steps for run in self.runs if run.pretraining_steps is not None]
+        shown = f"{step_range(before)} + {shown}" if before else shown
+        protocol = self.protocol_steps
+        return f"{shown}; protocol {steps(protocol)}" if protocol and asked != protocol else shown
+
+    def cell(self, key: str) -> str:
+        """A measure as text, marked if no run is complete or if it has other seeds than the row."""
+        if key not in self.spreads:
+            return ABSENT
+        spread = self.spreads[key]
+        shown = spread.format(key) + ("" if self.complete else " so far")
+        return shown if spread.seeds == self.final_seeds else f"{shown}, seeds {seed_list(spread.seeds)}"
+
+    def bar(self, key: str | None) -> Bar | None:
+        """The picture of a measure, if it has it."""
+        if key is None or key not in self.spreads:
+            return None
+        spread = self.spreads[key]
+        return Bar(spread.low, spread.mean, spread.high, self.style, dots=spread.values)
+
 
 def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     """Label every run, and group runs that differ only in their seed."""
@@ -101,25 +178,26 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     groups: dict[tuple[Path | None, str, str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((_root(run), run.env, run.phase, run.label), []).append(run)
-    for members in groups.values():
-        _mark_missing_evaluations(members)
-    return [
+    arms = [
         ArmRuns(env, names[env], phase, label, styles[label], sorted(members, key=lambda run: run.seed))
         for (_, env, phase, label), members in groups.items()
     ]
+    for arm in arms:
+        # If no experiment says which runs are evaluated, an evaluation is due as soon as one run has it.
+        for run in arm.runs if any(run.evaluation is not None for run in arm.runs) else ():
+            unspecified = run.cell is None or run.cell.evaluated is None
+            if unspecified and run.status == "done" and run.evaluation is None:
+                run.evaluation_gap = "missing"
+    for stage, by_env in stages_of(arms).items():
+        for members in by_env.values():
+            headline = headline_measure((arm.spreads for arm in members), stage)
+            for arm in members:
+                arm.headline = headline
+    return arms
 
 
 def _root(run: Run) -> Path | None:
     return None if run.experiment is None else run.experiment.root
-
-
-def _mark_missing_evaluations(runs: Sequence[Run]) -> None:
-    """If no experiment says which runs are evaluated, expect an evaluation as soon as one run has it."""
-    if any(run.evaluation is not None for run in runs):
-        for run in runs:
-            unspecified = run.cell is None or run.cell.evaluated is None
-            if unspecified and run.status == "done" and run.evaluation is None:
-                run.evaluation_gap = "missing"
 
 
 def stages_of(arms: Sequence[ArmRuns]) -> dict[Stage, dict[str, list[ArmRuns]]]:
@@ -147,54 +225,75 @@ def _label(runs: Sequence[Run]) -> None:
         settings = [defining_settings(run) for run in members]
         lengths = [run.pretraining_steps for run in members]
         if len({*lengths} - {None}) > 1:
-            settings = [each | {LENGTH: steps} for each, steps in zip(settings, lengths, strict=True)]
+            settings = [each | {LENGTH: length} for each, length in zip(settings, lengths, strict=True)]
         names = differing_names(settings)
         for run, setting in zip(members, settings, strict=True):
-            shown = [f"{name} {format_value(setting.get(name))}" for name in names[:MAX_NAMED_DIFFERENCES]]
+            values = [setting.get(name) for name in names]
+            pairs = zip(names[:MAX_NAMED_DIFFERENCES], values, strict=False)
+            shown = [f"{name} {format_value(value)}" for name, value in pairs]
             if len(names) > len(shown):  # a hash keeps different settings apart
-                digest = hashlib.sha256(repr([setting.get(name) for name in names]).encode()).hexdigest()[:4]
+                digest = hashlib.sha256(repr(values).encode()).hexdigest()[:4]
                 shown.append(f"{len(names) - len(shown)} more #{digest}")
             run.label += f" ({', '.join(shown)})" if shown else ""
     planned = [run for run in runs if run.cell is not None]
-    _distinguish(
-        planned,
-        lambda run: (_root(run), run.env, run.phase, run.label),
-        lambda run: run.asked_steps,
-        lambda run: f" (steps {run.asked_steps})",
-    )
+    for run in _ambiguous(
+        planned, lambda run: (_root(run), run.env, run.phase, run.label), lambda run: run.asked_steps
+    ):
+        run.label += f" (steps {run.asked_steps})"
     experiments = {run.experiment.root: run.experiment.name for run in runs if run.experiment is not None}
     shared = os.path.commonpath([*experiments]) if experiments else ""
-
-    def experiment_suffix(run: Run) -> str:
-        if run.experiment is None:
-            return ""
-        name = run.experiment.name
-        is_unique = [*experiments.values()].count(name) == 1
-        return f", {name}" if is_unique else f", {name} in {os.path.relpath(run.experiment.root, shared)}"
-
-    _distinguish(runs, lambda run: run.label, _root, experiment_suffix)
-    _distinguish(
-        runs,
-        lambda run: (run.env, run.label, run.phase == "pretrain"),
-        lambda run: run.phase,
-        lambda run: f", {PHASE_NAMES[run.phase]}",
+    for run in _ambiguous(runs, lambda run: run.label, _root):
+        if (experiment := run.experiment) is not None:
+            is_unique = [*experiments.values()].count(experiment.name) == 1
+            where = "" if is_unique else f" in {os.path.relpath(experiment.root, shared)}"
+            run.label += f", {experiment.name}{where}"
+    stages = _ambiguous(
+        runs, lambda run: (run.env, run.label, run.phase == "pretrain"), lambda run: run.phase
     )
+    for run in stages:
+        run.label += f", {PHASE_NAMES[run.phase]}"
 
 
-def _distinguish(
-    runs: Sequence[Run],
-    key: Callable[[Run], Hashable],
-    value: Callable[[Run], Hashable],
-    suffix: Callable[[Run], str],
-) -> None:
-    """Add a suffix to the labels of runs that share a key but have several values."""
-    keys = [key(run) for run in runs]
+def _ambiguous(
+    runs: Sequence[Run], key: Callable[[Run], Hashable], value: Callable[[Run], Hashable]
+) -> list[Run]:
+    """Runs that share a key with others of another value."""
     values: dict[Hashable, set[Hashable]] = {}
-    for run, shared in zip(runs, keys, strict=True):
-        values.setdefault(shared, set()).add(value(run))
-    for run, shared in zip(runs, keys, strict=True):
-        if len(values[shared]) > 1:
-            run.label += suffix(run)
+    for run in runs:
+        values.setdefault(key(run), set()).add(value(run))
+    return [run for run in runs if len(values[key(run)]) > 1]
+
+
+def find_agent(run: Run, presets: Iterable[str] = AGENTS) -> str | None:
+    """The most specific of these presets that matches a run's values."""
+    settings = flat(run.config)
+    matches = {
+        name: len(fixed)
+        for name in presets
+        if name in PRESETS
+        and (fixed := _fixed_values(run.env, name))
+        and all(value in ("auto", settings.get(key)) for key, value in fixed.items())
+    }
+    return max(matches, key=lambda name: matches[name]) if matches else None
+
+
+@cache
+def _fixed_values(env: str, name: str) -> dict[str, Any]:
+    """The values of a preset that define its agent, by dotted name; {} if it is not made for an environment.
+
+    `auto` leaves a value to the environment.
+    """
+    try:
+        values = flat(merge(preset_for(env, name)))
+    except ConfigError:
+        return {}
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in _FREE
+        and not key.startswith(("finetune.", "method."))
+        and (not key.startswith("log.") or key == "log.eval_epsilon")
+    }
 
 
 def defining_settings(run: Run) -> dict[str, Any]:

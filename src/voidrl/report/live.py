@@ -5,11 +5,11 @@ Nothing is written, and a lock is only tried where the status does not show whet
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import socket
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,10 +19,9 @@ from typing import Any, Literal
 
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.report.find import Place, find_runs
-from voidrl.report.scores.measures import evaluated_value
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import read_json
-from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.evaluations import evaluated_value, final_evaluation
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import RunStatus, read_status
 from voidrl.system.files import user_path
@@ -32,20 +31,11 @@ FIND_SECONDS = 15.0  # between two searches for folders that are new
 LiveState = Literal[
     "waiting", "starting", "running", "evaluating", "done", "pruned", "stopped", "interrupted", "failed"
 ]
-GROUPS: dict[LiveState, str] = {
-    "done": "done",
-    "running": "running",
-    "starting": "running",
-    "evaluating": "running",
-    "failed": "failed",
-    "stopped": "stopped",
-    "interrupted": "stopped",
-    "pruned": "pruned",
-    "waiting": "waiting",
-}
+GROUPS = ("done", "running", "failed", "stopped", "pruned", "waiting")
+_GROUP_OF = {"starting": "running", "evaluating": "running", "interrupted": "stopped"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class LiveRun:
     """State of one run, or of a cell of an experiment that has not started."""
 
@@ -86,12 +76,12 @@ class LiveRun:
 
     @property
     def group(self) -> str:
-        """`done`, `running`, `failed`, `stopped`, `pruned` or `waiting`."""
-        return GROUPS[self.state]
+        """One of `GROUPS`."""
+        return _GROUP_OF.get(self.state, self.state)
 
     def to_json(self) -> dict[str, Any]:
         """As data."""
-        log = None if self.log is None else str(self.log)
+        log = self.log and str(self.log)
         return {**vars(self), "path": str(self.path), "log": log, "group": self.group}
 
 
@@ -106,10 +96,8 @@ class LiveTable:
     @property
     def counts(self) -> dict[str, int]:
         """Runs in each group, those without any included."""
-        counts = dict.fromkeys(("done", "running", "failed", "stopped", "pruned", "waiting"), 0)
-        for run in self.runs:
-            counts[run.group] += 1
-        return counts
+        counts = Counter(run.group for run in self.runs)
+        return {group: counts[group] for group in GROUPS}
 
     @property
     def is_over(self) -> bool:
@@ -127,16 +115,16 @@ class LiveTable:
             if run.rate and run.group in ("running", "done"):
                 for key in run.alike:
                     rates.setdefault(key, []).append(run.rate)
-        running = [run for run in self.runs if run.group == "running"]
+        running = self.counts["running"]
         if not rates or not running:
             return None
         each = []
         for run in self.runs:
             if run.group in ("running", "waiting"):
-                rate = run.rate if run.rate and run.state == "running" else None
+                rate = run.rate if run.state == "running" else None
                 rate = rate or statistics.median(next(rates[key] for key in run.alike if key in rates))
                 each.append(max(0, run.total_steps - run.steps) / rate)
-        return max(*each, sum(each) / len(running), 0.0)
+        return max(*each, sum(each) / running)
 
     def to_json(self) -> dict[str, Any]:
         """As data."""
@@ -176,55 +164,63 @@ class Watch:
         title = next(iter(titles)) if len(titles) == 1 else ", ".join(map(str, self.paths))
         runs = [look_at(place) for place in self._places]
         done = {place.resolved for place, run in zip(self._places, runs, strict=True) if run.state == "done"}
-        runs = [_waiting_for(run, place, done) for run, place in zip(runs, self._places, strict=True)]
+        for run, place in zip(runs, self._places, strict=True):
+            if (
+                run.state == "waiting"
+                and not run.note
+                and (source := place.source_path)
+                and source not in done
+            ):
+                assert place.cell is not None
+                run.note = f"waits for {place.cell.source}"
         return LiveTable(datetime.now(UTC).isoformat(timespec="seconds"), title, runs)
 
 
 def look_at(place: Place) -> LiveRun:
     """The state of a run by its status, else by its metrics, and by what its experiment knows."""
-    cell = place.cell
     run = LiveRun(place.name, place.path, "waiting", log=_log(place))
-    if cell is not None:
-        run = _changed(run, total_steps=cell.steps, phase=cell.phase, arm=cell.arm, task=cell.task)
+    if (cell := place.cell) is not None:
+        run.total_steps, run.phase, run.arm, run.task = cell.steps, cell.phase, cell.arm, cell.task
     try:
         status = read_status(place.path)
     except RunFolderError as error:
-        return _changed(_by_metrics(run), state="failed", note=str(error))
+        _add_metrics(run)
+        run.state, run.note = "failed", str(error)
+        return run
     if status is not None:
-        run = _by_status(run, status)
+        _add_status(run, status)
     elif place.has_run:
-        run = _by_metrics(run)
-    if run.state == "done":
-        run = _changed(run, took_all_steps=True)
-    evaluation = _final_score(run) if run.state == "done" else None
+        _add_metrics(run)
+    run.took_all_steps = run.state == "done"
+    evaluation = _final_score(run) if run.took_all_steps else None
     if evaluation is not None:
-        name, score = evaluation
-        run = _changed(run, score_name=name, score=score, score_step=run.steps)
-    return run if cell is None else _of_cell(place, run, is_evaluated=evaluation is not None)
+        (run.score_name, run.score), run.score_step = evaluation, run.steps
+    if place.experiment is not None and cell is not None:
+        is_over = run.took_all_steps and (evaluation is not None or not cell.evaluated)
+        if not is_over and run.state not in ("starting", "running", "pruned"):
+            _add_cell(run, locks.cell_lock_path(place.experiment.root, cell.folder), place.failure)
+    return run
 
 
-def _by_status(run: LiveRun, status: RunStatus) -> LiveRun:
+def _add_status(run: LiveRun, status: RunStatus) -> None:
     same = ("steps", "rate", "seconds_left", "score_name", "score", "score_step", "host", "device", "ranks")
-    found = {name: getattr(status, name) for name in (*same, "pid", "started", "checkpoint")}
-    return _changed(
-        run,
-        **found,
-        state="pruned" if status.is_pruned else status.state,
-        total_steps=status.total_steps or run.total_steps,
-        heartbeat_age=status.age(datetime.now(UTC)) if status.heartbeat else None,
-        note=_note(status),
-    )
+    for name in (*same, "pid", "started", "checkpoint"):
+        setattr(run, name, getattr(status, name))
+    run.state = "pruned" if status.is_pruned else status.state
+    run.total_steps = status.total_steps or run.total_steps
+    run.heartbeat_age = status.age(datetime.now(UTC)) if status.heartbeat else None
+    run.note = _note(status)
 
 
-def _by_metrics(run: LiveRun) -> LiveRun:
-    """A run without a usable status.json: its progress according to its metrics."""
+def _add_metrics(run: LiveRun) -> None:
+    """The progress of a run without a usable status.json according to its metrics."""
     with suppress(CheckpointError, KeyError, TypeError, ValueError):
         config = read_json(run.path / "config.json", "the config of the run")
-        run = _changed(run, total_steps=int(config["steps"]), phase=str(config["phase"]))
+        run.total_steps, run.phase = int(config["steps"]), str(config["phase"])
     with suppress(RunFolderError):
         rows = read_metrics(run.path, skip=lambda text: None)
-        run = _changed(run, steps=max((row["step"] for row in rows), default=0))
-    return _changed(run, state="done" if run.steps >= run.total_steps > 0 else "interrupted")
+        run.steps = max((row["step"] for row in rows), default=0)
+    run.state = "done" if run.steps >= run.total_steps > 0 else "interrupted"
 
 
 def _final_score(run: LiveRun) -> tuple[str, float] | None:
@@ -237,35 +233,14 @@ def _final_score(run: LiveRun) -> tuple[str, float] | None:
     return None
 
 
-def _of_cell(place: Place, run: LiveRun, *, is_evaluated: bool) -> LiveRun:
-    """Add the experiment's knowledge: failures of the cell's process, and evaluations that are due."""
-    experiment, cell = place.experiment, place.cell
-    assert experiment is not None
-    assert cell is not None
-    is_over = run.state == "done" and (is_evaluated or not cell.evaluated)
-    if is_over or run.state in ("starting", "running", "pruned"):
-        return run
-    if run.state != "failed" and locks.is_held(locks.cell_lock_path(experiment.root, cell.folder)):
-        return _changed(run, state="evaluating" if run.took_all_steps else "starting", note="")
-    if (why := place.failure) and run.state != "stopped":
-        return _changed(run, state="failed", note=why)
-    if run.took_all_steps:
-        return _changed(run, state="waiting", note="its evaluation is missing")
-    return run
-
-
-def _waiting_for(run: LiveRun, place: Place, done: set[Path]) -> LiveRun:
-    """A run that waits, with the pre-training that it waits for."""
-    if run.state != "waiting" or run.note or place.cell is None or place.cell.source is None:
-        return run
-    assert place.experiment is not None
-    if (place.experiment.root / place.cell.source).resolve() in done:
-        return run
-    return _changed(run, note=f"waits for {place.cell.source}")
-
-
-def _changed(run: LiveRun, **changes: Any) -> LiveRun:
-    return dataclasses.replace(run, **changes)
+def _add_cell(run: LiveRun, lock: Path, failure: str) -> None:
+    """The experiment's knowledge of a cell that is not over: failures of its process, and due evaluations."""
+    if run.state != "failed" and locks.is_held(lock):
+        run.state, run.note = "evaluating" if run.took_all_steps else "starting", ""
+    elif failure and run.state != "stopped":
+        run.state, run.note = "failed", failure
+    elif run.took_all_steps:
+        run.state, run.note = "waiting", "its evaluation is missing"
 
 
 def _log(place: Place) -> Path | None:

@@ -1,10 +1,11 @@
-"""Final numbers: the results of each run, and mean and range over the runs of an arm."""
+"""Final numbers: the results of each run, and their mean and range over runs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,10 @@ from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.envs.registration import MAZE_ID as MAZE
 from voidrl.errors import VoidrlError
-from voidrl.report.formatting import count
-from voidrl.report.groups import ArmRuns
+from voidrl.report.formatting import ABSENT, count
 from voidrl.report.read import Run
-from voidrl.report.scores.measures import evaluated_value
 from voidrl.report.scores.scales import normalize
+from voidrl.runs.evaluations import evaluated_value
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
 
@@ -55,8 +55,8 @@ MEASURES = {
         Measure("coverage/cells", "cells", "count"),
         Measure("coverage/positions", "positions", "count"),
         Measure("coverage/variables", "variables", "count"),
-        Measure("coverage/ram", "RAM states", "count"),
         Measure("coverage/bins", "bins", "count"),
+        Measure("coverage/ram", "RAM states", "count"),  # RAM contains timers, so it comes last
         Measure("zero_shot_success", "zero-shot success rate", "fraction"),
         Measure("zero_shot_return", "zero-shot return", "score"),
         Measure("zero_shot_normalized", "zero-shot human-normalized score", "fraction"),
@@ -65,8 +65,7 @@ MEASURES = {
 }
 _ZERO_SHOT = "zero_shot_"  # name prefix of measures of the pre-trained agent
 _TASK = ["success", "return", "training_return"]
-_COVERAGE = ["maze", *(key for key in MEASURES if key.startswith("coverage/") and key != "coverage/ram")]
-_COVERAGE.append("coverage/ram")  # RAM contains timers, so it comes last
+_COVERAGE = ["maze", *(key for key in MEASURES if key.startswith("coverage/"))]
 
 
 def measure_of(key: str) -> Measure:
@@ -82,14 +81,26 @@ def sort_keys(keys: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and range of a measure over runs."""
+    """A measure of several runs."""
 
-    mean: float
-    low: float
-    high: float
-    runs: list[Run] = field(compare=False, repr=False)
-    values: list[float] = field(default_factory=list, compare=False, repr=False)
+    runs: Sequence[Run]
+    values: Sequence[float]
     """One for each run."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over runs."""
+        return float(np.mean(self.values))
+
+    @property
+    def low(self) -> float:
+        """The lowest value."""
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        """The highest value."""
+        return max(self.values)
 
     @property
     def seeds(self) -> list[int]:
@@ -100,6 +111,15 @@ class Spread:
         """`83% (77% to 92%)`, without the range where all runs show as equal."""
         mean, low, high = map(measure_of(key).format, (self.mean, self.low, self.high))
         return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def spreads_of(runs: Iterable[Run]) -> dict[str, Spread]:
+    """The final numbers of runs by measure, in the order of tables."""
+    found: dict[str, list[tuple[Run, float]]] = {}
+    for run in runs:
+        for key, value in outcome(run).items():
+            found.setdefault(key, []).append((run, value))
+    return {key: Spread(*zip(*found[key], strict=True)) for key in sort_keys(found)}
 
 
 def outcome(run: Run) -> dict[str, float]:
@@ -113,58 +133,47 @@ def outcome(run: Run) -> dict[str, float]:
 
 
 def _returns(run: Run) -> dict[str, float]:
-    found: dict[str, float] = {}
-    if run.evaluation is not None:
-        found |= _evaluated(run.evaluation)
-    else:
-        found |= _logged(run, -1)
-    found |= _scaled(run.env, found)
+    found = _scores(run, run.evaluation, -1)
     if "return" not in found and "episode/return" in run.series:
         steps, values = run.series["episode/return"]
         late = values[steps > (1 - LAST_FRACTION) * run.steps]
         found["training_return"] = float(np.mean(late if len(late) else values[-1:]))
     before = zero_shot(run)
-    shown = ["success"] if "success" in before else [*before]
+    shown = ["success"] if "success" in before else before
     return found | {f"{_ZERO_SHOT}{key}": before[key] for key in shown}
 
 
-def _logged(run: Run, place: Literal[0, -1]) -> dict[str, float]:
-    """The first or the last evaluation in the metrics; the first is of the pre-trained agent, at step 0."""
-    found = {}
-    for key in ("return", "success"):
-        steps, values = run.series.get(f"eval/{key}", (np.zeros(0), np.zeros(0)))
-        if len(steps) and (steps[place] == 0) == (place == 0):
-            found[key] = float(values[place])
-    return found
+def _scores(run: Run, evaluation: Mapping[str, Any] | None, place: Literal[0, -1]) -> dict[str, float]:
+    """Return, success and normalized return of an evaluation, else of the first or last one in the metrics.
+
+    The first in the metrics is of the pre-trained agent, at step 0.
+    """
+    found = {key: evaluated_value(key, evaluation) for key in ("return", "success")}
+    if evaluation is None:
+        found = {key: _logged(run, key, place) for key in found}
+    known = {key: value for key, value in found.items() if value is not None}
+    return known | (normalize(run.env, known["return"]) if "return" in known else {})
 
 
-def _evaluated(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    found = {measure: evaluated_value(measure, evaluation) for measure in ("return", "success")}
-    return {measure: value for measure, value in found.items() if value is not None}
-
-
-def _scaled(env: str, found: Mapping[str, float]) -> dict[str, float]:
-    """The return in units of a human or an expert, where these are known."""
-    return normalize(env, found["return"]) if "return" in found else {}
+def _logged(run: Run, key: str, place: Literal[0, -1]) -> float | None:
+    steps, values = run.series.get(f"eval/{key}", (np.zeros(0), np.zeros(0)))
+    return float(values[place]) if len(steps) and (steps[place] == 0) == (place == 0) else None
 
 
 def zero_shot(run: Run) -> dict[str, float]:
     """The measures of the agent that a run fine-tuned, on its task; empty where it was not evaluated."""
-    saved = None if run.evaluation is None else run.evaluation.get("zero_shot")
-    found = _logged(run, 0)
-    if isinstance(saved, Mapping) and "mean_return" in saved:
-        found = _evaluated(saved)
-    elif run.source is not None and run.source.env == run.env and run.source.evaluation is not None:
-        found = _evaluated(run.source.evaluation)
-    return found | _scaled(run.env, found)
+    saved = (run.evaluation or {}).get("zero_shot")
+    if not isinstance(saved, Mapping) or "mean_return" not in saved:
+        saved = run.source.evaluation if run.source is not None and run.source.env == run.env else None
+    return _scores(run, saved, 0)
 
 
 def return_source(run: Run) -> str:
     """The episodes on which a run's return was measured."""
     if run.evaluation is not None:
         return f"{len(run.evaluation['returns'])} evaluation episodes"
-    source = "–"
-    if "return" in _logged(run, -1):
+    source = ABSENT
+    if _logged(run, "return", -1) is not None:
         step = count(run.series["eval/return"][0][-1])
         episodes = f"{run.series['eval/episodes'][1][-1]:.0f} " if "eval/episodes" in run.series else ""
         source = f"{episodes}evaluation episodes at step {step}"
@@ -173,36 +182,12 @@ def return_source(run: Run) -> str:
     return f"{source}; evaluation {run.evaluation_gap}" if run.evaluation_gap else source
 
 
-def spreads(arm: ArmRuns) -> dict[str, Spread]:
-    """Mean and range over the counted runs of an arm, by measure, in the order of `MEASURES`."""
-    found: dict[str, list[tuple[float, Run]]] = {}
-    for run in arm.counted:
-        for key, value in outcome(run).items():
-            found.setdefault(key, []).append((value, run))
-    made = {}
-    for key in sort_keys(found):
-        values = [value for value, _ in found[key]]
-        runs = [run for _, run in found[key]]
-        made[key] = Spread(float(np.mean(values)), min(values), max(values), runs, values)
-    return made
-
-
-def main_measure(found: Mapping[str, Spread], headline: str | None) -> str | None:
-    """The headline measure, or the first one of an arm that does not have it."""
-    return headline if headline in found else next(iter(found), None)
-
-
-def headline_measure(arms: Iterable[ArmRuns], stage: str) -> str | None:
-    """The measure that compares the arms of a stage: among those that most arms have, the most telling."""
-    have: dict[str, int] = {}
-    for arm in arms:
-        for key in spreads(arm):
-            if key.startswith(_ZERO_SHOT):
-                continue
-            have[key] = have.get(key, 0) + 1
+def headline_measure(arms: Iterable[Iterable[str]], stage: str) -> str | None:
+    """The measure that compares arms, from the keys of each: the most telling one that most arms have."""
+    have = Counter(key for keys in arms for key in keys if not key.startswith(_ZERO_SHOT))
     order = _COVERAGE + _TASK if stage == "pretrain" else _TASK + _COVERAGE
     order = order + [key for key in have if key not in order]
-    return max(order, key=lambda key: (have.get(key, 0), -order.index(key))) if have else None
+    return max(order, key=lambda key: (have[key], -order.index(key))) if have else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from voidrl.report.formatting import ABSENT, Table, count, join_names, seed_list
@@ -24,11 +25,11 @@ def field(run: Run, *names: str) -> Any:
 
 def hardware(run: Run) -> str:
     """GPUs, unless the run was on the CPU, and processor."""
-    gpus = field(run, "gpus")
+    gpus = field(run, "gpus") if run.config.get("device") != "cpu" else None
     names = [str(gpu.get("name")) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-    used = dict.fromkeys(names) if run.config.get("device") != "cpu" else {}
-    cpu, cores = field(run, "cpu", "model"), field(run, "cpu", "count")
-    return ", ".join([*used, *([f"{cpu}, {cores} cores"] if cpu else [])])
+    if cpu := field(run, "cpu", "model"):
+        names.append(f"{cpu}, {field(run, 'cpu', 'count')} cores")
+    return ", ".join(dict.fromkeys(names))
 
 
 def commit(run: Run) -> str:
@@ -44,22 +45,21 @@ def dates(runs: Iterable[Run]) -> str:
 
 def settings_table(arms: Sequence[ArmRuns]) -> Table:
     """A row for each setting that differs between runs, a column for each method and phase."""
-    columns: dict[str, list[dict[str, Any]]] = {}
+    columns: dict[str, list[dict[str, str]]] = {}
     for arm in arms:
         label = arm.grid_label or arm.label  # points differ only in the fields of the grid
         title = f"{label}, {arm.phase_hint}" if arm.phase_hint else label
-        columns.setdefault(title, []).extend(map(used_settings, arm.runs))
+        used = ({k: format_value(v) for k, v in used_settings(run).items()} for run in arm.runs)
+        columns.setdefault(title, []).extend(used)
     values: dict[str, set[str]] = {}
-    for settings in (each for members in columns.values() for each in members):
-        for name, value in settings.items():
-            values.setdefault(name, set()).add(format_value(value))
-    for name in ("seed", "phase"):  # shown elsewhere
-        values.pop(name, None)
+    for settings in chain(*columns.values()):
+        for name in settings.keys() - {"seed", "phase"}:  # shown elsewhere
+            values.setdefault(name, set()).add(settings[name])
     rows = []
     for name in sorted(name for name, found in values.items() if len(found) > 1):
         rows.append([name])
         for members in columns.values():
-            shown = dict.fromkeys(format_value(each[name]) if name in each else ABSENT for each in members)
+            shown = dict.fromkeys(settings.get(name, ABSENT) for settings in members)
             rows[-1].append("; ".join(shown) if len(shown) <= MOST_VALUES else f"{count(len(shown))} values")
     note = (
         f"{count(len(values) - len(rows))} of {count(len(values))} settings are the same in all runs and are "
@@ -76,13 +76,12 @@ def runs_table(arms: Sequence[ArmRuns]) -> Table:
             status = run.status + (", evaluation missing" if run.evaluation_gap == "missing" else "")
             taken = count(run.steps) + ("" if run.took_all_steps else f" of {count(run.asked_steps)}")
             time = "" if run.training_seconds is None else human_seconds(run.training_seconds)
-            row = [run.name, arm.env_name, arm.label, PHASE_NAMES[run.phase], str(run.seed), status, taken]
             started = str(field(run, "date") or "")[:16].replace("T", " ")
-            found = outcome(run)
-            main = [
-                f"{measure_of(key).name} {measure_of(key).format(found[key])}" for key in sort_keys(found)[:1]
-            ]
-            rows.append([*row, time, *(main or [ABSENT]), return_source(run), started])
+            found, main = outcome(run), ABSENT
+            for key in sort_keys(found)[:1]:
+                main = f"{measure_of(key).name} {measure_of(key).format(found[key])}"
+            row = [run.name, arm.env_name, arm.label, PHASE_NAMES[run.phase], str(run.seed), status, taken]
+            rows.append([*row, time, main, return_source(run), started])
     columns = ["folder", "environment", "arm", "phase", "seed", "status", "steps", "training time"]
     columns += ["result", "return measured on", "started (UTC)"]
     return Table("All runs", columns, rows, numeric=frozenset({4, 6, 7}), status_column=5)

@@ -16,12 +16,10 @@ from voidrl.envs.suites import published
 from voidrl.envs.suites.atari import GAMES_26
 from voidrl.envs.suites.published import Published, PublishedRow
 from voidrl.errors import VoidrlError
-from voidrl.report.agents import find_agent
 from voidrl.report.formatting import ABSENT, ONE_SEED, Bar, Table, draw_bars, join_names, step_range
-from voidrl.report.groups import PHASE_NAMES, ArmRuns
-from voidrl.report.outcomes import outcome, spreads
+from voidrl.report.groups import PHASE_NAMES, ArmRuns, find_agent
 from voidrl.report.read import Collection, Run
-from voidrl.report.scores.scales import Scale, find_scale, scales
+from voidrl.report.scores.scales import Scale, scales
 from voidrl.report.scores.statistics import Interval, bootstrap
 
 FEW_TASKS = 3  # up to which there is room for ranges
@@ -35,8 +33,6 @@ AGGREGATES = (
     "Aggregates are of normalized scores, in percent. Ours are over the tasks that were run, so they are "
     "comparable only if these are all tasks of the table."
 )
-Scores = Mapping[str, Sequence[float]]
-"""Normalized scores by task, one for each seed."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,6 @@ class Benchmark:
     ours: dict[str, dict[str, ArmRuns]]
     """Our arms by the name of a row, then by environment."""
     notes: list[str]
-
-    def row_of(self, label: str) -> PublishedRow | None:
-        """The first row with scores that our arms with this label are compared with."""
-        names = [name for name, arms in self.ours.items() if any(a.label == label for a in arms.values())]
-        rows = (row for table in self.tables for row in table.rows if row.name in names and row.values)
-        return next(rows, None)
 
 
 def find_benchmarks(collection: Collection, arms: Sequence[ArmRuns]) -> list[Benchmark]:
@@ -70,9 +60,6 @@ def find_benchmarks(collection: Collection, arms: Sequence[ArmRuns]) -> list[Ben
             found.append(Benchmark((about,), {}, [f"Not shown: {error}"]))
             continue
         notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
-        views = dict.fromkeys(run.other_sight for arm in mine for run in arm.runs if run.other_sight)
-        if views:
-            notes.append(f"Ours: {join_names(views)}, so not the protocol of the published numbers.")
         rows = [row for table in tables for row in table.rows if row.ours is not None]
         found.append(Benchmark(tables, {row.name: _arms_of(row, mine) for row in rows}, notes))
     for name in published.names():
@@ -87,7 +74,8 @@ def find_benchmarks(collection: Collection, arms: Sequence[ArmRuns]) -> list[Ben
 
 def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
     """Our arms for a row, by environment: arms with task reward, or if there are none, pre-training."""
-    mine = [arm for arm in arms if _row_label(arm) == row.ours and not _is_first_stage(arm)]
+    cells = ((arm, arm.runs[0].cell) for arm in arms)  # whose labels have no suffixes
+    mine = [arm for arm, cell in cells if cell and cell.label == row.ours and not _is_first_stage(arm)]
     mine = [arm for arm in mine if arm.stage == "task"] or mine
     return {arm.env: arm for arm in _longest_last(mine)}
 
@@ -114,12 +102,6 @@ def _arms_outside(tables: Sequence[Published], arms: Sequence[ArmRuns]) -> dict[
 def _longest_last(arms: Iterable[ArmRuns]) -> list[ArmRuns]:
     """Arms in the order in which later ones replace earlier ones: the longest complete one is shown."""
     return sorted(arms, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps))
-
-
-def _row_label(arm: ArmRuns) -> str:
-    """The experiment's label, without suffixes that distinguish experiments or lengths."""
-    cell = arm.runs[0].cell
-    return arm.label if cell is None else cell.label
 
 
 def _is_first_stage(arm: ArmRuns) -> bool:
@@ -149,7 +131,8 @@ def published_table(benchmark: Benchmark) -> Table:
     rows = []
     for name, found in quoted.items():
         for heading, row in found:
-            cells = [_published(row, column) for column in (*tasks, *aggregates)]
+            known = [row.values.get(column) for column in (*tasks, *aggregates)]
+            cells = [ABSENT if value is None else f"{value:g}".replace("-", "−") for value in known]
             if {*cells} - {ABSENT}:
                 rows.append([row.label, heading, *cells, "", "", ""])
         if mine := ours.get(name):
@@ -165,18 +148,17 @@ def published_table(benchmark: Benchmark) -> Table:
     return Table(tables[0].title, columns, rows, notes, frozenset(range(2, len(columns) - 1)))
 
 
-def _published(row: PublishedRow, column: str) -> str:
-    value = row.values.get(column)
-    return ABSENT if value is None else f"{value:g}".replace("-", "−")
+def _return_of(arm: ArmRuns) -> str | None:
+    """The return that is our score, evaluated or else in training."""
+    return next((key for key in ("return", "training_return") if key in arm.spreads), None)
 
 
 def _score(arm: ArmRuns, tasks: int) -> str:
     """Our score in a task."""
-    found = spreads(arm)
-    key = next((key for key in ("return", "training_return") if key in found), None)
+    key = _return_of(arm)
     if key is None:
         return "no score yet"
-    shown = found[key].format(key)
+    shown = arm.spreads[key].format(key)
     shown = shown if tasks <= FEW_TASKS else shown.partition(" (")[0]
     return shown + " in training" * (key == "training_return") + " so far" * (not arm.complete)
 
@@ -185,9 +167,8 @@ def _provenance(mine: Mapping[str, ArmRuns]) -> list[str]:
     """Number of tasks, their seeds, and how many of the protocol's steps our runs took."""
     seeds, taken = [], []
     for arm in mine.values():
-        found = spreads(arm)
-        key = next((key for key in ("return", "training_return") if key in found), None)
-        runs = arm.counted if key is None else found[key].runs
+        key = _return_of(arm)
+        runs = arm.counted if key is None else arm.spreads[key].runs
         used = len({run.seed for run in runs})
         text = f"{used} of {len(arm.seeds)}" if used < len(arm.seeds) else str(used)
         is_missing = any(run.evaluation_gap == "missing" for run in arm.counted)
@@ -198,19 +179,15 @@ def _provenance(mine: Mapping[str, ArmRuns]) -> list[str]:
 
 def _steps_taken(runs: Sequence[Run]) -> str:
     """Steps taken, of the protocol's, in pre-training and with task reward."""
-    views = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
-    if views:
-        return f"another protocol: {join_names(views)}"
-    parts = []
-    if runs[0].phase == "finetune":
-        lengths = [run.pretraining_steps for run in runs]
-        known = [length for length in lengths if length is not None]
+    parts, first = [], runs[0]
+    if first.phase == "finetune":
+        known = [run.pretraining_steps for run in runs if run.pretraining_steps is not None]
         sources = {run.cell.source for run in runs if run.cell}
-        cells = runs[0].experiment.cells if runs[0].experiment else []
+        cells = first.experiment.cells if first.experiment else []
         asked = [cell.protocol_steps for cell in cells if cell.folder in sources]
         parts.append(_of_protocol(known, asked, "pre-training") if known else "pre-training unknown")
     asked = [run.protocol_steps for run in runs]
-    parts.append(_of_protocol([run.final_steps for run in runs], asked, PHASE_NAMES[runs[0].phase]))
+    parts.append(_of_protocol([run.final_steps for run in runs], asked, PHASE_NAMES[first.phase]))
     return ", ".join(parts)
 
 
@@ -222,30 +199,26 @@ def _of_protocol(taken: Sequence[int], asked: Sequence[int | None], phase: str) 
 def _aggregate(name: str, mine: Mapping[str, ArmRuns]) -> str:
     """Our value of an aggregate: a statistic, of all tasks of its benchmark or of a group of them."""
     statistic, _, group = name.partition(" of ")
-    scores = {env: found for env, arm in mine.items() if (found := _normalized(arm))}
-    tasks = {env: scale for env in scores if (scale := find_scale(env)) is not None}
+    known = [(arm, *arm.scale) for arm in mine.values() if arm.scale and arm.scores()]
     if group == "57":
-        chosen = scores if {task for _, task in tasks.values()} - SUITE_26 else {}
+        chosen = known if {task for *_, task in known} - SUITE_26 else []
     elif group:
-        chosen = {env: scores[env] for env, (scale, task) in tasks.items() if task in scale.groups[group]}
+        chosen = [each for each in known if each[2] in each[1].groups[group]]
     else:
-        suite = {env for env, (scale, task) in tasks.items() if scale.groups or task in SUITE_26}
-        chosen = {env: scores[env] for env in suite}
-    return _statistic(statistic.partition(" ")[0].lower(), chosen)
+        chosen = [each for each in known if each[1].groups or each[2] in SUITE_26]
+    return _statistic(statistic.partition(" ")[0].lower(), [arm for arm, *_ in chosen])
 
 
-def _normalized(arm: ArmRuns) -> list[float]:
-    """The normalized score of each complete run with an evaluation."""
-    found = find_scale(arm.env)
-    values = [outcome(run).get(found[0].key) for run in arm.complete] if found is not None else []
-    return [value for value in values if value is not None]
+def _bootstrap(name: str, arms: Iterable[ArmRuns]) -> Interval:
+    scores = {arm.env: [score for _, score in arm.scores()] for arm in arms}
+    return bootstrap(scores, name, resamples=RESAMPLES)
 
 
-def _statistic(name: str, scores: Scores) -> str:
-    if not scores:
+def _statistic(name: str, arms: Sequence[ArmRuns]) -> str:
+    if not arms:
         return ABSENT
-    value = bootstrap(scores, name, resamples=RESAMPLES)
-    return f"{value.point:g} of {len(scores)}" if name == "above" else interval_text(value)
+    value = _bootstrap(name, arms)
+    return f"{value.point:g} of {len(arms)}" if name == "above" else interval_text(value)
 
 
 def interval_text(value: Interval) -> str:
@@ -257,49 +230,58 @@ def interval_text(value: Interval) -> str:
 def scale_tables(benchmarks: Sequence[Benchmark], arms: Sequence[ArmRuns]) -> Iterator[Table]:
     """For each scale with several tasks: normalized scores of each method, the highest mean first."""
     for scale in scales():
-        methods: dict[str, list[ArmRuns]] = {}
+        methods: dict[str, dict[str, ArmRuns]] = {}
         for arm in arms:
-            found = find_scale(arm.env) if arm.stage == "task" else None
-            if found is not None and found[0] is scale and _normalized(arm):
-                methods.setdefault(arm.label, []).append(arm)
-        if len({arm.env for members in methods.values() for arm in members}) > 1:
+            if arm.stage == "task" and arm.scale is not None and arm.scale[0] is scale and arm.scores():
+                methods.setdefault(arm.label, {})[arm.env] = arm
+        if len({env for members in methods.values() for env in members}) > 1:
             yield _scale_table(scale, methods, benchmarks)
 
 
 def _scale_table(
-    scale: Scale, methods: Mapping[str, Sequence[ArmRuns]], benchmarks: Sequence[Benchmark]
+    scale: Scale, methods: Mapping[str, Mapping[str, ArmRuns]], benchmarks: Sequence[Benchmark]
 ) -> Table:
-    rows, bars = [], list[Bar | None]()
-    statistics = ("iqm",) if scale.groups else ("median", "iqm", "above")
+    statistics = {"iqm": "IQM"}
+    if not scale.groups:
+        statistics = {"median": "median", **statistics, "above": f"above {scale.reference}"}
+    lines: list[tuple[list[str], Bar]] = []
     for label, members in methods.items():
-        scores = {arm.env: _normalized(arm) for arm in members}
-        task_of = {env: found[1] for env in scores if (found := find_scale(env)) is not None}
-        quoted = next(filter(None, (each.row_of(label) for each in benchmarks)), None)
-        known = {} if quoted is None else quoted.values
-        shares = [scale.normalize(task, known[task]) for task in task_of.values() if task in known]
+        by_task = [(arm.scale[1], arm) for arm in members.values() if arm.scale]
+        known = _published_values(label, benchmarks)
+        shares = [scale.normalize(task, known[task]) for task, _ in by_task if task in known]
         printed = float(np.mean(shares)) if shares else None
-        mean = bootstrap(scores, "mean", resamples=RESAMPLES)
+        mean = _bootstrap("mean", members.values())
         cells = [label, interval_text(mean), ABSENT if printed is None else f"{100 * printed:.1f}"]
         for tasks in scale.groups.values():
-            there = {env: found for env, found in scores.items() if task_of[env] in tasks}
+            there = [arm for task, arm in by_task if task in tasks]
             part = f" ({len(there)}/{len(tasks)})" if 0 < len(there) < len(tasks) else ""
             cells.append(_statistic("mean", there) + part)
-        cells += [_statistic(name, scores) for name in statistics]
-        numbers = sorted({len(found) for found in scores.values()})
+        cells += [_statistic(name, [*members.values()]) for name in statistics]
+        numbers = sorted({len(arm.scores()) for arm in members.values()})
         seeds = " to ".join(dict.fromkeys([str(numbers[0]), str(numbers[-1])]))
-        taken = dict.fromkeys(_steps_taken(arm.complete) for arm in members)
-        rows.append([*cells, seeds + ONE_SEED * (numbers == [1]), join_names(taken, 2, "; ")])
-        bars.append(Bar(mean.low, mean.point, mean.high, members[0].style, printed))
-    order = sorted(range(len(rows)), key=lambda i: -bars[i].mean)  # type: ignore[union-attr]
-    names = {"median": "median", "iqm": "IQM", "above": f"above {scale.reference}"}
-    columns = ["method", "mean", "published", *scale.groups, *(names[name] for name in statistics)]
-    columns += ["seeds", "steps"]
+        taken = dict.fromkeys(_steps_taken(arm.complete) for arm in members.values())
+        cells += [seeds + ONE_SEED * (numbers == [1]), join_names(taken, 2, "; ")]
+        style = next(iter(members.values())).style
+        lines.append((cells, Bar(mean.low, mean.point, mean.high, style, printed)))
+    lines.sort(key=lambda line: -line[1].mean)
+    columns = ["method", "mean", "published", *scale.groups, *statistics.values(), "seeds", "steps"]
     notes = [
         f"In percent: {scale.about}. Complete and evaluated runs only. The bar is the interval of the mean "
         "over tasks; the upright line and the column “published” are the published mean over the same tasks.",
         INTERVALS,
     ]
     title = f"{scale.reference.capitalize()}-normalized scores over tasks"
-    placed = draw_bars([bars[i] for i in order], 0.0, 1.0)
+    rows, bars = [cells for cells, _ in lines], draw_bars((bar for _, bar in lines), 0.0, 1.0)
     numeric = frozenset(range(1, len(columns) - 2))
-    return Table(title, columns, [rows[i] for i in order], notes, numeric, bars=placed, has_lines=True)
+    return Table(title, columns, rows, notes, numeric, bars=bars, has_lines=True)
+
+
+def _published_values(label: str, benchmarks: Sequence[Benchmark]) -> Mapping[str, float]:
+    """The scores of the first published row that our arms with this label are compared with."""
+    for each in benchmarks:
+        names = {name for name, arms in each.ours.items() if any(a.label == label for a in arms.values())}
+        for table in each.tables:
+            for row in table.rows:
+                if row.name in names and row.values:
+                    return row.values
+    return {}

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from voidrl.config import EnvConfig, flat
-from voidrl.envs.ids import DMC
 from voidrl.errors import RunFolderError, VoidrlError, printable
-from voidrl.presets.presets import PRESETS
 from voidrl.probing.result import final_probe
 from voidrl.report.find import Place, Skipped, find_runs, natural_key
 from voidrl.report.formatting import count
 from voidrl.report.live import look_at
 from voidrl.runs.checkpoint import read_json
 from voidrl.runs.evaluations import final_evaluation
-from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
+from voidrl.runs.experiment_record import ExperimentRecord
 from voidrl.runs.metrics import FILE_NAME as METRICS
 from voidrl.runs.metrics import read_metrics
 from voidrl.system.files import user_path
@@ -34,13 +31,10 @@ PHASES = ("pretrain", "finetune", "train")
 T = TypeVar("T")
 
 
-@dataclass
-class Run:
+@dataclass(kw_only=True)
+class Run(Place):
     """One run folder."""
 
-    path: Path
-    name: str
-    """Path as reports show it."""
     config: dict[str, Any]
     env: str
     phase: str
@@ -62,19 +56,12 @@ class Run:
     """Notes about omitted data."""
     probe: dict[str, Any] | None = field(default=None, repr=False)
     """Content of probe.json, if that is of the final agent."""
-    experiment: ExperimentRecord | None = None
-    cell: CellRecord | None = None
     label: str = ""
     """Its arm among the runs of its phase and environment."""
     source: Run | None = field(default=None, repr=False)
     """The pre-training run that it was fine-tuned from."""
     evaluation_gap: Literal["", "missing", "failed"] = ""
     """Why a run that took all its steps has no evaluation, where one is due."""
-
-    @cached_property
-    def resolved(self) -> Path:
-        """Its folder, without links."""
-        return self.path.resolve()
 
     @property
     def took_all_steps(self) -> bool:
@@ -105,19 +92,8 @@ class Run:
 
     @property
     def protocol_steps(self) -> int | None:
-        """Steps in the experiment's protocol; None where the agent has other observations than there."""
-        return None if self.cell is None or self.other_sight else self.cell.protocol_steps
-
-    @property
-    def other_sight(self) -> str:
-        """`pixels in place of states`, where observations differ from the experiment's own preset."""
-        experiment = self.experiment
-        if experiment is None or experiment.default_preset not in PRESETS or not self.env.startswith(DMC):
-            return ""
-        protocol = PRESETS[experiment.default_preset].values_for(self.env).get("env", {}).get("dmc", {})
-        theirs = protocol.get("observation", EnvConfig().dmc.observation)
-        ours = flat(self.config).get("env.dmc.observation", theirs)
-        return "" if ours == theirs else f"{ours} in place of {theirs}"
+        """Steps in the experiment's protocol."""
+        return None if self.cell is None else self.cell.protocol_steps
 
     @property
     def training_seconds(self) -> float | None:
@@ -144,34 +120,31 @@ class Collection:
 def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collection:
     """Read every run under the paths; an error if none can be read. Skipped runs are reported."""
     found = find_runs([user_path(path) for path in paths])
-    runs, skipped, missing = [], [*found.skipped], dict[str, str]()
+    planned, others, skipped, missing = [], [], [*found.skipped], dict[str, str]()
     for place in found.places:
         try:
-            if place.cell is None or place.has_run or (place.path / METRICS).exists():
-                runs.append(_read_run(place))
+            if place.cell is None:
+                others.append(_read_run(place))
+            elif place.has_run or (place.path / METRICS).exists():
+                planned.append(_read_run(place))
             else:
                 missing[place.name] = place.failure
         except VoidrlError as error:
             skipped.append(Skipped(place.path, str(error)))
     for each in skipped:
         say(f"skipped {each.path}: {each.why}")
+    others.sort(key=lambda run: (natural_key(run.env), PHASES.index(run.phase), run.method, run.seed))
+    runs = planned + others
     if not runs:
-        where = ", ".join(map(str, paths))
-        why = (
-            f"{skipped[0].path} was skipped, as {skipped[0].why}"
-            if skipped
-            else f"none in {where} has started"
-        )
+        why = f"none in {', '.join(map(str, paths))} has started"
+        if skipped:
+            why = f"{skipped[0].path} was skipped, as {skipped[0].why}"
         raise RunFolderError(f"no run can be reported: {why}")
     for run in runs:
         for note in run.notes:
             say(f"{run.path}: {note}")
-    planned = [run for run in runs if run.cell is not None]
-    others = [run for run in runs if run.cell is None]
-    others.sort(key=lambda run: (natural_key(run.env), PHASES.index(run.phase), run.method, run.seed))
-    for run in runs:
         run.source = _source_of(run, runs)
-    return Collection(planned + others, skipped, found.experiments, missing)
+    return Collection(runs, skipped, found.experiments, missing)
 
 
 def _source_of(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -181,9 +154,8 @@ def _source_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """
     if run.phase != "finetune":
         return None
-    if run.cell is not None and run.experiment is not None:
-        folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.resolved == folder), None)
+    if run.cell is not None:
+        return next((each for each in runs if each.resolved == run.source_path), None)
     same = [
         each
         for each in runs
@@ -208,14 +180,17 @@ def _read_run(place: Place) -> Run:
         raise RunFolderError("it has files of a run, but no config.json: it was damaged or never started")
     config = _printable(read_json(folder / "config.json", "the config of the run"))
     try:
-        env, phase, seed = str(config["env"]["id"]), str(config["phase"]), int(config["seed"])
-        method, total_steps = str(config["method"]["name"]), int(config["steps"])
+        known: dict[str, Any] = {
+            "env": str(config["env"]["id"]), "phase": str(config["phase"]), "seed": int(config["seed"]),
+            "method": str(config["method"]["name"]), "asked_steps": int(config["steps"]),
+        }  # fmt: skip
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
             f"{folder / 'config.json'} is not the config of a run that this version of voidrl knows: "
             f"expected env, phase, seed, method and steps"
         ) from None
-    if phase not in PHASES:
+    if known["phase"] not in PHASES:
+        phase = known["phase"]
         raise RunFolderError(f"its phase is {phase!r}: expected one of {', '.join(PHASES)}; upgrade voidrl")
     notes: list[str] = []
 
@@ -231,62 +206,38 @@ def _read_run(place: Place) -> Run:
     rows = part(lambda: read_metrics(folder, skip=notes.append)) or []
     reached = max((row["step"] for row in rows), default=0)
     state = look_at(place)
-    run = Run(
+    evaluation = part(lambda: _printable(final_evaluation(folder, reached)))
+    gaps: dict[str, Literal["missing", "failed"]] = {"waiting": "missing", "failed": "failed"}
+    is_due = state.took_all_steps and evaluation is None
+    return Run(
         path=folder,
         name=place.name,
         config=config,
-        env=env,
-        phase=phase,
-        method=method,
-        seed=seed,
-        asked_steps=total_steps,
+        **known,
         steps=reached,
         series=_series(rows),
         machine=machine or {},
-        evaluation=part(lambda: _printable(final_evaluation(folder, reached))),
+        evaluation=evaluation,
         status="done" if state.group == "waiting" else state.group,
         why=state.note,
         notes=notes,
         probe=part(lambda: final_probe(folder, reached)),
         experiment=place.experiment,
         cell=place.cell,
+        evaluation_gap=gaps.get(state.state, "") if is_due else "",
     )
-    if state.took_all_steps and run.evaluation is None:
-        if state.state == "waiting":
-            run.evaluation_gap = "missing"
-        elif state.state == "failed":
-            run.evaluation_gap = "failed"
-    return run
 
 
 def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
-    """Numbers by name; at one step the last counts. Rows with equal names are converted together."""
-    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    """Finite numbers by name; at one step the last counts."""
+    found: dict[str, dict[int, float]] = {}
     for row in rows:
-        alike.setdefault(tuple(row), []).append(row)
-    parts: dict[str, list[Series]] = {}
-    for names, members in alike.items():
-        steps = np.array([row["step"] for row in members], np.float64)
-        for name in names:
-            if name != "step":
-                values = _numbers([row[name] for row in members])
-                known = np.isfinite(values)
-                parts.setdefault(name, []).append((steps[known], values[known]))
-    found = {}
-    for name, pieces in parts.items():
-        x, y = (np.concatenate(each) for each in zip(*pieces, strict=True))
-        if len(x) > 1 and (np.diff(x) <= 0).any():
-            order = np.argsort(x, kind="stable")
-            x, y = x[order], y[order]
-            last = np.append(np.diff(x) > 0, True)
-            x, y = x[last], y[last]
-        if len(x):
-            found[name] = (x, y)
-    return found
-
-
-def _numbers(values: list[Any]) -> np.ndarray:
-    """(n,) float64, NaN for null, text and booleans."""
-    if not {*map(type, values)} <= {int, float}:
-        values = [value if type(value) in (int, float) else np.nan for value in values]
-    return np.array(values, np.float64)
+        for name, value in row.items():
+            if type(value) in (int, float) and isfinite(value) and name != "step":
+                found.setdefault(name, {})[row["step"]] = value
+    series = {}
+    for name, by_step in found.items():
+        steps = np.array([*by_step], np.float64)
+        order = np.argsort(steps)
+        series[name] = steps[order], np.array([*by_step.values()], np.float64)[order]
+    return series

@@ -11,7 +11,7 @@ from voidrl.report.groups import PHASE_NAMES, ArmRuns, defining_settings, differ
 from voidrl.report.outcomes import measure_of
 from voidrl.report.provenance import dates, field, versions_table
 from voidrl.report.read import Collection
-from voidrl.report.results import ResultRow, Results
+from voidrl.report.results import Results
 
 MOST_ENVS = 3  # each with its own statement
 MOST_ARMS = 6  # in one statement
@@ -44,11 +44,9 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     is_mixed = len(collection.experiments) > 1 or any(run.experiment is None for run in runs)
     rows = [(f"About {each.name}" if is_mixed else "About", each.about) for each in collection.experiments]
     versions = {str(field(run, "versions", "voidrl") or "") for run in runs} - {""}
+    by_phase = (f"{phases[phase]} {name}" for phase, name in PHASE_NAMES.items() if phases[phase])
     rows += [
-        (
-            "Runs",
-            ", ".join(f"{phases[phase]} {name}" for phase, name in PHASE_NAMES.items() if phases[phase]),
-        ),
+        ("Runs", ", ".join(by_phase)),
         ("Environments", join_names(dict.fromkeys(arm.env_name for arm in arms))),
         ("Arms", join_names(dict.fromkeys(arm.grid_label or arm.label for arm in arms), separator="; ")),
         ("Seeds", seed_list(run.seed for run in runs)),
@@ -62,7 +60,11 @@ def findings(stages: Sequence[Results]) -> list[str]:
     """Mean and range of every arm, and the arm ahead, for each comparison; points of grids have their own."""
     found = []
     for results in stages:
-        for key, by_env in results.by_headline().items():
+        headlines: dict[str, dict[str, list[ArmRuns]]] = {}  # ranked arms by measure and environment
+        for env in results.by_env:
+            if ranked := [arm for arm in results.ranked(env) if arm.grid_label is None]:
+                headlines.setdefault(ranked[0].headline or "", {})[env] = ranked
+        for key, by_env in headlines.items():
             if len(by_env) <= MOST_ENVS:
                 found += [f"{results.title}, {env}: {_finding(rows, key)}" for env, rows in by_env.items()]
             else:
@@ -71,45 +73,44 @@ def findings(stages: Sequence[Results]) -> list[str]:
     return found
 
 
-def _wins(compared: Iterable[list[ResultRow]], key: str) -> str:
+def _wins(compared: Iterable[list[ArmRuns]], key: str) -> str:
     """Number of environments in which each arm is ahead; equal means are no win for anybody."""
-    leaders = [leading(rows, key) for rows in compared if len(rows) > 1]
-    wins = Counter(found[0].arm.label for found in leaders if len(found) == 1)
-    ties = sum(len(found) > 1 for found in leaders)
-    parts = [f"{label} in {number}" for label, number in wins.most_common()]
-    parts += [f"equal in {ties}"] if ties else []
-    return ", ".join(parts) or "nothing to compare"
+    leaders = [leading(arms, key) for arms in compared if len(arms) > 1]
+    wins = Counter(found[0].label for found in leaders if len(found) == 1).most_common()
+    if ties := sum(len(found) > 1 for found in leaders):
+        wins.append(("equal", ties))
+    return ", ".join(f"{label} in {number}" for label, number in wins) or "nothing to compare"
 
 
-def leading(rows: Sequence[ResultRow], key: str) -> list[ResultRow]:
-    """The row with the highest mean, or all rows that share it."""
-    best = max(row.spreads[key].mean for row in rows)
-    return [row for row in rows if row.spreads[key].mean == best]
+def leading(arms: Sequence[ArmRuns], key: str) -> list[ArmRuns]:
+    """The arm with the highest mean, or all arms that share it."""
+    best = max(arm.spreads[key].mean for arm in arms)
+    return [arm for arm in arms if arm.spreads[key].mean == best]
 
 
-def _finding(rows: list[ResultRow], key: str) -> str:
-    """`rows` are sorted by their means."""
-    taken = step_range(run.final_steps for row in rows for run in row.spreads[key].runs)
-    values = join_names((f"{row.arm.label} {row.cell(key)}" for row in rows), MOST_ARMS, "; ")
+def _finding(arms: list[ArmRuns], key: str) -> str:
+    """`arms` are sorted by their means."""
+    taken = step_range(run.final_steps for arm in arms for run in arm.spreads[key].runs)
+    values = join_names((f"{arm.label} {arm.cell(key)}" for arm in arms), MOST_ARMS, "; ")
     statement = f"{measure_of(key).name} after {taken} steps: {values}."
-    if len(rows) == 1:
+    if len(arms) == 1:
         return statement
-    best, *others = rows
-    tied = [row.arm.label for row in leading(rows, key)]
+    best, *others = arms
+    tied = [arm.label for arm in leading(arms, key)]
     if len(tied) > 1:
         return f"{statement} Equal means: {'; '.join(tied)}."
-    close = [row.arm.label for row in others if row.spreads[key].high >= best.spreads[key].low]
-    if any(len(row.spreads[key].seeds) == 1 for row in rows):
-        return f"{statement} Highest mean: {best.arm.label} (no spread with one seed)."
+    close = [arm.label for arm in others if arm.spreads[key].high >= best.spreads[key].low]
+    if any(len(arm.spreads[key].seeds) == 1 for arm in arms):
+        return f"{statement} Highest mean: {best.label} (no spread with one seed)."
     if close:
-        return f"{statement} Not told apart, as their ranges overlap: {'; '.join([best.arm.label, *close])}."
-    return f"{statement} Ahead: {best.arm.label} (no overlap of ranges)."
+        return f"{statement} Not told apart, as their ranges overlap: {'; '.join([best.label, *close])}."
+    return f"{statement} Ahead: {best.label} (no overlap of ranges)."
 
 
 def caveats(collection: Collection, arms: Sequence[ArmRuns], stages: Sequence[Results]) -> list[Caveat]:
     """Everything that limits the numbers, the most serious first."""
     runs = collection.runs
-    rows = [row for results in stages for row in results.rows]
+    ordered = [arm for results in stages for arm in results.arms]
     by_status: dict[str, list[str]] = {}
     for run in runs:
         kind = f"evaluation {run.evaluation_gap}" if run.evaluation_gap else run.status
@@ -130,10 +131,10 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns], stages: Sequence[Re
             f"{each.name}: {each.departure}" for each in collection.experiments if each.departure
         ],
         ("warn", "Only one seed: differences may be chance"): [
-            row.arm.name for row in rows if len(row.seeds) == 1
+            arm.name for arm in ordered if len(arm.final_seeds) == 1
         ],
         ("warn", "Fewer seeds in the numbers than were started"): [
-            f"{row.arm.name}: {row.seed_text}" for row in rows if len(row.seeds) < len(row.arm.seeds)
+            f"{arm.name}: {arm.seed_text}" for arm in ordered if len(arm.final_seeds) < len(arm.seeds)
         ],
         ("warn", "Missing evaluations"): [run.name for run in runs if run.evaluation_gap == "missing"],
         ("warn", "Fewer steps than the protocol: not comparable with published numbers"): _short_arms(arms),

@@ -109,11 +109,10 @@ def save(
         why, remedy = why_refused(e, root, "choose a writable folder")
         raise CheckpointError(f"cannot save step {step} in {root}: {why}; {remedy}") from e
     with suppress(OSError, CheckpointError):  # the new one is durable; the next save deletes old ones
-        older = [found for found in _find(root) if found[0] <= step and found[1] != path]
-        spare = sum(other == step for other, _ in older) + keep_last - 1
-        for i, (other, expired) in enumerate(older):
-            if other == step or i >= spare:
-                _discard(expired)
+        replaced = [other for same, other in _find(root) if same == step and other != path]
+        older = [other for earlier, other in _find(root) if earlier < step]
+        for expired in replaced + older[keep_last - 1 :]:
+            _discard(expired)
         _sync(root)
     return path
 
@@ -144,7 +143,11 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         entries: dict[str, FileEntry] = {}
         for name, group in files.items():
             if source is not None and name in same:
-                _link(source.path / name, tmp / name)
+                try:
+                    (tmp / name).hardlink_to(source.path / name)
+                except OSError:  # the file system has no hard links, or too many to this file
+                    shutil.copyfile(source.path / name, tmp / name)
+                    _sync(tmp / name)
                 entries[name] = known[name]
                 continue
             size, blocks = serialized.pop(name)
@@ -185,9 +188,8 @@ def _disk_full(
 
 def discard(root: Path, step: int) -> None:
     """Delete the checkpoint of a step."""
-    for other, path in _find(root):
-        if other == step:
-            _discard(path)
+    for path in _paths(root, step):
+        _discard(path)
 
 
 # Loading
@@ -218,9 +220,8 @@ def read_manifest(path: Path) -> Checkpoint:
 
 def load_step(root: Path, step: int) -> Checkpoint:
     """Open the checkpoint of a step as `load` does."""
-    for other, path in _find(root):
-        if other == step:
-            return load(path)
+    for path in _paths(root, step):
+        return load(path)
     raise CheckpointError(f"there is no checkpoint of step {step} in {root}")
 
 
@@ -315,6 +316,10 @@ def _find(root: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), root / match[0]) for match in found]
 
 
+def _paths(root: Path, step: int) -> list[Path]:
+    return [path for other, path in _find(root) if other == step]
+
+
 def _discard(path: Path) -> None:
     """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
     _remove(path.rename(path.with_name(f".trash-{path.name}")))
@@ -325,14 +330,6 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)  # which follows no link
     with suppress(OSError):
         path.unlink()
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # the file system has no hard links, or too many to this file
-        shutil.copyfile(source, target)
-        _sync(target)
 
 
 def _sync(path: Path) -> None:

@@ -19,6 +19,7 @@ from voidrl.runs.metrics import first_row
 
 FILE_NAME = "evaluation.json"
 BEST = "best"  # in a run, the folder of its best agent
+STATES = "states/"  # begins the names of measures that are counts of states
 BY_USER = {"by": "evaluate"}  # marks one of `voidrl evaluate`, which a later one replaces
 
 
@@ -33,20 +34,15 @@ class EvaluationSummary(NamedTuple):
     success_rate: float | None
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self | None:
+    def from_row(cls, row: Any) -> Self | None:
         """None for a row without an evaluation, or with returns that are not finite."""
         try:
-            success = row.get("eval/success")
-            found = cls(
-                int(row["step"]),
-                float(row["eval/return"]),
-                float(row["eval/return_std"]),
-                int(row["eval/episodes"]),
-                None if success is None else float(success),
-            )
+            mean, deviation = float(row["eval/return"]), float(row["eval/return_std"])
+            success = None if row.get("eval/success") is None else float(row["eval/success"])
+            found = cls(int(row["step"]), mean, deviation, int(row["eval/episodes"]), success)
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        return found if math.isfinite(found.mean_return) and math.isfinite(found.std_return) else None
+        return found if math.isfinite(mean) and math.isfinite(deviation) else None
 
     @property
     def quality(self) -> tuple[float, float]:
@@ -88,14 +84,8 @@ def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
 
 def zero_shot(run: Path) -> EvaluationSummary | None:
     """Read the zero-shot evaluation of a fine-tuning run from its first row of metrics; None without one."""
-    found = EvaluationSummary.from_row(first_row(run) or {})
+    found = EvaluationSummary.from_row(first_row(run))
     return found if found is not None and found.step == 0 else None
-
-
-def best_evaluation(saved: checkpoint.Checkpoint) -> EvaluationSummary | None:
-    """The evaluation of an agent under RUN/best."""
-    row = saved.meta.get("evaluation")
-    return EvaluationSummary.from_row(row) if isinstance(row, dict) else None
 
 
 def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | None:
@@ -104,6 +94,25 @@ def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | N
     for step in reversed(checkpoint.list_steps(run / BEST)):
         with suppress(CheckpointError):
             saved = checkpoint.load_step(run / BEST, step)
-            if (found := best_evaluation(saved)) is not None:
+            if (found := EvaluationSummary.from_row(saved.meta.get("evaluation"))) is not None:
                 known.append((found, saved))
     return max(known, key=lambda pair: pair[0].quality, default=None)
+
+
+def is_evaluated(measure: str) -> bool:
+    """Whether a measure comes from the evaluation after training, rather than from the metrics."""
+    return measure in ("return", "success", "human_normalized") or measure.startswith(STATES)
+
+
+def evaluated_value(measure: str, evaluation: Mapping[str, Any] | None) -> float | None:
+    """The value of a measure of an evaluation; None where it has none."""
+    if evaluation is None:
+        return None
+    if measure == "success":
+        successes = evaluation.get("successes")
+        found = sum(successes) / len(successes) if successes else None
+    elif measure.startswith(STATES):
+        found = evaluation.get("counts", {}).get(measure.removeprefix(STATES))
+    else:
+        found = evaluation.get("mean_return" if measure == "return" else measure)
+    return None if found is None else float(found)

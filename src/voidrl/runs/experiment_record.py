@@ -74,8 +74,6 @@ class ExperimentRecord:
     published: str | None
     command: str
     cells: list[CellRecord] = field(repr=False)
-    default_preset: str | None = None
-    """The preset in the experiment's file."""
     departure: str = ""
     """Differences from the experiment's file, in words; empty without any."""
     earlier_commands: list[str] = field(default_factory=list)
@@ -86,10 +84,6 @@ class ExperimentRecord:
     def cells_by_path(self) -> dict[Path, CellRecord]:
         """Cells by their resolved run folders."""
         return {(self.root / cell.folder).resolve(): cell for cell in self.cells}
-
-    def failure(self, cell: CellRecord) -> str:
-        """Why the last attempt at a cell failed; empty where it did not."""
-        return read_failure(self.root, cell.folder)
 
     def write(self) -> None:
         """Write `experiment.json` atomically."""

@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,7 +56,7 @@ class RunFolder:
         self.ranks_path = self.path / "ranks"  # a folder for each rank other than the first
         self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
         self.best_path = self.path / BEST  # the agent of a fine-tuning with the best evaluation
-        self.log_path = self.path / "log.txt"  # for humans; voidrl never reads it
+        self.log_path = self.path / "log.txt"  # for humans
         self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
         self.status = StatusWriter(self.path)
         self._warned_of_log = self._is_silent = False
@@ -85,11 +85,11 @@ class RunFolder:
     def create_unnamed(cls, env_id: str, method: str, seed: int, root: str | Path = "runs") -> Iterator[Self]:
         """`create` at `default_run_path`: of several processes that begin at once, each gets its own."""
         with ExitStack() as stack:
-            while True:
+            folder = None
+            while folder is None:
                 path = default_run_path(env_id, method, seed, root)
                 try:
                     folder = stack.enter_context(cls.create(path))
-                    break
                 except RunFolderError:
                     if cls(path).is_free:  # no other process took it: another path would fail too
                         raise
@@ -147,15 +147,13 @@ class RunFolder:
         with self._usable():
             return self.config_path.exists() or (self._is_ours() and not self._is_unborn())
 
-    def log(self, text: str) -> None:
+    def log(self, text: str, *, by_any_rank: bool = False) -> None:
         """Append a line to log.txt, with the time in UTC; further lines of `text` are indented.
 
         A log that cannot be written is a warning, once: it must neither stop a run nor hide why one failed.
         """
-        if not self._is_silent:
-            self._append_to_log(text)
-
-    def _append_to_log(self, text: str) -> None:
+        if self._is_silent and not by_any_rank:
+            return
         indented = text.rstrip().replace("\n", "\n    ")
         try:
             # A path that is not UTF-8 may be part of the text.
@@ -170,7 +168,7 @@ class RunFolder:
 
     def log_traceback(self, error: BaseException) -> None:
         """Append an error with its traceback to log.txt."""
-        self._append_to_log("".join(traceback.format_exception(error)))
+        self.log("".join(traceback.format_exception(error)), by_any_rank=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -269,49 +267,38 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
 def environment_info() -> dict[str, Any]:
     """Describe a result's environment: versions, machine, git commit of the current folder, command line."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "gymnasium")}
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            model = found[1].strip()
+    commit = _output("git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
     return {
         "date": utc_now(),
         "command": shlex.join(sys.argv),
         "versions": {"python": platform.python_version(), "voidrl": __version__, **versions},
         "platform": platform.platform(),
-        "cpu": {"model": _cpu_model(), "count": os.cpu_count()},
+        "cpu": {"model": model, "count": os.cpu_count()},
         "memory_bytes": memory().total,
         "gpus": _gpus(),
-        "git": git_state(),
+        # Whether files differ from the commit is not asked: git would run filters of a foreign repository.
+        "git": {"commit": commit} if commit else None,
         "ranks": dist.current().size,
     }
-
-
-def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def _gpus() -> list[dict[str, str]]:
     """Ask nvidia-smi: asking torch would create a CUDA context, even for a run on the CPU."""
     table = _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
-    rows = [line.split(", ") for line in (table or "").splitlines()]
+    rows = [line.split(", ") for line in table.splitlines()]
     return [dict(zip(("name", "driver", "memory"), row, strict=True)) for row in rows if len(row) == 3]
 
 
-def git_state() -> dict[str, Any] | None:
-    """Return the commit, or None outside a git checkout.
-
-    Whether files differ from it is not asked: git would run filters that a foreign repository names.
-    """
-    commit = _output("git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
-    return {"commit": commit} if commit else None
-
-
-def _output(*command: str) -> str | None:
-    """Return the output of a command, or None where it is missing, fails or takes too long."""
+def _output(*command: str) -> str:
+    """Return the output of a command; empty where it is missing, fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
+        return ""
     return done.stdout.strip()
 
 

@@ -129,14 +129,13 @@ class StatusWriter:
         scored = self._status
         with suppress(RunFolderError):
             before = load_status(self._path) if steps else None
-            if before is not None and (before.score_step or 0) <= steps:
-                scored = before
+            scored = before if before is not None and (before.score_step or 0) <= steps else scored
         kept = {name: getattr(scored, name) for name in ("score_name", "score", "score_step")}
-        own: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "ranks": dist.current().size}
-        own |= {"started": utc_now(), "total_steps": total_steps, "checkpoint": steps or None}
-        self._status = RunStatus("starting", **own, **kept)
-        self._update("starting", steps=steps)
-        self._write()  # nothing is lost yet: an unwritable folder is refused here
+        self._status = RunStatus(
+            "starting", total_steps=total_steps, checkpoint=steps or None, pid=os.getpid(),
+            host=socket.gethostname(), started=utc_now(), ranks=dist.current().size, **kept,
+        )  # fmt: skip
+        self._write("starting", steps=steps)  # nothing is lost yet: an unwritable folder is refused here
         self.close()  # the heartbeats of an earlier start
         self._ended = threading.Event()
         if not self._is_silent:
@@ -175,17 +174,10 @@ class StatusWriter:
         """`running`, with a new checkpoint."""
         self._try_write("running", steps=steps, checkpoint=steps)
 
-    def stop(self, steps: int, *, signal: str | None = None, callback: str | None = None) -> None:
-        """`stopped`: by a signal or by a callback, after a checkpoint."""
-        self._end("stopped", steps=steps, signal=signal, callback=callback)
-
-    def fail(self, error: Exception, steps: int) -> None:
-        """`failed`: with the error's sentence."""
-        self._end("failed", steps=steps, error=sentence_of(error))
-
-    def finish(self, steps: int) -> None:
-        """`done`: all steps were taken, and a checkpoint written."""
-        self._end("done", steps=steps)
+    def end(self, state: State, steps: int, **why: str | None) -> None:
+        """`done`, `stopped` by a `signal` or a `callback`, or `failed` with an `error`, as in `RunStatus`."""
+        self.close()  # nothing may overwrite the final state
+        self._try_write(state, steps=steps, **why)
 
     def complete(self, total_steps: int, steps: int) -> None:
         """`done`, of a run that had already taken all its steps: the failure came afterwards."""
@@ -194,16 +186,12 @@ class StatusWriter:
             if before is not None and before.state == "done":
                 return
         self.start(total_steps, steps)
-        self.finish(steps)
+        self.end("done", steps)
 
     def close(self) -> None:
         """End the heartbeats: the process gives the run up, whether or not it has written a final state."""
         with self._writing:
             self._ended.set()
-
-    def _end(self, state: State, **changes: Any) -> None:
-        self.close()  # nothing may overwrite the final state
-        self._try_write(state, **changes)
 
     def _beat_until(self, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT_SECONDS):
@@ -214,38 +202,30 @@ class StatusWriter:
                 if self._count_steps is not None:
                     steps = self._count_steps()
                     state = "running" if steps > self._start_steps else state
-                self._update(state, steps=steps)
-                self._write()
+                self._write(state, steps=steps)
 
     def _try_write(self, state: State, **changes: Any) -> None:
         """Write if possible: a file for others must neither stop a run nor hide why one failed."""
-        with self._writing:
-            self._update(state, **changes)
-            try:
-                self._write()
-            except CheckpointError as error:
-                if not self._warned:
-                    self._warned = True
-                    message = f"{error}; others may see an old state of the run"
-                    warnings.warn(message, VoidrlWarning, stacklevel=3)
+        try:
+            with self._writing:
+                self._write(state, **changes)
+        except CheckpointError as error:
+            if not self._warned:
+                self._warned = True
+                message = f"{error}; others may see an old state of the run"
+                warnings.warn(message, VoidrlWarning, stacklevel=3)
 
-    def _update(self, state: State, **changes: Any) -> None:
+    def _write(self, state: State, **changes: Any) -> None:
         changes |= {"state": state, "heartbeat": utc_now("microseconds")}
         if self._count_steps is not None:
-            changes["rate"] = self._rate(changes["steps"], has_ended=state not in ("starting", "running"))
+            # Steps per second lately, so that a run that hangs has 0; of one that has ended, all along.
+            now, steps = time.monotonic(), changes["steps"]
+            rates = self._recent if state in ("starting", "running") else self._first
+            if rates is self._recent and steps < self._warmup_steps:
+                self._recent, changes["rate"] = Rates(RATE_SECONDS), None
+            else:
+                changes["rate"] = rates.add(now, steps)[0]
         self._status = dataclasses.replace(self._status, **changes)
-
-    def _rate(self, steps: int, *, has_ended: bool) -> float | None:
-        """Steps per second lately, so that a run that hangs has 0; of one that has ended, all along."""
-        now = time.monotonic()
-        if has_ended:
-            return self._first.add(now, steps)[0]
-        if steps < self._warmup_steps:
-            self._recent = Rates(RATE_SECONDS)
-            return None
-        return self._recent.add(now, steps)[0]
-
-    def _write(self) -> None:
         if not self._is_silent:
             write_json_atomic(self._path, dataclasses.asdict(self._status))
 

@@ -60,11 +60,11 @@ def say_how_it_ended(run: Run) -> None:
     if signal:
         run.folder.log(f"stopped by {signal} at step {steps}")
     if steps >= total:
-        run.folder.status.finish(steps)
+        run.folder.status.end("done", steps)
         if signal:
             raise RunInterrupted(f"stopped by {signal} after the last of {total} steps; the run is complete")
         return
-    run.folder.status.stop(steps, signal=signal, callback=None if signal else callback)
+    run.folder.status.end("stopped", steps, signal=signal, callback=None if signal else callback)
     assert run.checkpoint is not None
     sentence = (
         f"stopped by {signal or f'callback {callback}'} at step {steps} of {total}; checkpoint "

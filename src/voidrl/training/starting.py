@@ -28,7 +28,7 @@ from voidrl.errors import (
 from voidrl.replay.sizes import slot_bytes
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, overwriting
-from voidrl.runs.status import read_status
+from voidrl.runs.status import read_status, sentence_of
 from voidrl.system.machine import free_disk
 from voidrl.system.terminal.output import say
 from voidrl.system.units import human_bytes, human_seconds
@@ -137,7 +137,7 @@ def train(
         if needs_traceback(error):
             folder.log_traceback(error)
         folder.log(f"failed: {error}")
-        folder.status.fail(error, state.steps)
+        folder.status.end("failed", state.steps, error=sentence_of(error))
         raise
     took = human_seconds(time.monotonic() - began)
     for line in [f"{folder.shown}: {state.steps - before} steps in {took}", *run.closing_lines]:

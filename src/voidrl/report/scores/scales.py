@@ -14,7 +14,7 @@ from voidrl.envs.suites.published import numbers
 from voidrl.errors import VoidrlError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scale:
     """Scores of a set of tasks as fractions of a reference's."""
 

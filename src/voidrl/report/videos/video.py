@@ -261,13 +261,9 @@ def compose(recordings: Sequence[Recording], height: int, *, labels: bool) -> It
     shown: list[np.ndarray] = []
     for new in zip_longest(*panels):
         shown = [old if picture is None else picture for picture, old in zip(new, shown or new, strict=True)]
-        width = sum(picture.shape[1] + GAP for picture in shown) - GAP
-        whole = np.full((_even(shown[0].shape[0]), _even(width), 3), BACKGROUND, np.uint8)
-        left = 0
-        for picture in shown:
-            whole[: len(picture), left : left + picture.shape[1]] = picture
-            left += picture.shape[1] + GAP
-        yield whole
+        gap = np.full((len(shown[0]), GAP, 3), BACKGROUND, np.uint8)
+        row = np.concatenate([part for picture in shown for part in (picture, gap)][:-1], axis=1)
+        yield np.pad(row, ((0, len(row) % 2), (0, row.shape[1] % 2), (0, 0)), mode="edge")
 
 
 def _draw_panel(recording: Recording, height: int, *, labels: bool) -> Iterator[np.ndarray]:
@@ -290,7 +286,8 @@ def _draw_bar(recording: Recording, moment: Moment, height: int, width: int) -> 
         status.append(f"episode {moment.episode}")
     size = min(24, max(10, height // 28))
     line = round(1.4 * size)
-    image = Image.new("RGB", (width, _even(2 * line + size // 2)), BACKGROUND)
+    bar = 2 * line + size // 2
+    image = Image.new("RGB", (width, bar + bar % 2), BACKGROUND)
     draw, font, top = ImageDraw.Draw(image), ImageFont.load_default(size), size // 4
     for text, color in ((recording.label, TEXT), ("   ".join(status), MUTED)):
         shown = text
@@ -310,7 +307,3 @@ def resize(frame: np.ndarray, height: int, width: int) -> np.ndarray:
         return frame
     how = Image.Resampling.NEAREST if height >= 2 * frame.shape[0] else Image.Resampling.BILINEAR
     return np.asarray(Image.fromarray(frame).resize((width, height), how))
-
-
-def _even(length: int) -> int:
-    return length + length % 2
