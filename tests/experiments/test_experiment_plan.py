@@ -148,22 +148,6 @@ def test_heads_share_one_pretraining():
     assert [cell.folder for cell in alone.cells] == ["alien/apt/seed1", "alien/random_heads/seed1"]
 
 
-def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
-    for name, preset, source in (
-        ("table2", "atari-fast", "apt"),
-        ("urlb", None, "apt"),
-        ("exploration", "atari-demo", "finetuned"),
-    ):
-        cells = by_arm(plan_of(name, seeds=(1,), preset=preset, methods=(source, "scratch")))
-        tuned = next(cell.config for (_, phase), cell in cells.items() if phase == "finetune")
-        scratch = cells["scratch", "train"].config
-        assert scratch.steps == tuned.steps
-        assert scratch.updates_per_step == tuned.updates_per_step
-        assert scratch.warmup_steps == tuned.finetune.warmup_steps
-        assert scratch.learner.learning_rate == (tuned.finetune.learning_rate or tuned.learner.learning_rate)
-        assert count_updates(scratch) == count_updates(tuned) > 0
-
-
 def test_apt_on_raw_states_differs_from_apt_in_its_representation_and_is_left_out_from_pixels():
     one = {"seeds": (1,), "tasks": ("walker_run",), "methods": ("apt", "apt_ind")}
     cells = by_arm(plan_of("urlb", **one))

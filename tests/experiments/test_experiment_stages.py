@@ -6,18 +6,12 @@ import pytest
 from done_cells import make_done, plan_of, report_of
 
 from voidrl.errors import ConfigError
-from voidrl.experiments.state import state_of
 
 SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
-SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}
 
 
 def small_plan(out, name="table3", **request):
     return plan_of(name, out, **{**SMALL, **request})
-
-
-def do(plan, cell, score):
-    make_done(plan, cell, score, **(SEEN if cell.phase == "pretrain" else {"coverage/ram": 7}))
 
 
 def test_pretraining_alone_is_shortened_and_evaluated_too():
@@ -117,14 +111,3 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
     assert (tuned["zero-shot success rate"], tuned["success rate"]) == ("25% (0% to 50%)", "100%")
     assert (tuned["return"], tuned["steps"]) == ("0.9", "100k + 100k")
     assert scratch["zero-shot success rate"] == "–"
-
-
-def test_a_pretraining_is_done_once_it_is_evaluated(tmp_path):
-    first, _ = small_plan(tmp_path, methods=("apt",)).cells
-    without = small_plan(tmp_path, methods=("apt",), changes={"evaluation.zero_shot": False})
-    do(without, without.cells[0], 0.0)  # run before zero-shot scores were asked for
-    assert state_of(without.cells[0], tmp_path / first.folder).kind == "done"
-    assert state_of(first, tmp_path / first.folder).kind == "partial"  # its checkpoint is elsewhere
-    (tmp_path / first.folder / "checkpoints/step_000001500000").mkdir(parents=True)
-    (tmp_path / first.folder / "checkpoints/step_000001500000/manifest.json").write_text("{}")
-    assert state_of(first, tmp_path / first.folder) == ("partial", 1_500_000)

@@ -135,13 +135,14 @@ class Local(Executor):
         gpu = min(self._gpus, key=[*self._places.values()].count, default=None)
         if gpu is not None:
             # Every process sees only its own GPU, as cuda:0: its run can be resumed on any other.
-            variables["CUDA_VISIBLE_DEVICES"] = self._places[job["cell"]] = gpu
+            variables["CUDA_VISIBLE_DEVICES"] = gpu
         try:
             process = self._children[job["cell"]] = start_cell(job, variables)
         except OSError as error:
-            self._places.pop(job["cell"], None)
             raise OSError(f"its process could not be started ({error.strerror or error})") from error
         end_with_process(process, group=True)
+        if gpu is not None:
+            self._places[job["cell"]] = gpu
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         codes = {cell: child.poll() for cell, child in self._children.items()}
