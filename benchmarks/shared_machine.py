@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +70,17 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
 @contextmanager
 def mps(device: str) -> Iterator[dict[str, str]]:
     """The variables of CUDA's multi-process service, which runs meanwhile; none where it cannot."""
-    from voidrl.experiments.executors.mps import Mps, MpsError
+    from voidrl.experiments.executors.mps import MpsError, mps_daemon
     from voidrl.system.device import pick_device
 
-    if pick_device(device).type != "cuda":
-        yield {}
-        return
-    try:
-        service = Mps()
-    except MpsError as error:
-        print(f"without CUDA's multi-process service: {error}", file=sys.stderr)
-        yield {}
-        return
-    with closing(service):
-        yield service.variables
+    with ExitStack() as stack:
+        variables: dict[str, str] = {}
+        if pick_device(device).type == "cuda":
+            try:
+                variables = stack.enter_context(mps_daemon())
+            except MpsError as error:
+                print(f"without CUDA's multi-process service: {error}", file=sys.stderr)
+        yield variables
 
 
 def measure(

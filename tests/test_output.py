@@ -13,7 +13,7 @@ from tiny_runs import Walk, newest
 from voidrl.cli import main as cli
 from voidrl.errors import OutputError, PipeClosedError
 from voidrl.runs.status import read_status
-from voidrl.system.terminal.output import command_output, discard_pending, durable_output, say
+from voidrl.system.terminal.output import command_output, durable_output, say
 from voidrl.system.terminal.progress import Progress
 
 FULL = Path("/dev/full")
@@ -57,19 +57,6 @@ def test_what_cannot_be_printed_is_dropped_with_one_note(monkeypatch, name, stre
     assert notes[0].endswith("the run continues")
     assert getattr(sys, name) is stream
     say("a message after the run")
-
-
-def test_what_was_held_back_by_a_full_disk_is_not_written_later(monkeypatch):
-    notes = []
-    with FULL.open("w") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        with durable_output(notes.append):
-            print("held back until the end")
-        assert len(notes) == 1
-        stream.flush()  # as Python does at its exit
-        with pytest.raises(OSError, match="No space"):  # after the run, the stream is as it was
-            print("a result of the user's script", file=stream, flush=True)
-        discard_pending(stream)
 
 
 def test_an_error_of_the_text_is_not_hidden(monkeypatch):

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from helpers import make_agent
+from helpers import fill_replay, make_agent
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +18,6 @@ import voidrl
 from voidrl.agent.cost import encoder_flop, update_gflop
 from voidrl.config import EncoderConfig
 from voidrl.engine import cache
-from voidrl.replay import Replay
 from voidrl.system import machine as cores_of
 from voidrl.system import threads
 from voidrl.system.machine import CORES, claim_cores, whole_cores
@@ -47,14 +45,11 @@ def machine(monkeypatch):
 PICKED = {  # threads allowed by torch, GFLOP of an update, more arguments, OMP_NUM_THREADS, share of cores
     "small networks": ((8, 0.1, {}, None, 8), 1, "1 CPU thread of 8, by the size of the networks; cpu_thr"),
     "by size": ((8, 6.5, {}, None, 8), 3, "3 CPU threads of 8, by the size"),
-    "other runs have the rest": ((8, 99.0, {}, None, 5), 5, "5 CPU threads of 5"),
     "torch.set_num_threads(2)": ((2, 99.0, {}, None, 8), 2, "2 CPU threads of 2"),
-    "nothing to choose": ((1, 99.0, {}, None, 8), 1, ""),
     "the caller's": ((6, 0.1, {}, "6", 8), 6, ""),
     "fixed wins": ((1, 0.1, {"fixed": 3}, "1", 8), 3, ""),
     "fixed beyond": ((8, 0.1, {"fixed": 64}, None, 8), 8, "8 CPU threads: cpu_threads = 64 is more than the"),
     "resumed beside others": ((8, 0.1, {"before": 4}, None, 2), 4, ""),
-    "resumed beyond": ((8, 0.1, {"before": 16}, None, 8), 8, "8 CPU threads: until now the run had 16"),
     "resumed, and the caller's": ((2, 0.1, {"before": 4}, "2", 8), 2, "2 CPU threads: until now the run had"),
 }
 
@@ -129,19 +124,12 @@ def test_commands_on_one_machine_divide_it(shared, tmp_path):
     assert not [*tmp_path.glob("voidrl-cores-*/*")]
 
 
-@pytest.mark.parametrize(
-    ("variables", "cores", "of_two"),
-    [
-        ({CORES: "6"}, 6, 3),
-        ({"SLURM_CPUS_PER_TASK": "4"}, 4, 2),
-        ({CORES: "2", "SLURM_CPUS_PER_TASK": "4"}, 2, 1),
-        ({CORES: "99"}, 16, 8),
-    ],
-)
-def test_the_share_that_a_process_is_given(shared, variables, cores, of_two):
-    for name, value in variables.items():
+def test_the_share_that_a_process_is_given(shared):
+    for name, value, share in (("SLURM_CPUS_PER_TASK", "4", (4, 2, 1)), (CORES, "2", (2, 1, 1))):
         shared.setenv(name, value)
-    assert (whole_cores(), whole_cores(2), whole_cores(40)) == (cores, of_two, 1)
+        assert (whole_cores(), whole_cores(2), whole_cores(40)) == share
+    shared.setenv(CORES, "99")
+    assert whole_cores() == 16
 
 
 def test_compilation_has_the_share_of_this_process(monkeypatch):
@@ -214,32 +202,15 @@ def test_operations_of_an_encoder_are_counted():
     assert encoder_flop((3,), mlp) == 2 * (3 * 10 + 10 * 5)
 
 
-def config_of(env, preset=None, **changes):
-    layers = layers_for(env, "pretrain", preset, changes)
-    probed = build.probe(env, layers)
-    return probed.spec, build.config_for(probed, layers)
-
-
 def test_the_count_agrees_with_the_operators_of_an_update():
     """Within a factor of two and a half of what torch counts, for discrete and continuous actions."""
     for env in ("CartPole-v1", "MountainCarContinuous-v0"):
-        spec, config = config_of(env, **{"learner.hidden_dim": 256, "learner.batch_size": 32})
+        layers = layers_for(env, "pretrain", None, {"learner.hidden_dim": 256, "learner.batch_size": 32})
+        probed = build.probe(env, layers)
+        spec, config = probed.spec, build.config_for(probed, layers)
         agent = voidrl.Agent(spec, config, CPU)
-        replay = Replay(spec, 2, 128, agent.method.skill_dim, CPU, CPU)
-        fill(replay, agent)
+        replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
         with FlopCounterMode(display=False) as counter:
             agent.update(replay, agent.learner.variant(0))
         ratio = update_gflop(spec, config) / (counter.get_total_flops() / 1e9)
         assert 0.4 < ratio < 2.5, (env, ratio)
-
-
-def fill(replay, agent):
-    n, spec = 2, agent.spec
-    rng = np.random.default_rng(0)
-    frames = rng.normal(size=(n, *spec.frame_shape)).astype(np.float32)
-    replay.reset(frames)
-    no = np.zeros(n, bool)
-    for _ in range(50):
-        action = agent.random_actions(replay.latest()).numpy()
-        frames = rng.normal(size=frames.shape).astype(np.float32)
-        replay.add(action, np.zeros(n), no, no, frames, torch.zeros(n, 0))

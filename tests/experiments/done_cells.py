@@ -8,7 +8,10 @@ from voidrl.config import to_json
 from voidrl.envs.ids import atari_game
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.experiments.cell import do_job
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.report.contents import Report
 from voidrl.report.terminal import print_results
 from voidrl.runs import checkpoint
@@ -16,6 +19,11 @@ from voidrl.runs.status import RunStatus
 from voidrl.training.metrics import MetricsWriter
 
 MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"}, "command": "voidrl …"}
+
+
+def plan_of(name, out="out", **request):
+    """The plan of an experiment, by its name or file."""
+    return make_plan(read_experiment(name), ExperimentRequest(**request), out)
 
 
 def make_started(plan, cell):

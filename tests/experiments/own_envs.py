@@ -1,19 +1,6 @@
-"""Environments of a custom experiment, some of which fail, and a method."""
+"""Environments of a custom experiment, one of which fails."""
 
-from dataclasses import dataclass
-
-from helpers import Constant
 from tiny_runs import Fickle, Walk
-
-from voidrl.config import MethodConfig
-
-
-class Noted(Constant):
-    """Has a setting of its own."""
-
-    @dataclass(frozen=True)
-    class Config(MethodConfig):
-        notes: int = 0
 
 
 def good():

@@ -2,18 +2,12 @@
 
 import numpy as np
 import pytest
-from done_cells import do_here
+from done_cells import do_here, plan_of
 
 from voidrl.cli import main as cli
-from voidrl.config import EnvConfig, update
-from voidrl.envs.ids import parse_id
-from voidrl.envs.make import make_envs
-from voidrl.envs.maze import PixelMazeVector
+from voidrl.config import update
 from voidrl.experiments import demo
 from voidrl.experiments.demo import read_demo, run_demo
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.presets.presets import DEMO_ENV
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation
 from voidrl.training import build
@@ -21,15 +15,11 @@ from voidrl.training import build
 TASK = f"{DEMO_ENV}&goal=[11,5]"
 
 
-def plan_of(out, **request):
-    return make_plan(read_experiment("demo"), ExperimentRequest(**request), out)
-
-
 def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monkeypatch):
     few = {"log": {"eval_episodes": 2}, "learner": {"batch_size": 16, "encoder": {"width": 0.1}}}
     make = build.build_config
     monkeypatch.setattr(build, "build_config", lambda *args: update(make(*args), few))
-    plan = plan_of(tmp_path, steps_scale=0.01)
+    plan = plan_of("demo", tmp_path, steps_scale=0.01)
     for cell in plan.cells:
         do_here(plan, cell)
     capsys.readouterr()
@@ -66,19 +56,12 @@ def test_bad_options_are_one_sentence(tmp_path, capsys):
     assert "--jobs 0 cannot be used" in capsys.readouterr().err
 
 
-def test_the_goal_is_eighteen_steps_away_and_not_shown():
-    assert [task.env for task in read_experiment("demo").tasks] == [TASK]
-    maze = PixelMazeVector(num_envs=1, **parse_id(TASK)[1])
-    assert maze.shortest_path_lengths()[maze.goal_cell] == 18
-    assert make_envs(EnvConfig(id=TASK)).spec == make_envs(EnvConfig(id=DEMO_ENV)).spec
-
-
 @pytest.mark.slow
 def test_apt_explores_more_and_adapts_where_scratch_fails(tmp_path):
     seeds = (1, 3, 5)
     assert run_demo(tmp_path, seeds=seeds, jobs=2, report=False) == 0
     successes = []
-    for result in (read_demo(plan_of(tmp_path, seeds=seeds), seed) for seed in seeds):
+    for result in (read_demo(plan_of("demo", tmp_path, seeds=seeds), seed) for seed in seeds):
         assert result.curves["apt"][-1][0] >= 16_000
         assert result.curves["finetuned"][-1][0] >= 8000
         assert result.final["apt"] >= 1.5 * result.final["random"]

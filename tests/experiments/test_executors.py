@@ -23,24 +23,19 @@ title = "Walks"
 tasks = ["mortal:make"]
 seeds = [1, 2]
 threads = 1
-
 [config]
 env = { num_envs = 1, backend = "sync" }
 warmup_steps = 8
 updates_per_step = 0.25
 learner = { batch_size = 8, hidden_dim = 8, encoder = { feature_dim = 4 } }
 log = { tensorboard = false, log_every_steps = 20, checkpoint_every_steps = 40 }
-
 [pretrain]
 steps = 240
-
 [finetune]
 steps = 60
 config = { finetune.warmup_steps = 4 }
-
 [evaluation]
 episodes = 2
-
 [methods.apt]
 method = "apt"
 """
@@ -265,7 +260,6 @@ def test_the_script_of_an_array(queue, tmp_path):
         "partition=gpu", "requeue", "signal=USR2@300", "time=720", "exclusive",
     ):  # fmt: skip
         assert f"#SBATCH --{line}\n" in text
-    assert executor.has_queue()
     assert slurm.Slurm(tmp_path, "voidrl-own", options, "auto").attach(["a/s0", "b/s0"]) <= {"a/s0"}
 
 
@@ -303,15 +297,14 @@ def test_jobs_that_slurm_ends(queue, tmp_path, state, lost, monkeypatch):
     [
         ("slurm", {"hours": 0.0}, "--hours = 0.0 cannot be used: expected a number above 0"),
         ("slurm", {"gpus_per_cell": 0.5}, "--gpus-per-cell = 0.5 cannot be used: expected 0 or 1"),
-        ("slurm", {"cpus_per_cell": 0}, "--cpus-per-cell"),
         ("slurm", {"max_running": 0}, "--max-running"),
-        ("slurm", {"jobs": 2}, "--jobs cannot be used with --on slurm"),
         ("ray", {"cpus_per_cell": 1.5}, "cpus_per_cell = 1.5 cannot be used: expected a fraction"),
         ("ray", {"gpus_per_cell": 2.0}, "gpus_per_cell = 2.0 cannot be used: expected a number from 0 to 1"),
-        ("ray", {"jobs": 2}, "--jobs cannot be used with --on ray"),
+        ("local", {"job": 2}, "--job cannot be used with --on local: there is no such option"),
     ],
 )
 def test_bad_options(on, options, sentence):
+    assert make_options("local", {"jobs": 2, "devices": "1,3"}).slots == 4
     with pytest.raises(ConfigError) as error:
         make_options(on, options)
     assert sentence in str(error.value)

@@ -1,32 +1,13 @@
 """The panel: its record, scores, table, report and picture."""
 
-import dataclasses
-
-import pytest
-from done_cells import make_done, printed_results
+from done_cells import make_done, plan_of, printed_results
 
 from voidrl.cli.main import main as cli
 from voidrl.envs.suites.atari import baseline
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import write_record
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs.experiment_record import read_experiment_record
 
 SHARES = {"random": 0.0, "zero_shot": 0.2, "finetuned": 0.6, "scratch": 0.4}
 SHARES |= {"untrained": 0.0, "from_zero": 0.3}
-COMMAND = ["voidrl", "experiment", "atari-panel"]
-
-
-@pytest.fixture(scope="module")
-def planned():
-    request = ExperimentRequest(tasks=("freeway", "boxing"))
-    return make_plan(read_experiment("atari-panel"), request, "out")
-
-
-@pytest.fixture
-def plan(planned, tmp_path):
-    return dataclasses.replace(planned, out=tmp_path)
 
 
 def score(cell):
@@ -34,21 +15,16 @@ def score(cell):
     return random + (SHARES[cell.arm.name] + 0.01 * cell.seed) * (human - random)
 
 
-def test_records_keep_scale_arms_and_both_seeds(plan, tmp_path):
-    write_record(plan, COMMAND)
-    record = read_experiment_record(tmp_path)
-    assert record.departure == ""
-    cells = {cell.folder: cell for cell in record.cells}
-    tuned = cells["boxing/finetuned/pretrain2-seed5"]
-    assert (tuned.arm, tuned.pretrain_seed, tuned.seed, tuned.like) == ("finetuned", 2, 5, None)
-    assert cells["boxing/scratch/seed5"].like == "finetuned"
-
-
-def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
+def test_results_and_reports_show_the_differences(tmp_path, monkeypatch):
+    plan = plan_of("atari-panel", tmp_path, tasks=("freeway", "boxing"))
     for cell in plan.cells:
         if cell.folder != "boxing/scratch/seed6":
             make_done(plan, cell, score(cell))
     text = " ".join(printed_results(plan))
+    cells = {cell.folder: cell for cell in read_experiment_record(tmp_path).cells}
+    tuned = cells["boxing/finetuned/pretrain2-seed5"]
+    assert (tuned.arm, tuned.pretrain_seed, tuned.seed, tuned.like) == ("finetuned", 2, 5, None)
+    assert cells["boxing/scratch/seed5"].like == "finetuned"
     for expected in (
         "fine-tuned − from scratch",
         "fine-tuned has the higher mean on 2 of 2 tasks",

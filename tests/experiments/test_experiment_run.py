@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from done_cells import make_done, make_started, write_status
+from done_cells import make_done, make_started, plan_of, write_status
 from tiny_runs import rows
 
 from voidrl.cli import main as cli
@@ -19,14 +19,10 @@ from voidrl.experiments import board as board_module
 from voidrl.experiments import run
 from voidrl.experiments.board import Board, progress_line
 from voidrl.experiments.executors import local
-from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.experiment import run_experiment
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import locks
-from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
+from voidrl.runs.experiment_record import read_failure
 from voidrl.runs.status import read_status
 from voidrl.system.terminal.signals import StopSignals
 
@@ -35,22 +31,17 @@ title = "Walks"
 tasks = ["own_envs:good", "own_envs:raising"]
 seeds = [3]
 measures = ["return", "coverage/cells"]
-
 [config]
 warmup_steps = 8
 learner = { batch_size = 8, hidden_dim = 8, encoder = { feature_dim = 4 } }
 log = { tensorboard = false, log_every_steps = 8, checkpoint_every_steps = 16 }
-
 [pretrain]
 steps = 40
-
 [finetune]
 steps = 24
 config = { finetune.warmup_steps = 4 }
-
 [evaluation]
 episodes = 3
-
 [methods.apt]
 method = "apt"
 """
@@ -66,7 +57,7 @@ def own(tmp_path):
 def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
-    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), out)
+    plan = plan_of(own, out, device="cpu")
     killed = make_started(plan, plan.cells[0])  # killed before its first checkpoint: it starts again
     date = (killed / "environment.json").read_text()
     assert cli.main(words) == 1
@@ -113,22 +104,10 @@ def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     ]  # fmt: skip
 
 
-def test_how_a_process_ended_in_a_sentence(tmp_path):
-    def described(code, why=""):
-        return run.describe_end(tmp_path, "maze/apt/seed1", Ended(code, why))
-
-    write_failure(tmp_path, "maze/apt/seed1", "a sentence")
-    assert described(2) == "a sentence"
-    clear_failure(tmp_path, "maze/apt/seed1")
-    assert described(1) == "its process ended with exit status 1"
-    assert described(None, "it was cancelled") == "it was cancelled"
-    assert read_failure(tmp_path, "maze/apt/seed1") == "it was cancelled"
-
-
 @pytest.fixture
 def done(own, tmp_path):
     """The arguments of `run_experiment` for one that is done."""
-    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
+    plan = plan_of(own, tmp_path / "out", device="cpu")
     for cell in plan.cells:
         make_done(plan, cell)
     return {"name": own, "request": plan.request, "out": plan.out}
@@ -157,7 +136,7 @@ def test_a_signal_during_the_report_asks_for_the_same_command(done, monkeypatch)
 
 @pytest.mark.parametrize("requested", ["SIGTERM", ""])
 def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own, tmp_path, requested):
-    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
+    plan = plan_of(own, tmp_path / "out", device="cpu")
     executor, folder = local.Local(local.Options()), plan.cells[0].folder
     scheduler = run.Scheduler(plan, executor, ["voidrl"], Board(io.StringIO()))
     executor._children[folder] = SimpleNamespace(poll=lambda: 75, stdin=io.BytesIO())
@@ -171,9 +150,7 @@ def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own
 @pytest.mark.slow
 def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
     own.write_text(OWN.replace("steps = 40", "steps = 4_000_000"))
-    plan = make_plan(
-        read_experiment(own), ExperimentRequest(tasks=("own_envs-good",), device="cpu"), tmp_path
-    )
+    plan = plan_of(own, tmp_path, tasks=("own_envs-good",), device="cpu")
     folder = plan.path(plan.cells[0])
     stopper = threading.Event()
 
@@ -198,7 +175,7 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
 
 
 def test_on_a_terminal_the_lines_are_cut_to_its_width(tmp_path, monkeypatch):
-    plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
+    plan = plan_of("demo", tmp_path)
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(board_module, "DRAW_EVERY_SECONDS", 0.0)
@@ -212,7 +189,7 @@ def test_on_a_terminal_the_lines_are_cut_to_its_width(tmp_path, monkeypatch):
 
 
 def test_progress_is_that_of_voidrl_status(tmp_path):
-    plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
+    plan = plan_of("demo", tmp_path)
     cell = next(cell for cell in plan.cells if cell.evaluation is not None and cell.config.steps == 8000)
     folder = plan.path(cell)
 
@@ -237,7 +214,7 @@ def test_progress_is_that_of_voidrl_status(tmp_path):
 
 
 def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(tmp_path, monkeypatch):
-    plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
+    plan = plan_of("demo", tmp_path)
     folder = make_started(plan, plan.cells[0])
     write_status(folder, "running", steps=4000, total_steps=16_000, rate=100.0)
     lock = locks.acquire(folder / locks.RUN_LOCK)

@@ -3,30 +3,19 @@
 import json
 
 import pytest
-from done_cells import make_done, make_started, report_of
+from done_cells import make_done, plan_of, report_of
 
 from voidrl.errors import ConfigError
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.record import write_record
-from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.state import state_of
-from voidrl.report.contents import Report
 
 SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
-SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}
 
 
-def plan_of(out, name="table3", **request):
-    return make_plan(read_experiment(name), ExperimentRequest(**{**SMALL, **request}), out)
-
-
-def do(plan, cell, score):
-    make_done(plan, cell, score, **(SEEN if cell.phase == "pretrain" else {"coverage/ram": 7}))
+def small_plan(out, name="table3", **request):
+    return plan_of(name, out, **{**SMALL, **request})
 
 
 def test_pretraining_alone_is_shortened_and_evaluated_too():
-    first, tuned = plan_of("out", methods=("apt",)).cells
+    first, tuned = small_plan("out", methods=("apt",)).cells
     assert (first.config.steps, tuned.config.steps) == (1_500_000, 100_000)
     assert (first.protocol_steps, tuned.protocol_steps) == (250_000_000, 100_000)
     assert [cell.evaluation["steps"] for cell in (first, tuned)] == [125_000, 125_000]
@@ -35,13 +24,15 @@ def test_pretraining_alone_is_shortened_and_evaluated_too():
 
 
 def test_what_is_evaluated_can_be_changed():
-    off = plan_of("out", methods=("apt",), changes={"evaluation.zero_shot": False, "evaluation.steps": "9k"})
+    off = small_plan(
+        "out", methods=("apt",), changes={"evaluation.zero_shot": False, "evaluation.steps": "9k"}
+    )
     assert [cell.evaluation and cell.evaluation["steps"] for cell in off.cells] == [None, 9000]
-    on = plan_of("out", "table4", methods=("apt",), changes={"evaluation.zero_shot": True})
+    on = small_plan("out", "table4", methods=("apt",), changes={"evaluation.zero_shot": True})
     assert [cell.evaluation is not None for cell in on.cells] == [True, True]
     assert on.cells[0].evaluation["steps"] == 18_750  # there, evaluations are scaled
     with pytest.raises(ConfigError, match=r"evaluation.zero_shot = 'yes' cannot be used: expected bool"):
-        plan_of("out", changes={"evaluation.zero_shot": "yes"})
+        small_plan("out", changes={"evaluation.zero_shot": "yes"})
 
 
 def test_a_domain_without_reward_is_evaluated_in_each_task(tmp_path):
@@ -50,7 +41,7 @@ def test_a_domain_without_reward_is_evaluated_in_each_task(tmp_path):
         "tasks = ['dmc/walker_run', 'dmc/walker_walk']\nevaluation = { episodes = 3 }\n"
         "[methods.apt]\n[methods.scratch]\nphases = ['train']\nlike = 'apt'"
     )
-    plan = make_plan(read_experiment(path), ExperimentRequest(seeds=(5,)), None)
+    plan = plan_of(path, seeds=(5,))
     cells = {cell.folder: cell for cell in plan.cells}
     assert (cells["walker/apt/seed5"].evaluation, cells["walker/apt/seed5"].zero_shot) == (None, None)
     for task in ("walker_run", "walker_walk"):
@@ -58,16 +49,14 @@ def test_a_domain_without_reward_is_evaluated_in_each_task(tmp_path):
         assert tuned.zero_shot == tuned.evaluation  # the same episodes
         assert tuned.zero_shot["env"] == f"dmc/{task}"
         assert cells[f"{task}/scratch/seed5"].zero_shot is None
-    without = make_plan(
-        read_experiment(path), ExperimentRequest(changes={"evaluation.zero_shot": False}), None
-    )
+    without = plan_of(path, changes={"evaluation.zero_shot": False})
     assert {cell.zero_shot is None for cell in without.cells} == {True}
 
 
 def zero_shot_in(tmp_path, name="mine", **request):
     """How many runs are evaluated before fine-tuning: pre-trainings, and as part of fine-tunings."""
     path = tmp_path / f"{name}.toml"
-    plan = make_plan(read_experiment(path if path.exists() else name), ExperimentRequest(**request), None)
+    plan = plan_of(path if path.exists() else name, **request)
     pretrained = [cell for cell in plan.cells if cell.phase == "pretrain" and cell.evaluation is not None]
     return len(pretrained), sum(cell.zero_shot is not None for cell in plan.cells)
 
@@ -104,7 +93,7 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
         "[methods.apt]\nlabel = 'APT'\n[methods.scratch]\nphases = ['train']\nlike = 'apt'"
     )
     out = tmp_path / "out"
-    plan = make_plan(read_experiment(path), ExperimentRequest(seeds=(1, 2)), out)
+    plan = plan_of(path, out, seeds=(1, 2))
     for cell in plan.cells:
         folder = make_done(plan, cell, 0.9, successes=[True, True, True])
         if cell.zero_shot is not None:
@@ -122,42 +111,3 @@ def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path)
     assert (tuned["zero-shot success rate"], tuned["success rate"]) == ("25% (0% to 50%)", "100%")
     assert (tuned["return"], tuned["steps"]) == ("0.9", "100k + 100k")
     assert scratch["zero-shot success rate"] == "–"
-
-
-def test_a_pretraining_is_done_once_it_is_evaluated(tmp_path):
-    first, _ = plan_of(tmp_path, methods=("apt",)).cells
-    without = plan_of(tmp_path, methods=("apt",), changes={"evaluation.zero_shot": False})
-    do(without, without.cells[0], 0.0)  # run before zero-shot scores were asked for
-    assert state_of(without.cells[0], tmp_path / first.folder).kind == "done"
-    assert state_of(first, tmp_path / first.folder).kind == "partial"  # its checkpoint is elsewhere
-    (tmp_path / first.folder / "checkpoints/step_000001500000").mkdir(parents=True)
-    (tmp_path / first.folder / "checkpoints/step_000001500000/manifest.json").write_text("{}")
-    assert state_of(first, tmp_path / first.folder).kind == "trained"
-
-
-def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
-    parts = [plan_of(tmp_path, methods=("apt",)), plan_of(tmp_path, methods=("diayn", "diayn_contrast"))]
-    for part in parts:
-        write_record(part, ["voidrl", "experiment", "table3", "--methods", part.cells[0].arm.name])
-    for cell, score in zip(parts[0].cells, (400.0, 900.0), strict=True):
-        do(parts[0], cell, score)
-    do(parts[1], parts[1].cells[0], 250.0)  # DIAYN is not fine-tuned yet
-    make_started(parts[1], parts[1].cells[2])
-    # The first command had not started a run when the second one wrote the record.
-    assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
-    write_record(parts[0], ["voidrl", "experiment", "table3", "--methods", "apt"])
-    report = Report.read([tmp_path], lambda text: None)
-    before, after = (results.table() for results in report.results)
-    [row] = [dict(zip(after.columns, row, strict=True)) for row in after.rows]
-    assert (row["return"], row["human-normalized score"]) == ("900", "8.9%")
-    assert (row["zero-shot return"], row["zero-shot human-normalized score"]) == ("400", "1.4%")
-    assert (row["arm"], row["steps"]) == ("APT (fine-tuning)", "1.5M + 100k")
-    rows = {row[1]: dict(zip(before.columns, row, strict=True)) for row in before.rows}
-    assert {label: (each["return"], each["positions"]) for label, each in rows.items()} == {
-        "APT": ("400", "300"),
-        "DIAYN": ("250", "300"),
-        "DIAYN with contrast": ("–", "–"),
-    }
-    # A zero-shot score is not held against a published one, which is after fine-tuning.
-    [published] = [each.tables[0] for each in report.sections if each.name == "published"]
-    assert [(row[0], row[3]) for row in published.rows if row[1] == "ours"] == [("APT", "8.9")]

@@ -4,28 +4,27 @@ import json
 from dataclasses import replace
 
 import pytest
-from done_cells import make_done, make_started, printed, printed_results, report_of, write_status
+from done_cells import make_done, make_started, plan_of, printed, printed_results, report_of, write_status
 
 from voidrl.cli import main as cli
 from voidrl.config import flat, to_json, update
 from voidrl.errors import RunFolderError
-from voidrl.experiments.dry_run import Needed, _seconds, print_plan
+from voidrl.experiments.dry_run import _seconds, print_plan
 from voidrl.experiments.experiment import show_results
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record, write_record
-from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.state import require_same_settings, state_of
+from voidrl.experiments.state import CellState, require_same_settings, state_of
 
 
-def plan_of(out, name="demo", **request):
-    return make_plan(read_experiment(name), ExperimentRequest(**request), out)
+def require_all_same(plan):
+    for cell in plan.cells:
+        require_same_settings(cell, plan.path(cell))
 
 
 def test_how_far_a_cell_has_come(tmp_path):
-    plan = plan_of(tmp_path)
+    plan = plan_of("demo", tmp_path)
     random, apt, tuned, scratch = plan.cells
-    assert state_of(apt, plan.path(apt)).kind == "missing"
+    assert state_of(apt, plan.path(apt)).kind == "to do"
     make_started(plan, apt)
     assert state_of(apt, plan.path(apt)).kind == "partial"
     (plan.path(apt) / "metrics.jsonl").write_text('{"step": 16000}\n{"step": 160')  # torn by a kill
@@ -40,37 +39,37 @@ def test_how_far_a_cell_has_come(tmp_path):
     folder = make_done(plan, scratch)
     assert state_of(scratch, folder).kind == "done"
     (folder / "checkpoints/step_000000008000").mkdir(parents=True)
-    other = plan_of(tmp_path, changes={"evaluation.episodes": 3}).cells[3]
-    assert state_of(other, folder).kind == "trained"  # that evaluation has another length
-    assert state_of(tuned, plan.path(tuned)).kind == "missing"
+    other = plan_of("demo", tmp_path, changes={"evaluation.episodes": 3}).cells[3]
+    assert state_of(other, folder) == ("partial", 8000)  # that evaluation has another length
+    assert state_of(tuned, plan.path(tuned)).kind == "to do"
 
 
 def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp_path, capsys):
-    plan = plan_of(tmp_path)
+    plan = plan_of("demo", tmp_path)
     for cell in plan.cells:
         make_done(plan, cell)
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    changed = plan_of(tmp_path, changes={"learner.n_step": 7})
+    changed = plan_of("demo", tmp_path, changes={"learner.n_step": 7})
     with pytest.raises(
         RunFolderError, match=r"maze/random/seed2 .* learner.n_step is 5 there and 7 here; .*--out"
     ):
-        require_same_settings(changed, changed.cells)
+        require_all_same(changed)
     words = ["experiment", "demo", "--out", str(tmp_path), "--no-report", "--steps-scale", "0.5"]
     assert cli.main(words) == 2
     assert "steps is 16000 there and 8000 here" in capsys.readouterr().err
-    elsewhere = plan_of(tmp_path, device="cuda", engine="graph", changes={"env.timeout_s": 600.0})
-    require_same_settings(elsewhere, elsewhere.cells)
-    heads = plan_of(tmp_path, changes={"finetune.heads": "random"})
+    elsewhere = plan_of("demo", tmp_path, device="cuda", engine="graph", changes={"env.timeout_s": 600.0})
+    require_all_same(elsewhere)
+    heads = plan_of("demo", tmp_path, changes={"finetune.heads": "random"})
     # pre-training does not depend on fine-tuning
-    require_same_settings(heads, heads.cells[:2])
+    require_all_same(replace(heads, cells=heads.cells[:2]))
     with pytest.raises(RunFolderError, match=r"finetune.heads is 'auto' there and 'random' here"):
-        require_same_settings(heads, heads.cells)
+        require_all_same(heads)
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
 def test_results_have_means_ranges_seeds_steps_and_published_numbers(tmp_path):
     some = {"seeds": (1, 2), "methods": ("apt", "scratch", "drq")}
-    plan = plan_of(tmp_path, "table2", preset="atari-fast", tasks=("ms_pacman", "alien"), **some)
+    plan = plan_of("table2", tmp_path, preset="atari-fast", tasks=("ms_pacman", "alien"), **some)
     scores = {("ms_pacman", "apt"): 6951.6, ("ms_pacman", "scratch"): 307.3, ("alien", "apt"): 227.8}
     for cell in plan.cells:
         task, arm, _ = cell.folder.split("/")
@@ -96,17 +95,6 @@ def test_results_have_means_ranges_seeds_steps_and_published_numbers(tmp_path):
     assert "more" in absent
 
 
-def test_one_seed_is_flagged_and_an_evaluation_of_success_comes_first(tmp_path):
-    plan = plan_of(tmp_path)
-    random, _, tuned, _ = plan.cells
-    make_done(plan, random, **{"coverage/cells": 32})
-    make_done(plan, tuned, 0.75, successes=[True, True, True, False])
-    lines = printed_results(plan)
-    assert any(line.startswith("Only one seed: differences may be chance: random in") for line in lines)
-    [row] = [line for line in lines if " fine-tuned from APT 75% 0.75 " in line]
-    assert "1 (2), one seed" in row
-
-
 def test_a_dry_run_counts_cells_by_state_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "out"
     words = ["experiment", "table2", "--dry-run", "--games", "alien", "pong", "--seeds", "1..3"]
@@ -123,7 +111,7 @@ def test_a_dry_run_counts_cells_by_state_and_writes_nothing(tmp_path, capsys):
 
 
 def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_path):
-    plan = plan_of(tmp_path, seeds=(2, 3, 4))
+    plan = plan_of("demo", tmp_path, seeds=(2, 3, 4))
     make_done(plan, plan.cells[1], rate=50.0)
     make_started(plan, plan.cells[5])
     lines = printed(print_plan, plan, 2)
@@ -133,20 +121,18 @@ def test_a_dry_run_judges_as_the_command_and_takes_rates_from_the_folder(tmp_pat
     expected = "training: about 10m40s in all, the longest chain 5m20s; at best 5m20s with 2 at a time"
     assert f"{expected}, by the rates of runs in this folder" in lines
     assert "time: unknown for 9 runs, as none like them has run in this folder" in lines
-    changed = plan_of(tmp_path, seeds=(2, 3, 4), changes={"learner.n_step": 7})
+    changed = plan_of("demo", tmp_path, seeds=(2, 3, 4), changes={"learner.n_step": 7})
     lines = printed(print_plan, changed)
     assert "apt pretrain 16k 1 2 5m20s" in lines  # to do, refused
     [why] = [line for line in lines if line.startswith("refused, as maze/apt/seed2 holds a run with other")]
     assert why.endswith("learner.n_step is 5 there and 7 here")
-    with pytest.raises(RunFolderError, match=r"learner.n_step is 5 there"):
-        require_same_settings(changed, changed.cells)
 
 
 def test_times_are_by_task_and_by_the_updates_of_the_phase(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text("tasks = ['CartPole-v1', 'Acrobot-v1']\n[methods.apt]")
-    plan = make_plan(read_experiment(path), ExperimentRequest(device="cpu", seeds=(1, 2)), tmp_path / "out")
-    needed = {cell.folder: Needed("to do", 1000) for cell in plan.cells}
+    plan = plan_of(path, tmp_path / "out", device="cpu", seeds=(1, 2))
+    needed = {cell.folder: CellState("partial", cell.config.steps - 1000) for cell in plan.cells}
     rates = {"CartPole-v1": 100.0, "Acrobot-v1": 10.0}
     for cell in plan.cells:
         if cell.seed == 1:
@@ -175,7 +161,7 @@ def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, cap
     single = {name: field["value"] for name, field in json.loads(capsys.readouterr().out).items()}
 
     def configs(**request):
-        plan = make_plan(read_experiment(path), ExperimentRequest(**{"device": "cpu", **request}), tmp_path)
+        plan = plan_of(path, tmp_path, **{"device": "cpu", **request})
         return plan, [flat(to_json(cell.config)) for cell in plan.cells]
 
     plan, (pretrained, tuned, scratch) = configs()
@@ -191,7 +177,7 @@ def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, cap
 
 
 def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
-    first = plan_of(tmp_path, seeds=(3,))
+    first = plan_of("demo", tmp_path, seeds=(3,))
     write_record(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
     text = (tmp_path / "experiment.json").read_text()
     write_record(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
@@ -207,7 +193,7 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "evaluated": True, "arm": "finetuned", "pretrain_seed": 3, "like": None, "point": {},
     }  # fmt: skip
     make_started(first, first.cells[0])
-    write_record(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
+    write_record(plan_of("demo", tmp_path), ["voidrl", "experiment", "demo"])
     joined = json.loads((tmp_path / "experiment.json").read_text())
     assert (joined["command"], joined["earlier_commands"]) == ("voidrl experiment demo", [written["command"]])
     assert [cell["folder"] for cell in joined["cells"]] == [
@@ -215,7 +201,7 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "maze/random/seed3",  # started by the other command line; its other cells were not
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
-        write_record(plan_of(tmp_path, "urlb", methods=("scratch",)), ["voidrl"])
+        write_record(plan_of("urlb", tmp_path, methods=("scratch",)), ["voidrl"])
 
 
 @pytest.mark.parametrize(
@@ -223,12 +209,11 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     [
         ({"format": 9}, "has format 9, newer than 1: upgrade voidrl"),
         ({"cells": [{"x": 1}]}, "is damaged: remove it"),
-        ({"cells": None}, "is damaged: remove it"),
         (None, "is damaged: remove it"),
     ],
 )
 def test_an_experiment_json_that_cannot_be_read_is_left_as_it_is(tmp_path, change, sentence):
-    plan, path = plan_of(tmp_path), tmp_path / "experiment.json"
+    plan, path = plan_of("demo", tmp_path), tmp_path / "experiment.json"
     write_record(plan, ["voidrl"])
     text = "{torn" if change is None else json.dumps({**json.loads(path.read_text()), **change})
     path.write_text(text)
@@ -238,7 +223,7 @@ def test_an_experiment_json_that_cannot_be_read_is_left_as_it_is(tmp_path, chang
 
 
 def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
-    plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels", methods=("apt",))
+    plan = plan_of("urlb", tmp_path, tasks=("walker_run",), preset="urlb-pixels", methods=("apt",))
     described = make_record(plan, ["voidrl"])
     assert (plan.experiment.published, described.published) == ("urlb", None)
     assert described.departure == "preset urlb-pixels instead of the experiment's urlb-states"
@@ -252,7 +237,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     assert cli.main(["experiment", "demo", "--out", str(tmp_path / "file/out")]) == 2
     assert "cannot write to" in capsys.readouterr().err
-    plan = plan_of(tmp_path / "full")
+    plan = plan_of("demo", tmp_path / "full")
     for cell in plan.cells:
         make_done(plan, cell)
 
@@ -271,7 +256,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
 
 def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
     plan = plan_of(
-        tmp_path, "urlb", methods=("apt", "rnd", "scratch"), seeds=(1, 2), tasks=("walker_run", "walker_flip")
+        "urlb", tmp_path, methods=("apt", "rnd", "scratch"), seeds=(1, 2), tasks=("walker_run", "walker_flip")
     )
     for cell in plan.cells:
         score = {"apt": 796 * 0.5, "rnd": 796 * 0.25, "scratch": 0.0}[cell.arm.name] * cell.seed
@@ -290,7 +275,7 @@ def test_urlb_ends_with_expert_normalized_scores_by_body(tmp_path):
 def test_finished_runs_without_numbers_are_not_called_unfinished(tmp_path, capsys):
     path = tmp_path / "own.toml"
     path.write_text("tasks = ['CartPole-v1']\nevaluation = false\n[methods.apt]\nphases = ['pretrain']")
-    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out")
+    plan = plan_of(path, tmp_path / "out")
     assert show_results(plan, with_page=False)
     assert capsys.readouterr().out == "no run is done yet: no results\n"
     make_done(plan, plan.cells[0])

@@ -1,5 +1,6 @@
 """`--on local`: its options, cells on several GPUs, and CUDA's multi-process service; no GPU is needed."""
 
+import dataclasses
 import io
 import json
 import os
@@ -10,16 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from done_cells import plan_of
 
 from voidrl.cli import main as cli
-from voidrl.errors import ConfigError
-from voidrl.experiments import executors, run
+from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors import base, local, mps
 from voidrl.experiments.executors.local import visible_gpus
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import CellState
 from voidrl.system import machine
 
@@ -48,7 +47,7 @@ def on_path(tmp_path, monkeypatch):
             ["--devices", "0,0"],
             "--devices = '0,0' cannot be used: expected numbers of GPUs such as",
         ),
-        (["--devices", "0,7"], "expected GPUs that nvidia-smi shows here (GPU 0, 1), or cpu"),
+        (["--devices", "0,7"], "expected GPUs that nvidia-smi shows here (GPU 0, 1)"),
         (["--devices", "0", "--device", "cpu"], "--devices 0 and --device cpu exclude each other"),
         (["--jobs", "0"], "jobs = 0 cannot be used: expected a whole number above 0"),
         (["--on", "rya"], "unknown executor 'rya'; did you mean 'ray'?"),
@@ -61,13 +60,6 @@ def test_bad_input_is_refused_before_anything_is_written(words, sentence, tmp_pa
     assert cli.main(["experiment", "demo", "--out", str(out), *words]) == 2
     assert sentence in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_options_from_python():
-    assert executors.make_options("local", {"jobs": 2, "devices": "1,3"}).slots == 4
-    assert executors.make_options("local", {"devices": "cpu"}).slots == 1
-    with pytest.raises(ConfigError, match="--job cannot be used with --on local: there is no such option"):
-        executors.make_options("local", {"job": 2})
 
 
 def test_options_of_executors_are_read_without_torch_and_extras():
@@ -99,8 +91,7 @@ def test_gpus_are_numbered_as_cuda_numbers_them(on_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    request = ExperimentRequest(methods=("random", "apt"))
-    plan = make_plan(read_experiment("demo"), request, tmp_path_factory.mktemp("demo") / "out")
+    plan = plan_of("demo", tmp_path_factory.mktemp("demo") / "out", methods=("random", "apt"))
     plan.out.mkdir()
     (plan.out / "experiment.json").touch()
     return plan
@@ -116,12 +107,12 @@ def recorder(tmp_path, monkeypatch):
         f"path = {str(tmp_path)!r} + '/' + job['cell'].replace('/', '-') + '.json';"
         "open(path, 'w').write(json.dumps([seen, job['config']['device']]))"
     )
-    monkeypatch.setattr(base, "cell_command", lambda: [sys.executable, "-S", "-c", code])
+    monkeypatch.setattr(base, "CELL_COMMAND", [sys.executable, "-S", "-c", code])
     monkeypatch.setattr(run, "try_to_write_record", lambda *plan, say: None)
 
     def state_of(cell, folder):
         is_done = (tmp_path / f"{cell.folder.replace('/', '-')}.json").exists()
-        return CellState("done" if is_done else "missing")
+        return CellState("done" if is_done else "to do")
 
     monkeypatch.setattr(run, "state_of", state_of)
 
@@ -152,7 +143,9 @@ def test_runs_divide_the_cores(plan, recorder, monkeypatch, tmp_path, jobs, core
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "usable_cores", lambda: 8)
     monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))  # other runs on this machine do not count
-    work(plan, local.make(plan, local.Options(jobs=jobs, devices="cpu")))
+    request = dataclasses.replace(plan.request, device="cpu")
+    plan = dataclasses.replace(plan, request=request)
+    work(plan, local.make(plan, local.Options(jobs=jobs)))
     for seen, device in recorder():
         assert device == "cpu"
         assert seen["VOIDRL_CORES"] == cores
@@ -184,8 +177,8 @@ def calls(tmp_path, monkeypatch):
     return read
 
 
-def sharing(no_mps=False, **how):
-    return local.Local(local.Options(jobs=2, no_mps=no_mps), shares_gpus=True, **how)
+def sharing(**how):
+    return local.Local(local.Options(jobs=2), starts_mps=True, **how)
 
 
 def test_a_daemon_serves_the_runs_of_one_command_and_ends_with_it(plan, recorder, on_path, calls):
@@ -216,10 +209,13 @@ def test_runs_go_on_without_a_daemon_that_does_not_work(how, plan, recorder, on_
         assert [call[0] for call in calls()] == ["-d", "quit"]  # nothing is left of it
 
 
-def test_no_daemon_is_started_where_it_is_off_or_there_is_one(on_path, calls, monkeypatch, tmp_path):
+def test_no_daemon_is_started_where_it_is_off_or_there_is_one(plan, on_path, calls, monkeypatch, tmp_path):
     on_path(mps.DAEMON, DAEMON)
-    with sharing(no_mps=True), local.Local(local.Options(jobs=1)):
-        pass
+    on_path("nvidia-smi", "printf '0, GPU-a\\n'")
+    monkeypatch.setattr("voidrl.system.device.pick_device", torch.device)
+    for options in ({"jobs": 2, "no_mps": True}, {"jobs": 1}):
+        with local.make(plan, local.Options(devices="0", **options)):
+            pass
     (tmp_path / "own").mkdir()
     (tmp_path / "own/control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "own"))
@@ -232,7 +228,8 @@ def test_the_daemon_ends_even_if_the_command_is_killed(on_path, calls, tmp_path)
     on_path(mps.DAEMON, DAEMON)
     code = (
         "from voidrl.experiments.executors import mps; import os, signal; mps.PROBE = '';"
-        f"mps.tempfile.tempdir = {str(tmp_path)!r}; mps.Mps(); os.kill(os.getpid(), signal.SIGKILL)"
+        f"mps.tempfile.tempdir = {str(tmp_path)!r}; mps.mps_daemon().__enter__();"
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == -signal.SIGKILL

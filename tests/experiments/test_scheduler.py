@@ -6,7 +6,7 @@ import json
 import signal
 
 import pytest
-from done_cells import make_done, make_started, write_status
+from done_cells import make_done, make_started, plan_of, write_status
 
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted
@@ -15,13 +15,10 @@ from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD
 from voidrl.experiments.executors.base import INTERRUPTED, Ended, Executor
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import checkpoint, locks
-from voidrl.runs.experiment_record import read_failure
+from voidrl.runs.experiment_record import read_failure, write_failure
 
 COMMAND = ["voidrl", "experiment", "demo"]
 RANDOM, APT, TUNED, SCRATCH = FOLDERS = (
@@ -34,7 +31,7 @@ RANDOM, APT, TUNED, SCRATCH = FOLDERS = (
 
 @pytest.fixture(scope="module")
 def planned():
-    return make_plan(read_experiment("demo"), ExperimentRequest(device="cpu"), "out")
+    return plan_of("demo", device="cpu")
 
 
 @pytest.fixture
@@ -124,6 +121,25 @@ def test_a_lost_cell_is_submitted_again_and_fails_if_it_gets_no_further(plan):
     why = "node2 is gone, 3 times without a new checkpoint since step 0"
     assert outcome.failed == {APT: f"{why}; see {plan.out / 'logs' / APT}.log"}
     assert outcome.waiting == {TUNED: APT}
+    assert read_failure(plan.out, APT) == why
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (Ended(2), "a sentence of its own"),
+        (Ended(1), "its process ended with exit status 1"),
+        (Ended(None, "it was canceled"), "it was canceled"),
+    ],
+)
+def test_how_a_process_ended_in_a_sentence(plan, end, why):
+    def fail():
+        if end.code == 2:
+            write_failure(plan.out, APT, why)
+        return end
+
+    outcome, _ = work(Fake(plan, {APT: [fail]}))
+    assert outcome.failed[APT].startswith(f"{why}; see ")
     assert read_failure(plan.out, APT) == why
 
 

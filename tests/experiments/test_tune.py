@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from done_cells import write_status
+from done_cells import plan_of, write_status
 
 from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments import run as running
@@ -11,9 +11,6 @@ from voidrl.experiments import tune
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE
 from voidrl.experiments.executors.base import Ended, Executor
-from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
 from voidrl.runs.checkpoint import write_json_atomic
 
@@ -44,7 +41,7 @@ class Pretend(Executor):
     def __init__(self, root, height, jobs=2, failures=0, stops_after=None):
         self.root, self.height, self.jobs = root, height, jobs
         self.failures, self.stops_after = failures, stops_after
-        self.jobs_left, self.submitted, self.polls, self.most = {}, [], 0, 0
+        self.jobs_left, self.submitted, self.polls = {}, [], 0
 
     def has_room(self):
         return len(self.jobs_left) < self.jobs
@@ -58,7 +55,6 @@ class Pretend(Executor):
         )
         self.jobs_left[job["cell"]] = (job, 100 * len(rows))
         self.submitted.append((job["cell"], 100 * len(rows)))
-        self.most = max(self.most, len(self.jobs_left))
 
     def poll(self):
         self.polls += 1
@@ -101,8 +97,7 @@ def tuned(tmp_path, capsys):
 
     def run(number, *, text=FILE, height=lambda rate: 100.0, **pretend):
         path.write_text(text)
-        request = ExperimentRequest(device="cpu", tune=number)
-        plan = make_plan(read_experiment(path), request, tmp_path / "out")
+        plan = plan_of(path, tmp_path / "out", device="cpu", tune=number)
         executor = Pretend(plan.out, height, **pretend)
         with tune.open_tuner(plan) as tuner:
             outcome = run_plan(plan, executor, command=["voidrl"], board=Board(), tuner=tuner)
@@ -160,13 +155,6 @@ def test_a_failed_cell_is_tried_again_by_the_next_command(tuned):
     assert outcome.ok
     assert [cell for cell, _ in executor.submitted] == [failed]
     assert states(tuner) == ["COMPLETE"] * 2
-
-
-def test_no_point_is_chosen_while_a_cell_waits_in_the_queue_of_a_cluster(tuned, monkeypatch):
-    monkeypatch.setattr(Pretend, "has_queue", lambda self: bool(self.jobs_left))
-    _, executor, outcome = tuned(3, jobs=10)
-    assert outcome.ok
-    assert executor.most == 1
 
 
 def test_another_grid_or_a_metric_that_is_not_measured_is_refused(tuned):

@@ -4,15 +4,13 @@ import json
 
 import pytest
 import torch
-from done_cells import do_here, make_started, printed_results
+from done_cells import do_here, make_started, plan_of, printed_results
 from tiny_runs import Walk, newest, rows, tiny
 
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.planner import make_plan
-from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import checkpoint
 from voidrl.runs.status import read_status
@@ -41,7 +39,7 @@ def small_plan(tmp_path, **request):
     path = tmp_path / "mine.toml"
     task = f'name = "pickup", env = "{POINT}?task=pickup", pretrain = {{ name = "point", env = "{POINT}" }}'
     path.write_text(f"tasks = [{{ {task} }}]\n{SMALL}")
-    return make_plan(read_experiment(path), ExperimentRequest(device="cpu", **request), tmp_path / "out")
+    return plan_of(path, tmp_path / "out", device="cpu", **request)
 
 
 def test_no_step_is_taken_and_no_weight_changes(tmp_path):
@@ -106,7 +104,6 @@ def test_an_experiment_with_an_untrained_arm(tmp_path):
     plan = small_plan(tmp_path)
     first, control = plan.cells
     assert (first.config.steps, control.config.steps, control.source) == (0, 40, first.folder)
-    assert not any(first.folder in note for note in plan.notes)
     folder = make_started(plan, first)
     assert state_of(first, folder).kind == "partial"  # it died before its checkpoint of step 0
     for cell in plan.cells:

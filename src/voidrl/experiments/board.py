@@ -27,11 +27,9 @@ MAX_ROWS = 12
 def progress_line(cell: Cell, folder: Path) -> str:
     """A line about a run, from its status: `walker_run/apt/seed1: 4k/16k, 100 steps/s, eta 2m00s`."""
     run = look_at(Place(folder, cell.folder))
-    left = "starting"  # the state may be an earlier process's
+    left = "starting" if run.state != "running" else "running"  # the state may be an earlier process's
     if run.steps >= cell.config.steps:
         left = "evaluating" if run.took_all_steps and cell.evaluation is not None else "saving"
-    elif run.state == "running" and run.rate is None:  # before the first update
-        left = "running"
     elif run.state == "running" and run.rate is not None:
         seconds = math.inf if run.seconds_left is None else run.seconds_left
         left = f"{human_count(run.rate)} steps/s, eta {human_seconds(seconds)}"
@@ -43,18 +41,14 @@ class Board:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._total = self._done = self._failed = 0
+        self.total = self._done = self._failed = 0
         self._started = self._drawn = time.monotonic()
         self._live: Live | None = None
 
     def start(self, total: int, done: int) -> None:
         """Set how many cells there are, and how many of them are done already."""
-        self._total, self._done = total, done
+        self.total, self._done = total, done
         self.say(f"{plural(total, 'run')}{f', {done} of them done' if done else ''}")
-
-    def add(self, number: int) -> None:
-        """Set that there are so many more cells."""
-        self._total += number
 
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
@@ -77,7 +71,7 @@ class Board:
     def done(self, text: str) -> None:
         """Count one more done."""
         self._done += 1
-        self.say(f"{text} ({self._done} of {self._total})")
+        self.say(f"{text} ({self._done} of {self.total})")
 
     def fail(self, text: str) -> None:
         """Count one more failed."""
@@ -100,7 +94,7 @@ class Board:
                 self.say(line)
             return
         failed = f", {self._failed} failed" if self._failed else ""
-        head = f"{self._done}/{self._total} done{failed}, {human_seconds(now - self._started)}"
+        head = f"{self._done}/{self.total} done{failed}, {human_seconds(now - self._started)}"
         self._live.console.width = width_of(self._stream)  # the window may have changed
         text = Text("\n".join([head, *lines]), no_wrap=True, overflow="ellipsis")
         self._live.update(text, refresh=True)

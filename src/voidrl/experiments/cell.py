@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.errors import CheckpointError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.executors.base import INTERRUPTED, Job
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure
@@ -51,9 +51,13 @@ def _work() -> int:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     sys.argv = job["command"]
     try:
-        lock = _take_lock(job)
-        if lock is None:
-            return HELD
+        path = locks.cell_lock_path(Path(job["root"]), job["cell"])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (lock := locks.acquire(path)) is None:
+            if time.monotonic() > deadline:
+                say(f"voidrl: process {locks.holder(path)} is working on {job['cell']}")
+                return HELD
+            time.sleep(RETRY_SECONDS)
         locks.adopt(lock)
         if not _is_done(job):
             do_job(job)
@@ -66,27 +70,14 @@ def _work() -> int:
     return DONE
 
 
-def _take_lock(job: Job) -> int | None:
-    """Wait for the lock, for a while."""
-    path = locks.cell_lock_path(Path(job["root"]), job["cell"])
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (lock := locks.acquire(path)) is None:
-        if time.monotonic() > deadline:
-            say(f"voidrl: process {locks.holder(path)} is working on {job['cell']}")
-            return None
-        time.sleep(RETRY_SECONDS)
-    return lock
-
-
 def _is_done(job: Job) -> bool:
     """Judge a cell that was queued: meanwhile others may have done it, or something else in its folder."""
-    from voidrl.experiments.state import Wanted, differing_settings, state_of
+    from voidrl.experiments.state import Wanted, require_same_settings, state_of
     from voidrl.training import build
 
     folder = Path(job["root"], job["cell"])
     wanted = Wanted(build.config_from_json(job["config"]), job["evaluation"])
-    if differ := differing_settings(wanted, folder):
-        raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
+    require_same_settings(wanted, folder)
     return state_of(wanted, folder).kind == "done"
 
 
@@ -101,11 +92,11 @@ def do_job(job: Job) -> None:
     from voidrl.runs import checkpoint
     from voidrl.runs.evaluations import FILE_NAME
 
-    folder, evaluation = Path(job["root"], job["cell"]), job["evaluation"]
+    folder = Path(job["root"], job["cell"])
     _train(job, folder)
-    if evaluation is None:
+    if job["evaluation"] is None:
         return
-    saved = _evaluate(job, folder, evaluation)
+    saved = _evaluate(job, folder, job["evaluation"])
     if job["zero_shot"] is not None:
         assert job["source"] is not None
         saved["zero_shot"] = _evaluate(job, Path(job["root"], job["source"]), job["zero_shot"])

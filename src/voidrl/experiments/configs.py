@@ -27,8 +27,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, read_table
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.tasks import PhaseSpec, Task
-from voidrl.presets.presets import NO_PRESET, default_preset, preset_for
+from voidrl.experiments.tasks import Task
 from voidrl.system.units import parse_count
 from voidrl.training import build
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
@@ -61,17 +60,20 @@ class Configs:
     def __init__(
         self, experiment: ExperimentSpec, request: ExperimentRequest, base: Configs | None = None
     ) -> None:
-        self.experiment, self.request = experiment, request
-        changes = dict(request.changes)
-        self.evaluation_changes = _pop_prefix(changes, "evaluation")
-        self.phase_changes = {phase: _pop_prefix(changes, phase) for phase in PHASE_PREFIXES}
-        self.changes = changes
+        self.experiment, self.request, self.base = experiment, request, base or self
+        self.changes = dict(request.changes)
+        self.evaluation_changes = _pop_prefix(self.changes, "evaluation")
+        self.phase_changes = {phase: _pop_prefix(self.changes, phase) for phase in PHASE_PREFIXES}
         self.prepared: dict[tuple[str, str, str], tuple[Config, EnvSpec]] = {}
-        self.base = base or self
         self.notes: dict[str, None] = self.base.notes if base else {}
         """Sentences for the user, without repetitions."""
         self.presets: dict[str, str | None] = {}
         """Presets of environments for which none is named."""
+        own = dataclasses.replace(request, changes={}, preset=experiment.preset or request.preset)
+        self.protocol: Configs = (
+            self if own == request else base.protocol if base else Configs(experiment, own)
+        )
+        """The configs of the experiment as in its file."""
 
     def config(self, arm: ArmSpec, phase: str, task: Task) -> Config:
         """The config of an arm in a phase."""
@@ -85,30 +87,33 @@ class Configs:
             self.prepared[key] = self._make_config(arm, phase, task, where.env)
         return self.prepared[key]
 
+    def protocol_steps(self, arm: ArmSpec, phase: str, task: Task) -> int:
+        """Steps in the experiment's own protocol, whatever was requested, at the requested action repeat."""
+        config, own = self.config(arm, phase, task), self.protocol.config(arm, phase, task)
+        return own.steps * (own.env.dmc.action_repeat or 1) // (config.env.dmc.action_repeat or 1)
+
     def scale(self, part: str) -> float:
         """The factor for a phase, or for evaluations."""
         return self.request.steps_scale if part in self.experiment.scaled else 1.0
 
-    def source_arm(self, arm: ArmSpec) -> ArmSpec:
-        """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
-        if arm.like is not None:
-            arm = self.experiment.arms[arm.like]
-        return arm if arm.source is None else self.experiment.arms[arm.source]
-
     def _make_config(self, arm: ArmSpec, phase: str, task: Task, env_id: str) -> tuple[Config, EnvSpec]:
+        own = arm.by_phase[phase].config
+        dropped_of = None
         if phase == "finetune":
-            merged = self._from_pretraining(arm, task)
+            pretrained = self.config(self.experiment.pretrained(arm), "pretrain", task)
+            given = [own] if arm.source is None else [arm.config, own]
+            merged = _layered(to_json(task_config(pretrained)), self._file_config(phase, task), *given)
         elif arm.like is not None:
-            merged = self._from_finetuning(arm, task)
+            merged = self._from_finetuning(arm, self.experiment.arms[arm.like], task)
         else:
-            merged = self._from_preset(arm, phase, task, env_id)
-        for name in [*flat(arm.config), *flat(_of_phase(arm, phase).config)]:
+            merged, dropped_of = self._from_preset(arm, phase, task, env_id), task
+        for name in [*flat(arm.config), *flat(own)]:
             if name in self.changes or name in self.phase_changes.get(phase, {}):
                 self.notes[f"{name} keeps its own value in {arm.label}"] = None
-        given = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
-        steps = self._requested_steps(arm, phase, task)
-        merged = merge(merged, given if steps is None else {**given, "steps": steps})
-        return self._build(merged, env_id, task if phase != "finetune" and arm.like is None else None)
+        fixed = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
+        steps = self._steps(arm, phase, task)
+        merged = merge(merged, fixed if steps is None else {**fixed, "steps": steps})
+        return self._build(merged, env_id, dropped_of)
 
     def _build(self, merged: dict[str, Any], env_id: str, task: Task | None) -> tuple[Config, EnvSpec]:
         """The complete config; values for all runs of a task that its pieces do not have are dropped."""
@@ -118,36 +123,26 @@ class Configs:
             for kind, piece in build.name_pieces(spec, merged).items():  # such as `k` of a random agent
                 for name in shared.get(kind, {}).keys() - _piece_fields(kind, piece["name"]):
                     if name not in (known := self._fields_of_any(kind)):
-                        raise UnknownNameError(
-                            "config field", f"{kind}.{name}", [f"{kind}.{k}" for k in known]
-                        )
+                        candidates = [f"{kind}.{each}" for each in known]
+                        raise UnknownNameError("config field", f"{kind}.{name}", candidates)
                     merged.get(kind, {}).pop(name, None)
         return build.build_config(spec, [merged, {"env": to_json(env)}]), spec
 
     def _fields_of_any(self, kind: str) -> set[str]:
         """The fields of all pieces of a kind, those of the file's custom methods included."""
-        own = (
-            {arm.method for arm in self.experiment.arms.values() if arm.method} if kind == "method" else set()
-        )
+        own = {arm.method for arm in self.experiment.arms.values() if arm.method and kind == "method"}
         return {field for name in [*registry.names(kind), *own] for field in _piece_fields(kind, name)}
 
-    def _from_pretraining(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
-        """Fine-tuning: the config of the pre-training, and changes."""
-        pretrained = self.config(self.source_arm(arm), "pretrain", task)
-        own = [_of_phase(arm, "finetune").config]
-        own = own if arm.source is None else [arm.config, *own]
-        return _layered(to_json(task_config(pretrained)), self._file_config("finetune", task), *own)
-
-    def _from_finetuning(self, arm: ArmSpec, task: Task) -> dict[str, Any]:
+    def _from_finetuning(self, arm: ArmSpec, tuned_arm: ArmSpec, task: Task) -> dict[str, Any]:
         """Training from scratch with the settings of an arm's fine-tuning, and changes to this phase."""
-        assert arm.like is not None
-        tuned_arm = self.experiment.arms[arm.like]
         tuned = self.config(tuned_arm, "finetune", task)
-        if adapted := ", ".join(adaptations(tuned)):
-            self.notes[f"{arm.label} has no counterpart of what {tuned_arm.label} has: {adapted}"] = None
-        own = [arm.config, _of_phase(arm, "train").config]
-        changes = [self._file_config("train", task), self.phase_changes["train"], *own]
-        return _layered(to_json(scratch_config(tuned)), *changes)
+        values = {name: getattr(tuned.finetune, name) for name in ADAPTATION}
+        adapted = [f"finetune.{name} = {v!r}" for name, v in values.items() if v != ADAPTATION[name]]
+        if adapted:
+            text = f"{arm.label} has no counterpart of what {tuned_arm.label} has: {', '.join(adapted)}"
+            self.notes[text] = None
+        changes = [self._file_config("train", task), self.phase_changes["train"]]
+        return _layered(to_json(scratch_config(tuned)), *changes, arm.config, arm.by_phase["train"].config)
 
     def _from_preset(self, arm: ArmSpec, phase: str, task: Task, env: str) -> dict[str, Any]:
         """Pre-training and training from scratch: preset, recipe, and the changes of file and command."""
@@ -156,7 +151,7 @@ class Configs:
             shared.pop("finetune", None)  # an agent with its own preset is not set up as fine-tuning is
         method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
         own = [self._file_config(phase, task), self.phase_changes[phase], method, arm.config]
-        own.append(_of_phase(arm, phase).config)
+        own.append(arm.by_phase[phase].config)
         preset = arm.preset or self.base.default_preset(task)
         layers = layers_for(env, phase, preset, _layered(*own), shared=shared, bonus=arm.bonus)
         return _layered(*(layer.values for layer in layers))
@@ -181,57 +176,34 @@ class Configs:
 
     def _file_config(self, phase: str, task: Task) -> dict[str, Any]:
         """The file's changes for a phase, except fields that the command line changes for all phases."""
-        values = flat(merge(_of_phase(self.experiment, phase).config, _of_phase(task, phase).config))
+        values = flat(merge(self.experiment.by_phase[phase].config, task.by_phase[phase].config))
         return {name: value for name, value in values.items() if name not in self.changes}
 
-    # Steps
-
-    def _requested_steps(self, arm: ArmSpec, phase: str, task: Task) -> int | None:
+    def _steps(self, arm: ArmSpec, phase: str, task: Task) -> int | None:
         """Steps on the command line or in the file; None for the preset's."""
-        given = self.phase_changes.get(phase, {}).get("steps")
-        if given is None and (phase == "finetune" or _as_finetuned(arm, phase)):
-            given = self.changes.get("finetune.steps")
-        if given is not None:
-            return parse_count(given, f"{phase}.steps", zero=phase == "pretrain")
-        return self._file_steps(arm, phase, task)
-
-    def _file_steps(self, arm: ArmSpec, phase: str, task: Task) -> int | None:
-        """The first steps in the file; training from scratch takes the steps of fine-tuning by default."""
-        names = (phase, "finetune") if _as_finetuned(arm, phase) else (phase,)
-        found = (_of_phase(spec, name).steps for name in names for spec in (arm, task, self.experiment))
-        return next((steps for steps in found if steps is not None), None)
-
-    def protocol_steps(self, arm: ArmSpec, phase: str, task: Task, action_repeat: int) -> int:
-        """Steps in the experiment's own protocol, whatever was requested, at this action repeat."""
-        steps = self._file_steps(arm, phase, task)
-        if arm.like is not None and steps is None:
-            return self.protocol_steps(self.experiment.arms[arm.like], "finetune", task, action_repeat)
-        env = task.pretrain.env if phase == "pretrain" else task.env
-        preset = self.source_arm(arm).preset or self.experiment.preset
-        preset = preset or self.base.default_preset(task) or default_preset(env)
-        values = preset_for(env, None if preset == NO_PRESET else preset)
-        config = merge(values, self.experiment.config, task.config)
-        if steps is None and phase != "pretrain" and arm.preset is None:
-            steps = config.get("finetune", {}).get("steps")
-        steps = int(config.get("steps", Config().steps) if steps is None else steps)
-        if not env.startswith(DMC):
-            return steps
-        return steps * resolve(_env_config(config, env)).dmc.action_repeat // action_repeat
+        # Training from scratch is as long as fine-tuning, except for an agent with its own preset.
+        as_finetuned = phase == "train" and arm.preset is None and arm.like is None
+        names = (phase, "finetune") if as_finetuned else (phase,)
+        given = [self.phase_changes.get(phase, {}).get("steps")]
+        given += [self.changes.get(f"{name}.steps") for name in names]
+        given += [spec.by_phase[name].steps for name in names for spec in (arm, task, self.experiment)]
+        steps = next((each for each in given if each is not None), None)
+        return None if steps is None else parse_count(steps, f"{phase}.steps", zero=phase == "pretrain")
 
     # Evaluations
 
     def is_zero_shot(self, arm: ArmSpec) -> bool:
         """Whether pre-trained agents of an arm are evaluated before they are fine-tuned."""
-        return arm.evaluation is not None and _changed(arm.evaluation, self.evaluation_changes).zero_shot
+        return arm.evaluation is not None and self._changed(arm.evaluation).zero_shot
 
     def evaluation(self, arm: ArmSpec, config: Config) -> dict[str, Any] | None:
         """Settings of the evaluation of an arm's agents, as in evaluation.json."""
-        if arm.evaluation is None:
-            return None
         spec = arm.evaluation
+        if spec is None:
+            return None
         if spec.episodes is None and spec.steps is None:
             spec = dataclasses.replace(spec, episodes=config.log.eval_episodes)
-        spec = scale.scale_evaluation(_changed(spec, self.evaluation_changes), self.scale("evaluation"))
+        spec = scale.scale_evaluation(self._changed(spec), self.scale("evaluation"))
         found = find_dmc_task(config.env.id)
         if found is not None and found.task is None and not spec.count_states:
             raise ConfigError(
@@ -248,6 +220,13 @@ class Configs:
             "num_envs": None,
             "count_states": spec.count_states,
         }
+
+    def _changed(self, evaluation: EvaluationSpec) -> EvaluationSpec:
+        """Apply `--set evaluation.…`; episodes and steps replace each other."""
+        read = read_table("evaluation", "evaluation", self.evaluation_changes)
+        if {"episodes", "steps"} & {*read}:
+            read = {"episodes": None, "steps": None, **read}
+        return dataclasses.replace(evaluation, **read)
 
     def known_fields(self) -> set[str]:
         """The config fields of all runs so far."""
@@ -295,23 +274,6 @@ def _env_config(merged: Mapping[str, Any], env_id: str) -> EnvConfig:
     return update(EnvConfig(), {**env, "id": env_id}, "env.")
 
 
-def _of_phase(spec: ArmSpec | Task | ExperimentSpec, phase: str) -> PhaseSpec:
-    return spec.by_phase.get(phase, PhaseSpec())
-
-
-def _as_finetuned(arm: ArmSpec, phase: str) -> bool:
-    """Whether training from scratch has the length of fine-tuning; an agent with its own preset has not."""
-    return phase == "train" and arm.preset is None and arm.like is None
-
-
-def _changed(evaluation: EvaluationSpec, changes: Mapping[str, Any]) -> EvaluationSpec:
-    """Apply `--set evaluation.…`; episodes and steps replace each other."""
-    read = read_table("evaluation", "evaluation", changes)
-    if "episodes" in read or "steps" in read:
-        evaluation = dataclasses.replace(evaluation, episodes=None, steps=None)
-    return dataclasses.replace(evaluation, **read)
-
-
 def _pop_prefix(changes: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Remove the changes whose names begin with a prefix, and return them without it."""
     names = [name for name in changes if name.startswith(f"{prefix}.")]
@@ -349,9 +311,3 @@ def scratch_config(tuned: Config) -> Config:
         warmup_steps=tuning.warmup_steps,
         learner=learner,
     )
-
-
-def adaptations(tuned: Config) -> list[str]:
-    """Settings of a fine-tuning that have no counterpart from scratch: `finetune.adapt = True`."""
-    values = {name: getattr(tuned.finetune, name) for name in ADAPTATION}
-    return [f"finetune.{name} = {v!r}" for name, v in values.items() if v != ADAPTATION[name]]

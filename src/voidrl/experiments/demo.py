@@ -8,9 +8,8 @@ learn to reach it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +28,13 @@ from voidrl.runs.metrics import read_metrics
 from voidrl.system.terminal.tables import print_table
 
 EXPLORERS = {"random": "Random actions", "apt": "APT, without any reward"}
-LEARNERS = ("finetuned", "scratch")
 # Run, label and color of each curve in the two diagrams.
 RED, GRAY, BLUE = "#c8352b", "#8a8f98", "#3b6ea8"
 COVERAGE = (("apt", "APT", RED), ("random", "random", GRAY))
 SUCCESS = (("finetuned", "fine-tuned from APT", RED), ("scratch", "from scratch", BLUE))
 
 
-@dataclass(frozen=True)
-class DemoResult:
+class DemoResult(NamedTuple):
     """The result of one seed."""
 
     maze: PixelMazeVector
@@ -87,7 +84,7 @@ def read_demo(plan: Plan, seed: int) -> DemoResult:
 
     curves = {run: curve(run, "coverage/cells", 1 / maze.num_open_cells) for run in EXPLORERS}
     final = {run: values[-1][1] for run, values in curves.items()}
-    for run in LEARNERS:
+    for run, _, _ in SUCCESS:
         curves[run] = curve(run, "eval/success")
         final[run] = float(np.mean(read_evaluation(runs[run] / FILE_NAME)["successes"]))
     return DemoResult(maze, {run: visits(run) for run in EXPLORERS}, curves, final)
@@ -105,8 +102,8 @@ def print_numbers(results: Sequence[DemoResult], steps: Mapping[str, int]) -> No
     print()
     print_table(("", "random", "APT"), [(seen, percent("random"), percent("apt"))])
     print()
-    tuned = [(reached, percent("scratch"), percent("finetuned"))]
-    print_table(("", "from scratch", "fine-tuned from APT"), tuned)
+    row = (reached, percent("scratch"), percent("finetuned"))
+    print_table(("", "from scratch", "fine-tuned from APT"), [row])
 
 
 def draw(results: Sequence[DemoResult], path: Path) -> Path:
@@ -122,7 +119,13 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
         axis.set_title(f"{title}\n{first.final[run]:.0%} of the maze seen", fontsize=10)
     for axis, lines in ((axes[2], COVERAGE), (axes[3], SUCCESS)):
         for run, label, color in lines:
-            _curves(axis, [result.curves[run] for result in results], color, label)
+            curves = [result.curves[run] for result in results]
+            steps = [step for step, _ in min(curves, key=len)]
+            values = np.array(
+                [[value for _, value in curve[: len(steps)]] for curve in curves]
+            )  # (seeds, points)
+            axis.plot(steps, values.mean(0), color=color, label=label, linewidth=2)
+            axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.18, linewidth=0)
         axis.set(xlim=(0, None), ylim=(-0.03, 1.03))
         axis.legend(frameon=False, loc="upper left")
         axis.spines[["top", "right"]].set_visible(False)
@@ -135,12 +138,3 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
-
-
-def _curves(axis: Any, curves: Sequence[Sequence[tuple[int, float]]], color: str, label: str) -> None:
-    length = min(map(len, curves))
-    steps = [step for step, _ in curves[0][:length]]
-    values = np.array([[value for _, value in curve[:length]] for curve in curves])  # (seeds, points)
-    axis.plot(steps, values.mean(0), color=color, label=label, linewidth=2)
-    if len(curves) > 1:
-        axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.18, linewidth=0)

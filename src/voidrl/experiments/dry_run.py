@@ -6,35 +6,24 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from voidrl.errors import VoidrlError
 from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.scale import learns
-from voidrl.experiments.state import differing_settings, state_of
+from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs.metrics import read_metrics
 from voidrl.system.terminal.tables import print_table, wrap_text
 from voidrl.system.units import human_count, human_seconds, plural
 
-STATES = {"done": "done", "trained": "partial", "partial": "partial", "missing": "to do"}
 REFUSED = "refused"
-COLUMNS = ["method", "phase", "steps", *dict.fromkeys(STATES.values()), REFUSED, "time"]
-
-
-class Needed(NamedTuple):
-    """State of a cell, and what it still takes."""
-
-    state: str
-    steps: int
-    """Steps that are left."""
-    why: str = ""
-    """The first setting in which a refused run differs."""
+COLUMNS = ["method", "phase", "steps", "done", "partial", "to do", REFUSED, "time"]
 
 
 def print_plan(plan: Plan, places: int | None = None) -> None:
     """Print a table of the cells and the time of the rest, on so many places; nothing is written to disk."""
-    needed = {cell.folder: _needed(plan, cell) for cell in plan.cells}
-    seconds = _seconds(plan, needed)
+    differ = {cell.folder: differing_settings(cell, plan.path(cell)) for cell in plan.cells}
+    states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells if not differ[cell.folder]}
+    seconds = _seconds(plan, states)
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in plan.cells:
         groups.setdefault((cell.arm.name, cell.phase), []).append(cell)
@@ -47,32 +36,22 @@ def print_plan(plan: Plan, places: int | None = None) -> None:
             "method": arm,
             "phase": phase,
             "steps": " to ".join(map(human_count, dict.fromkeys((steps[0], steps[-1])))),
-            **Counter(needed[cell.folder].state for cell in cells),
+            **Counter(states[cell.folder].kind if cell.folder in states else REFUSED for cell in cells),
             "time": human_seconds(total) if total else "",
         }
-        rows.append([row.get(name, "") for name in COLUMNS])
-    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+        rows.append(row)
+    used = [name for name in COLUMNS if any(row.get(name) for row in rows)]
     if rows:
-        shown = [[row[i] for i in used] for row in rows]
-        print_table([COLUMNS[i] for i in used], shown, title=plan.experiment.title)
+        print_table(used, [[row.get(name, "") for name in used] for row in rows], title=plan.experiment.title)
     lines = ["", f"{plural(len(plan.cells), 'run')} in {plan.out}"]
     if plan.request.tune is not None:
         lines.append(f"and those of {plural(plan.request.tune, 'point')} of each grid, which Optuna chooses")
     lines += [*_time(plan, seconds, places), *plan.notes]
-    refused = [(folder, each.why) for folder, each in needed.items() if each.why]
-    lines += [f"refused, as {name} holds a run with other settings: {why}" for name, why in refused[:1]]
-    print(wrap_text("\n".join(lines)))
+    refused = [f"{name} holds a run with other settings: {why[0]}" for name, why in differ.items() if why]
+    print(wrap_text("\n".join([*lines, *(f"refused, as {why}" for why in refused[:1])])))
 
 
-def _needed(plan: Plan, cell: Cell) -> Needed:
-    if differ := differing_settings(cell, plan.path(cell)):
-        return Needed(REFUSED, 0, differ[0])
-    state = state_of(cell, plan.path(cell))
-    left = 0 if state.kind in ("done", "trained") else cell.config.steps - state.steps
-    return Needed(STATES[state.kind], left)
-
-
-def _seconds(plan: Plan, needed: Mapping[str, Needed]) -> dict[str, float | None]:
+def _seconds(plan: Plan, states: Mapping[str, CellState]) -> dict[str, float | None]:
     """Training time that is left, by the median rate of equal runs in the folder; None without a rate."""
 
     def kind(cell: Cell) -> tuple[object, ...]:  # cells of one kind are taken to be equally fast
@@ -88,7 +67,8 @@ def _seconds(plan: Plan, needed: Mapping[str, Needed]) -> dict[str, float | None
             rates.setdefault(kind(cell), []).extend([statistics.median(found)] if found else [])
     seconds: dict[str, float | None] = {}
     for cell in plan.cells:
-        left, known = needed[cell.folder].steps, rates.get(kind(cell))
+        state, known = states.get(cell.folder), rates.get(kind(cell))
+        left = 0 if state is None or state.kind == "done" else cell.config.steps - state.steps
         seconds[cell.folder] = left / statistics.median(known) if known and left else None if left else 0.0
     return seconds
 

@@ -16,14 +16,14 @@ from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_plan
-from voidrl.experiments.executors import make_executor, make_options
+from voidrl.experiments.executors import executor_module, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
 from voidrl.experiments.planner import Plan, make_plan
 from voidrl.experiments.record import try_to_write_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, run_plan
-from voidrl.experiments.state import no_results, require_same_settings, state_of
-from voidrl.experiments.tune import Tuner, open_tuner
+from voidrl.experiments.state import require_same_settings, state_of
+from voidrl.experiments.tune import open_tuner
 from voidrl.system.terminal.output import durable_output, say
 
 FAILED = 1
@@ -60,7 +60,9 @@ def run_experiment(
     if folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the file's folder
     plan = make_plan(experiment, request, out)
-    _require_agents(plan)
+    kinds = {(cell.arm.name, cell.phase, repr(cell.point), cell.spec): cell for cell in plan.cells}
+    for cell in kinds.values():
+        dry_build(cell.spec, cell.config)  # refuses what cannot be built before the first of many runs fails
     if dry_run:
         print_plan(plan, getattr(chosen, "slots", None))
         return 0
@@ -84,16 +86,21 @@ def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
 
 def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Outcome:
     """Run everything that is missing, and report failures."""
-    require_same_settings(plan, plan.cells)
+    for cell in plan.cells:
+        require_same_settings(cell, plan.path(cell))
     for note in plan.notes:
         say(f"note: {note}")
     with nullcontext() if plan.request.tune is None else open_tuner(plan) as tuner:
-        if _is_done(plan, tuner):
+        is_done = all(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
+        if is_done and (tuner is None or tuner.is_complete):
             try_to_write_record(plan, command, say=say)
             Board().start(len(plan.cells), len(plan.cells))
             return Outcome({}, {})
-        executor = make_executor(on, plan, options)
-        _require_simulators(plan)
+        executor = executor_module(on).make(plan, options)
+        for prefix, (module, package, extra) in SIMULATORS.items():
+            needed = any(cell.task.startswith(prefix) for cell in plan.cells)
+            if needed and importlib.util.find_spec(module) is None:
+                raise MissingExtraError(package, extra, f"experiment {plan.experiment.name!r}")
         write_record(plan, command)
         outcome = run_plan(plan, executor, command=command, board=Board(), tuner=tuner)
     for folder, why in outcome.failed.items():
@@ -105,45 +112,27 @@ def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Out
     return outcome
 
 
-def _is_done(plan: Plan, tuner: Tuner | None) -> bool:
-    """Whether no run is missing, and no point of a search."""
-    is_complete = tuner is None or tuner.is_complete
-    return is_complete and all(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells)
-
-
 def show_results(plan: Plan, *, with_tables: bool = True, with_page: bool = True) -> bool:
     """Print the results of all runs in the folder and write `report.html`; False if no page could be made."""
     from voidrl.report.contents import Report
     from voidrl.report.page import write_page
     from voidrl.report.terminal import print_results
 
+    empty = "no results: no run has an evaluation, episode or coverage to compare; set `evaluation`"
+    if not any(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells):
+        empty = "no run is done yet: no results"
     if not any((plan.path(cell) / "config.json").is_file() for cell in plan.cells):
-        print(no_results(plan))
+        print(empty)
         return True
     try:
         report = Report.read([plan.out], say, plan.experiment.title)
         if with_tables:
             print_results(report)
             if not any(results.measures for results in report.results):
-                print(no_results(plan))
+                print(empty)
         if with_page:
             print(f"report: {write_page(report, plan.out / 'report.html', say=say)}")
     except VoidrlError as error:  # which does not affect the runs
         say(f"no report was made: {error}; try again with `voidrl report {shlex.quote(str(plan.out))}`")
         return not with_page
     return True
-
-
-def _require_agents(plan: Plan) -> None:
-    """Refuse an agent that cannot be built before the first of many runs fails."""
-    kinds = {(cell.arm.name, cell.phase, repr(cell.point), cell.spec): cell for cell in plan.cells}
-    for cell in kinds.values():
-        dry_build(cell.spec, cell.config)
-
-
-def _require_simulators(plan: Plan) -> None:
-    """Refuse a missing package before the first of many runs fails."""
-    for prefix, (module, package, extra) in SIMULATORS.items():
-        needed = any(cell.task.startswith(prefix) for cell in plan.cells)
-        if needed and importlib.util.find_spec(module) is None:
-            raise MissingExtraError(package, extra, f"experiment {plan.experiment.name!r}")

@@ -15,6 +15,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments.grid import Axis, read_axes
 from voidrl.experiments.tasks import (
     GROUPS,
+    PHASES,
     NamedEnv,
     PhaseSpec,
     PhaseSpecs,
@@ -27,10 +28,9 @@ from voidrl.system.files import MAX_TOML_BYTES, parse_toml, path_hint, read_text
 from voidrl.system.units import parse_count
 
 Phase = Literal["pretrain", "finetune", "train"]
-PHASES: tuple[Phase, ...] = ("pretrain", "finetune", "train")
 ALLOWED_PHASES = (("pretrain",), ("pretrain", "finetune"), ("finetune",), ("train",))
 Scaled = Literal[Phase, "evaluation"]
-SCALED: tuple[Scaled, ...] = (*PHASES, "evaluation")
+SCALED: tuple[Scaled, ...] = ("pretrain", "finetune", "train", "evaluation")
 
 
 @dataclass(frozen=True)
@@ -101,26 +101,26 @@ class ExperimentSpec:
     direction: Literal["maximize", "minimize"] = "maximize"
     """Whether the best point has the highest value or the lowest."""
 
+    def pretrained(self, arm: ArmSpec) -> ArmSpec:
+        """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
+        tuned = self.arms[arm.like or arm.name]
+        return self.arms[tuned.source or tuned.name]
+
 
 # The keys of each table of the file, and their types. A list has at least one entry, and each once.
 
 _PHASES: dict[str, Any] = dict.fromkeys(PHASES, dict)
 _RAW: dict[str, Any] = {**_PHASES, "config": dict, "about": str, "evaluation": dict | bool}
-_MORE: dict[str, Any] = {"tasks": list | str, "methods": dict, "grid": dict}
-_DERIVED = {"name", "path", "arms", "by_phase"}  # not in the file
-
-
-def _fields(cls: type) -> dict[str, Any]:
-    return {key: hint for key, hint in field_types(cls).items() if key not in _DERIVED}
-
-
+_DERIVED = ("name", "path", "arms", "by_phase")  # not in the file
 KEYS: dict[str, dict[str, Any]] = {
-    "experiment": {**_fields(ExperimentSpec), **_RAW, **_MORE},
-    "method": {**_fields(ArmSpec), **_RAW},
+    "experiment": field_types(ExperimentSpec) | _RAW | {"tasks": list | str, "methods": dict, "grid": dict},
+    "method": field_types(ArmSpec) | _RAW,
     "task": {**_PHASES, "config": dict, "name": str, "env": str, "pretrain": dict | str},
-    "phase": _fields(PhaseSpec),
-    "evaluation": _fields(EvaluationSpec),
+    "phase": field_types(PhaseSpec),
+    "evaluation": field_types(EvaluationSpec),
 }
+for _kind in ("experiment", "method"):
+    KEYS[_kind] = {key: hint for key, hint in KEYS[_kind].items() if key not in _DERIVED}
 
 
 def read_table(kind: str, where: str, values: Any) -> dict[str, Any]:
@@ -180,7 +180,6 @@ def _shipped_names() -> list[str]:
 def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     where = f"{file}:"
     given = read_table("experiment", where, values)
-    own = {key: value for key, value in given.items() if key in field_types(ExperimentSpec)}
     name = folder_name(Path(file).stem)
     if "published" in given:
         published.sources(given["published"])  # refuses an unknown one
@@ -191,7 +190,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
             require(min(seeds) > 0, f"{where} {key}", [*seeds], "whole numbers from 1 on")
     made = {
         "title": name,
-        **own,
+        **{key: value for key, value in given.items() if key in field_types(ExperimentSpec)},
         "about": " ".join(given.get("about", "").split()),
         "tasks": _tasks(f"{where} tasks", given.get("tasks")),
         "by_phase": _by_phase(where, given),
@@ -200,13 +199,8 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     return ExperimentSpec(name=name, path=file, arms=_arms(where, given), **made)
 
 
-def _require_folder_name(where: str, name: str) -> None:
-    require(folder_name(name) == name, where, name, f"the name of a folder, such as {folder_name(name)!r}")
-
-
 def _by_phase(where: str, given: Mapping[str, Any]) -> PhaseSpecs:
-    phases = [phase for phase in PHASES if phase in given]
-    return {phase: PhaseSpec(**read_table("phase", _join(where, phase), given[phase])) for phase in phases}
+    return {p: PhaseSpec(**read_table("phase", _join(where, p), given.get(p, {}))) for p in PHASES}
 
 
 def _evaluation(
@@ -218,6 +212,10 @@ def _evaluation(
     read = read_table("evaluation", where, values)
     require(("episodes" in read) != ("steps" in read), where, values, "one of episodes and steps")
     return EvaluationSpec(**{"zero_shot": default is None or default.zero_shot, **read})
+
+
+def _require_folder_name(where: str, name: str) -> None:
+    require(folder_name(name) == name, where, name, f"the name of a folder, such as {folder_name(name)!r}")
 
 
 # Methods
@@ -282,17 +280,18 @@ def _tasks(where: str, given: Any) -> tuple[Task, ...]:
         else:
             tasks.append(_task(where, entry))
     places: dict[str, NamedEnv] = {}
-    for each in (each for task in tasks for each in (NamedEnv(task.name, task.env), task.pretrain)):
-        other = places.setdefault(each.name, each)
-        if other != each:
-            raise ConfigError(
-                f"{where}: {other.env!r} and {each.env!r} would both be named {each.name!r}: give one a "
-                f'name, {{ name = "…", env = "…" }}'
-            )
     first: dict[str, Task] = {}
     for task in tasks:
+        for each in (NamedEnv(task.name, task.env), task.pretrain):
+            other = places.setdefault(each.name, each)
+            if other != each:
+                raise ConfigError(
+                    f"{where}: {other.env!r} and {each.env!r} would both be named {each.name!r}: give one a "
+                    f'name, {{ name = "…", env = "…" }}'
+                )
         sharing = first.setdefault(task.pretrain.name, task)
-        if _pretrain_settings(sharing) != _pretrain_settings(task):
+        settings = [(flat(merge(each.config)), each.by_phase["pretrain"]) for each in (sharing, task)]
+        if settings[0] != settings[1]:
             raise ConfigError(
                 f"{where}: {sharing.name!r} and {task.name!r} share the pre-training {task.pretrain.name!r}, "
                 f"but not its settings: give them equal ones, or one of them its own pre-training: "
@@ -301,20 +300,15 @@ def _tasks(where: str, given: Any) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def _pretrain_settings(task: Task) -> tuple[dict[str, Any], PhaseSpec]:
-    return flat(merge(task.config)), task.by_phase.get("pretrain", PhaseSpec())
-
-
 def _task(where: str, values: Any) -> Task:
     given = read_table("task", where, values)
     here, pretrain = _named_env(where, given), given.get("pretrain", {})
     pretrain = {"env": pretrain} if isinstance(pretrain, str) else pretrain
-    place = make_task(here.env).pretrain
-    if {"env", "name"} & {*pretrain}:
-        place = _named_env(f"{where}.pretrain", pretrain)
-    elif place.env == here.env:
-        place = here
     settings = {key: value for key, value in pretrain.items() if key not in ("name", "env")}
+    if settings != pretrain:
+        place = _named_env(f"{where}.pretrain", pretrain)
+    elif (place := make_task(here.env).pretrain).env == here.env:
+        place = here
     by_phase = _by_phase(where, {**given, "pretrain": settings})
     return Task(here.name, here.env, place, given.get("config", {}), by_phase)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from voidrl.config import require
 from voidrl.system.units import is_number, value_text
 
@@ -44,15 +46,10 @@ class Axis:
     @property
     def values(self) -> tuple[Any, ...]:
         """Its values in the product."""
-        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        inner = (low + (high - low) * i / (self.count - 1) for i in range(1, self.count - 1))
         if self.choices:
             return self.choices
-        return (
-            self.tidy(self.low),
-            *(self.tidy(math.exp(x) if self.log else x) for x in inner),
-            self.tidy(self.high),
-        )
+        space = np.geomspace if self.log else np.linspace
+        return tuple(self.tidy(float(x)) for x in space(self.low, self.high, self.count))
 
     @property
     def is_range(self) -> bool:
@@ -68,11 +65,10 @@ class Axis:
         """A number of the range with few digits."""
         if self.is_whole:
             return round(value)
-        if value in (self.low, self.high):
-            return value
         if abs(value) < 1e-9 * (self.high - self.low):
             return 0.0
-        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+        near = [end for end in (self.low, self.high) if math.isclose(value, end)]
+        return float(near[0] if near else np.clip(float(f"{value:.{DIGITS}g}"), self.low, self.high))
 
 
 def read_axes(where: str, values: Mapping[str, Any]) -> dict[str, Axis]:
@@ -123,10 +119,9 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     short = {}
     for name in names:
         parts = name.split(".")
-        for number in range(1, len(parts) + 1):
-            short[name] = ".".join(parts[-number:])
-            if sum(f".{other}".endswith(f".{short[name]}") for other in names) == 1:
-                break
+        ends = [".".join(parts[-number:]) for number in range(1, len(parts) + 1)]
+        unique = [end for end in ends if sum(f".{other}".endswith(f".{end}") for other in names) == 1]
+        short[name] = unique[0] if unique else name
     return short
 
 

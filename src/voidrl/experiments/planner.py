@@ -33,7 +33,6 @@ from voidrl.experiments.request import (
 from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.runs.folder import RunFolder
 from voidrl.system.files import user_path
-from voidrl.system.units import plural
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.types import EnvSpec
 
@@ -47,8 +46,6 @@ class Cell:
     arm: ArmSpec
     label: str
     """Label of its row in tables."""
-    task: str
-    """The environment's id."""
     config: Config
     protocol_steps: int
     """Steps in the experiment's own protocol, regardless of the request."""
@@ -65,6 +62,11 @@ class Cell:
     """Settings of the evaluation of the agent that it fine-tunes, in the environment of the task."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """Values of the fields that vary in a grid."""
+
+    @property
+    def task(self) -> str:
+        """The environment's id."""
+        return self.config.env.id
 
     @property
     def phase(self) -> str:
@@ -87,17 +89,10 @@ class Plan:
     cells: list[Cell]
     notes: list[str]
     """Notes to the user."""
-    axes: Mapping[str, Sequence[Axis]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[Axis]]
     """Fields that vary in each arm of an experiment with a grid."""
-    cells_at: Callable[[str, Point], list[Cell]] = field(
-        default=lambda arm, point: [], repr=False, compare=False
-    )
+    cells_at: Callable[[str, Point], list[Cell]] = field(repr=False, compare=False)
     """All cells of an arm, by its name, at a point of its grid."""
-
-    @property
-    def has_grid(self) -> bool:
-        """Whether any field varies."""
-        return any(self.axes.values())
 
     @property
     def published(self) -> str | None:
@@ -114,17 +109,15 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
     """Plan every requested run, and the pre-trainings that these start from."""
     check_request(experiment, request)
     arms, left_out = select_arms(experiment, request)
-    tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
-    planner = Planner(experiment, request, tasks[0], arms)
-    runs = {arm.name: run_seeds(experiment, request, arm) for arm in arms}
+    planner = Planner(experiment, request, arms)
+    runs, tuned = planner.runs, request.tune is not None
     most = max(map(len, runs.values()))
     require(most > 0, "seeds", [*request.seeds, *request.pretrain_seeds], "seeds that one of the methods has")
-    tuned = {arm.name for arm in arms if request.tune is not None and planner.axes[arm.name]}
-    chosen = {arm.name: [] if arm.name in tuned else all_points(planner.axes[arm.name]) for arm in arms}
+    points = {arm: [] if tuned and axes else all_points(axes) for arm, axes in planner.axes.items()}
 
     cells: dict[str, Cell] = {}
-    for place, task, arm in product(range(most), tasks, arms):  # one seed of everything is done first
-        for seeds, point in product(runs[arm.name][place : place + 1], chosen[arm.name]):
+    for place, task, arm in product(range(most), planner.tasks, arms):  # one seed of everything is done first
+        for seeds, point in product(runs[arm.name][place : place + 1], points[arm.name]):
             for cell in planner.cells(arm, task, seeds, point):
                 if cell.is_final or cell.folder not in cells:  # a pre-training may be both
                     cells[cell.folder] = cell
@@ -133,36 +126,19 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
     out = user_path(Path("runs", experiment.name) if out is None else out)
     if RunFolder(out).holds_run:
         raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
-
-    def cells_at(arm: str, point: Point) -> list[Cell]:
-        every = product(runs[arm], tasks)
-        found = [c for seeds, task in every for c in planner.cells(experiment.arms[arm], task, seeds, point)]
-        return [*{cell.folder: cell for cell in found}.values()]
-
-    notes = [*planner.base.notes, *left_out, *_notes([*cells.values()])]
-    return Plan(experiment, request, out, [*cells.values()], notes, planner.axes, cells_at)
-
-
-def _notes(cells: Sequence[Cell]) -> Iterator[str]:
-    """Runs that are too short to learn."""
-    due = [cell for cell in cells if cell.config.steps and not cell.config.learner.on_policy]
-    updates = {cell.folder: scale.count_updates(cell.config) for cell in due if scale.learns(cell.config)}
-    few = {folder: number for folder, number in updates.items() if number < scale.FEW_UPDATES}
-    if few:
-        least = min(few, key=few.__getitem__)
-        yield (
-            f"{plural(len(few), 'run')} of fewer than {scale.FEW_UPDATES} updates, such as {least} with "
-            f"{few[least]}: they show how it works, not how well"
-        )
+    notes = [*planner.base.notes, *left_out]
+    return Plan(experiment, request, out, [*cells.values()], notes, planner.axes, planner.cells_at)
 
 
 class Planner:
     """Makes the cells of an experiment's methods, at any point of its grid."""
 
     def __init__(
-        self, experiment: ExperimentSpec, request: ExperimentRequest, task: Task, arms: Sequence[ArmSpec]
+        self, experiment: ExperimentSpec, request: ExperimentRequest, arms: Sequence[ArmSpec]
     ) -> None:
         self.experiment, self.request = experiment, request
+        self.tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
+        self.runs = {arm.name: run_seeds(experiment, request, arm) for arm in arms}
         self.base = Configs(experiment, request)
         self.short = short_names([*experiment.grid])
         self.axes: dict[str, list[Axis]] = {arm.name: [] for arm in arms}
@@ -171,28 +147,33 @@ class Planner:
         """Arms, and the fields that vary in the pre-trainings that they start from."""
         self._configs: dict[str, Configs] = {}
         if experiment.grid:
-            self._find_varying(task, arms)
+            self._find_varying(arms)
+
+    def cells_at(self, name: str, point: Point) -> list[Cell]:
+        """All cells of an arm at a point of its grid."""
+        arm, every = self.experiment.arms[name], product(self.runs[name], self.tasks)
+        found = [cell for seeds, task in every for cell in self.cells(arm, task, seeds, point)]
+        return [*{cell.folder: cell for cell in found}.values()]
 
     def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds, point: Point) -> Iterator[Cell]:
         """The runs of an arm at a point: the pre-training first, which other points may share."""
-        configs, source = self._at(point), None
+        configs = self._at(point)
+        more: dict[str, Any] = {}
         if seeds.pretrain is not None:
-            source_arm = configs.source_arm(arm)
+            source_arm = self.experiment.pretrained(arm)
             part = {k: value for k, value in point.items() if (arm.name, k) in self._pretrained}
             source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain), part)
             if task.pretrain.env == task.env and configs.is_zero_shot(source_arm):
                 evaluation = configs.evaluation(source_arm, source.config)
                 source = dataclasses.replace(source, evaluation=evaluation)
             yield source
+            more = {"source": source.folder}
         final = self._cell(arm, arm.phases[-1], task, seeds, point)
-        final = dataclasses.replace(final, is_final=True, evaluation=configs.evaluation(arm, final.config))
-        if source is not None:
-            final = dataclasses.replace(final, source=source.folder)
-            if source.evaluation is None and final.evaluation and configs.is_zero_shot(arm):
-                seed = run_seed(source.seed, EVALUATION_STREAM)
-                zero_shot = {**final.evaluation, "seed": seed, "count_states": False}
-                final = dataclasses.replace(final, zero_shot=zero_shot)
-        yield final
+        evaluation = configs.evaluation(arm, final.config)
+        if more and source.evaluation is None and evaluation and configs.is_zero_shot(arm):
+            seed = run_seed(source.seed, EVALUATION_STREAM)
+            more["zero_shot"] = {**evaluation, "seed": seed, "count_states": False}
+        yield dataclasses.replace(final, is_final=True, evaluation=evaluation, **more)
 
     def _cell(self, arm: ArmSpec, phase: str, task: Task, seeds: RunSeeds, point: Point) -> Cell:
         configs = self._at(point)
@@ -206,9 +187,8 @@ class Planner:
             folder="/".join(parts),
             arm=arm,
             label=f"{arm.label} ({point_text(point, self.short)})" if point else arm.label,
-            task=config.env.id,
             config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), configs.scale(phase)),
-            protocol_steps=configs.protocol_steps(arm, phase, task, config.env.dmc.action_repeat),
+            protocol_steps=configs.protocol_steps(arm, phase, task),
             spec=spec,
             pretrain_seed=seeds.seed if phase == "pretrain" else seeds.pretrain,
             point=dict(point),
@@ -222,7 +202,7 @@ class Planner:
             self._configs[key] = Configs(self.experiment, request, self.base) if point else self.base
         return self._configs[key]
 
-    def _find_varying(self, task: Task, arms: Sequence[ArmSpec]) -> None:
+    def _find_varying(self, arms: Sequence[ArmSpec]) -> None:
         file, given = self.experiment.path, flat(merge(self.request.changes))
         for name in self.experiment.grid:
             if is_reserved(name) or name.startswith("evaluation."):
@@ -233,7 +213,7 @@ class Planner:
                 )
         try:
             for arm in arms:
-                self._vary(arm, task)
+                self._vary(arm)
         except ConfigError as error:
             raise ConfigError(f"{file}: [grid]: {str(error).removeprefix(f'{file}: ')}") from None
         varying = {axis.name for axes in self.axes.values() for axis in axes}
@@ -243,11 +223,11 @@ class Planner:
                 raise UnknownNameError(f"field of the grid of {file}:", name, known)
             raise ConfigError(f"{file}: {name} changes none of the runs: leave it out of the grid")
 
-    def _vary(self, arm: ArmSpec, task: Task) -> None:
+    def _vary(self, arm: ArmSpec) -> None:
         """Find the fields that vary in an arm, and those that vary in its pre-training."""
-        runs = {arm.phases[-1]: arm}
+        task, runs = self.tasks[0], {arm.phases[-1]: arm}
         if "finetune" in runs:
-            runs["pretrain"] = arm if arm.source is None else self.experiment.arms[arm.source]
+            runs["pretrain"] = self.experiment.pretrained(arm)
         for phase, own in runs.items():
             self.base.config(own, phase, task)  # whose notes are shown, and whose fields are known
         first = {axis.name: axis.values[0] for axis in self.experiment.grid.values()}
@@ -268,10 +248,9 @@ def _used(config: Config, name: str) -> dict[str, Any]:
     if name.startswith("train.") and config.phase != "train":
         return {}
     values = to_json(config)
-    has_bonus = bool(bonus_method(values))
     unused: dict[str, tuple[str, ...]] = {
         "pretrain": ("finetune.", "bonus.", "reward_scale"),
-        "train": ("finetune.",) if has_bonus else ("finetune.", "method.", "intrinsic_"),
+        "train": ("finetune.",) if bonus_method(values) else ("finetune.", "method.", "intrinsic_"),
         "finetune": (),
     }
     return {k: v for k, v in flat(values).items() if not k.startswith(unused[config.phase])}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from voidrl.config import Config, flat, merge
+from voidrl.config import flat, merge
 from voidrl.errors import RunFolderError, VoidrlError
 from voidrl.experiments.grid import short_names
 from voidrl.experiments.planner import Cell, Plan
@@ -26,6 +26,16 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         parts.append(f"preset {preset} instead of the experiment's {own or 'own'}")
     if changes:
         parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in changes.items())}")
+    grid, log = None, {axis.name: axis.log for axes in plan.axes.values() for axis in axes}
+    if log:
+        grid = GridRecord(
+            log=log,
+            chosen="product" if plan.request.tune is None else "tune",
+            metric=experiment.measures[0],
+            direction=experiment.direction,
+            short=short_names([*log]),
+            labels={arm.name: arm.label for arm in experiment.arms.values()},
+        )
     return ExperimentRecord(
         root=plan.out,
         name=experiment.name,
@@ -35,39 +45,23 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         command=shlex.join(command),
         cells=[_cell_record(cell) for cell in plan.cells],
         departure="; ".join(parts),
-        grid=_grid_record(plan) if plan.has_grid else None,
-    )
-
-
-def _grid_record(plan: Plan) -> GridRecord:
-    log = {axis.name: axis.log for axes in plan.axes.values() for axis in axes}
-    return GridRecord(
-        log=log,
-        chosen="product" if plan.request.tune is None else "tune",
-        metric=plan.experiment.measures[0],
-        direction=plan.experiment.direction,
-        short=short_names([*log]),
-        labels={arm.name: arm.label for arm in plan.experiment.arms.values()},
+        grid=grid,
     )
 
 
 def _cell_record(cell: Cell) -> CellRecord:
     same = ("folder", "label", "task", "seed", "phase", "source", "protocol_steps", "pretrain_seed", "point")
+    method = cell.config.method.name
+    if cell.phase == "train":
+        method = f"scratch + {method}" if cell.config.effective.has_bonus else "scratch"
     return CellRecord(
         **{name: getattr(cell, name) for name in same},
-        method=_method_name(cell.config),
+        method=method,
         steps=cell.config.steps,
         evaluated=cell.evaluation is not None,
         arm=cell.arm.name,
         like=cell.arm.like,
     )
-
-
-def _method_name(config: Config) -> str:
-    """The method of a run; from scratch none, unless its reward is a bonus."""
-    if config.phase != "train":
-        return config.method.name
-    return f"scratch + {config.method.name}" if config.effective.has_bonus else "scratch"
 
 
 def write_record(plan: Plan, command: Sequence[str]) -> None:

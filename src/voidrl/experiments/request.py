@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from voidrl.config import flat, merge, require
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
-from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec
+from voidrl.experiments.format import ArmSpec, ExperimentSpec
+from voidrl.experiments.tasks import PHASES
 
 # Fields that neither `--set` nor a grid can change.
 RESERVED = ("method", "method.name", "seed", "device", "engine", "env", "env.id", "phase", "steps")
@@ -51,7 +52,12 @@ def check_request(experiment: ExperimentSpec, request: ExperimentRequest) -> Non
     for name, value in flat(merge(request.changes)).items():
         if is_reserved(name):
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {RESERVED_REMEDY}")
-    _require_seeds(experiment, request)
+    for name, seeds in (("seeds", request.seeds), ("pretrain_seeds", request.pretrain_seeds)):
+        require(len({*seeds}) == len(seeds), name, [*seeds], "each of them once")
+    pretrained = [*request.pretrain_seeds]
+    expected = f"none, as every fine-tuning of experiment {experiment.name!r} has its own pre-training"
+    require(not pretrained or bool(experiment.pretrain_seeds), "--pretrain-seeds", pretrained, expected)
+    require(min(pretrained, default=1) > 0, "pretrain_seeds", pretrained, "whole numbers from 1 on")
     if request.tune is None:
         return
     require(request.tune > 0, "tune", request.tune, "a whole number above 0")
@@ -81,19 +87,18 @@ def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> tuple
         require(fits, f"method {name!r} with preset", request.preset, expected)
     if names:
         return [arm for name, arm in known.items() if name in names], []
-    reasons = {name: _why_left_out(experiment, request, arm) for name, arm in known.items()}
-    chosen = [arm for name, arm in known.items() if not reasons[name]]
+    chosen, notes = [], []
+    for arm in known.values():
+        arms = _with_sources(experiment, arm)
+        given = flat(merge(experiment.config, *(each.config for each in arms), request.changes))
+        if absent := [name for each in arms for name in each.requires if name not in given]:
+            notes.append(f"left out, for want of {', '.join(absent)} (use --set): {arm.label}")
+        elif not _has_preset(experiment, request, arm):
+            notes.append(f"left out, as not for preset {request.preset}: {arm.label}")
+        else:
+            chosen.append(arm)
     require(bool(chosen), "preset", request.preset, "one with which a method of the experiment can be run")
-    return chosen, [f"left out, {why}: {known[name].label}" for name, why in reasons.items() if why]
-
-
-def _why_left_out(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> str:
-    arms = _with_sources(experiment, arm)
-    given = flat(merge(experiment.config, *(each.config for each in arms), request.changes))
-    absent = [name for each in arms for name in each.requires if name not in given]
-    if absent:
-        return f"for want of {', '.join(absent)} (use --set)"
-    return "" if _has_preset(experiment, request, arm) else f"as not for preset {request.preset}"
+    return chosen, notes
 
 
 def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> bool:
@@ -104,8 +109,8 @@ def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: Arm
 
 def _with_sources(experiment: ExperimentSpec, arm: ArmSpec) -> list[ArmSpec]:
     """An arm and the arms that its settings come from, the nearest first."""
-    others = [experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
-    return [arm, *(each for other in others for each in _with_sources(experiment, other))]
+    other = arm.source or arm.like
+    return [arm, *(_with_sources(experiment, experiment.arms[other]) if other else [])]
 
 
 # Seeds
@@ -127,15 +132,6 @@ class RunSeeds(NamedTuple):
         return f"pretrain{self.pretrain}-seed{self.seed}" if self.paired else f"seed{self.seed}"
 
 
-def _require_seeds(experiment: ExperimentSpec, request: ExperimentRequest) -> None:
-    for name, seeds in (("seeds", request.seeds), ("pretrain_seeds", request.pretrain_seeds)):
-        require(len({*seeds}) == len(seeds), name, [*seeds], "each of them once")
-    pretrained = [*request.pretrain_seeds]
-    expected = f"none, as every fine-tuning of experiment {experiment.name!r} has its own pre-training"
-    require(not pretrained or bool(experiment.pretrain_seeds), "--pretrain-seeds", pretrained, expected)
-    require(min(pretrained, default=1) > 0, "pretrain_seeds", pretrained, "whole numbers from 1 on")
-
-
 def run_seeds(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> list[RunSeeds]:
     """The requested runs of an arm in each task, in the order in which they start."""
     if arm.like is not None and not arm.seeds:
@@ -147,7 +143,7 @@ def run_seeds(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSp
         return [RunSeeds(seed) for seed in seeds]
     if not experiment.pretrain_seeds:
         return [RunSeeds(seed, seed) for seed in seeds]
-    source = arm if arm.source is None else experiment.arms[arm.source]
+    source = experiment.pretrained(arm)
     own = source.seeds if source.phases == ("pretrain",) else ()  # of another arm: those that are evaluated
     pretrained = request.pretrain_seeds or own or experiment.pretrain_seeds
     count = max(*arm.seeds, *experiment.seeds, 1)

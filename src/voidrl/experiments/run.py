@@ -12,11 +12,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from voidrl.config import to_json
-from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
+from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD
 from voidrl.experiments.executors.base import (
@@ -30,7 +29,7 @@ from voidrl.experiments.executors.base import (
 )
 from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.record import try_to_write_record
-from voidrl.experiments.state import CellState, differing_settings, state_of
+from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.system.terminal.signals import StopSignals
@@ -112,26 +111,25 @@ class Scheduler:
                 self._end(stop)
             more = self.tuner is not None and self.tuner.refill(self)
             self.launch()
-            sources = {name: cell.source or "" for name, cell in self.left.items()}
-            waiting = {name: source for name, source in sources.items() if source in self.failed}
+            waiting = {name: cell.source for name, cell in self.left.items() if cell.source in self.failed}
             if not more and not self.running and not {*self.left} - {*waiting} - {*self.failed}:
-                return Outcome(self.failed, waiting)
-            running = [(self.left[folder], self.plan.path(folder)) for folder in self.running]
-            self.board.draw(running)
+                return Outcome(self.failed, {name: source or "" for name, source in waiting.items()})
+            self.board.draw([(self.left[folder], self.plan.path(folder)) for folder in self.running])
             time.sleep(POLL_SECONDS)
 
     def reap(self, *, stopping: bool = False) -> None:
         """Judge the cells whose processes have ended; while stopping, some are to be resumed later."""
-        unseen = {folder: ended for folder, (ended, _) in self.unseen.items()}
+        now, unseen = time.monotonic(), {folder: ended for folder, (ended, _) in self.unseen.items()}
         for folder, ended in {**unseen, **self.executor.poll()}.items():
             if folder not in self.running:  # attached, but done before
                 continue
             cell = self.left[folder]
             state = state_of(cell, self.plan.path(cell))
-            if ended.code == DONE and state.kind != "done" and self._may_appear(folder, ended):
+            unseen_until = self.unseen.setdefault(folder, (ended, now + APPEAR_SECONDS))[1]
+            if ended.code == DONE and state.kind != "done" and now < unseen_until:
                 continue
             self.unseen.pop(folder, None)
-            seconds = time.monotonic() - self.running.pop(folder)
+            seconds = now - self.running.pop(folder)
             interrupted, lost = ended.code == INTERRUPTED, ended.lost or (ended.code or 0) < 0
             if state.kind == "done" and (ended.code == DONE or interrupted or lost):
                 self._done(folder, f" in {human_seconds(seconds)}")
@@ -141,14 +139,9 @@ class Scheduler:
             elif stopping and (interrupted or lost):
                 continue
             elif lost:
-                self._lose(cell, ended, state)
+                self._lose(cell, ended, state.steps)
             else:
-                self._fail(cell, describe_end(self.plan.out, folder, ended), log_path(self.plan.out, folder))
-
-    def _may_appear(self, folder: str, ended: Ended) -> bool:
-        """Whether to wait for the results of a cell whose process reports success."""
-        now = time.monotonic()
-        return now < self.unseen.setdefault(folder, (ended, now + APPEAR_SECONDS))[1]
+                self._fail(cell, self._describe_end(folder, ended))
 
     def launch(self) -> None:
         """Submit ready cells while there is room."""
@@ -163,7 +156,8 @@ class Scheduler:
             try:
                 self._start(cell)
             except (VoidrlError, OSError) as error:
-                self._fail(cell, str(error), None)
+                self.failed[folder] = str(error)
+                self.board.fail(f"{folder}: failed: {error}")
 
     def _start(self, cell: Cell) -> None:
         """Submit a cell, if no other process has it, and judge it again: another may have done it."""
@@ -173,17 +167,19 @@ class Scheduler:
             self._leave(cell.folder)
             return
         locks.release(lock)  # its process takes it, wherever that is
-        taken_over = self.elsewhere.pop(cell.folder, None) is not None
+        taken_over = ", taken over" if self.elsewhere.pop(cell.folder, None) is not None else ""
         state = state_of(cell, folder)
         if state.kind == "done":
             self._done(cell.folder, " by another process")
             return
-        if differ := differing_settings(cell, folder):
-            raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
+        require_same_settings(cell, folder)
         clear_failure(self.plan.out, cell.folder)
         self.executor.submit(self.make_job(cell))
         self.running[cell.folder] = time.monotonic()
-        self.board.say(f"{cell.folder}: {_describe(cell, state)}{', taken over' if taken_over else ''}")
+        what = f"{cell.phase}, {cell.config.steps} steps"
+        if state.steps:
+            what = f"resuming at step {state.steps} of {cell.config.steps}"
+        self.board.say(f"{cell.folder}: {what}{taken_over}")
 
     def make_job(self, cell: Cell) -> Job:
         """The request for the process of a cell."""
@@ -206,81 +202,58 @@ class Scheduler:
             self.board.say(f"{folder}: left to process {holder}, which is working on it")
         self.elsewhere[folder] = time.monotonic() + RETRY_SECONDS
 
-    def _lose(self, cell: Cell, ended: Ended, state: CellState) -> None:
-        """Have a cell submitted again, unless it gets no further."""
-        losses, step = self.losses.get(cell.folder, (0, -1))
-        losses = losses + 1 if state.steps <= step else 1
-        self.losses[cell.folder] = losses, state.steps
-        why = ended.why or describe_signal(ended)
-        if losses < MAX_LOSSES:
-            self.board.say(f"{cell.folder}: {why}; it is submitted again")
-            return
-        why = f"{why}, {losses} times without a new checkpoint since step {state.steps}"
-        with suppress(VoidrlError, OSError):
-            write_failure(self.plan.out, cell.folder, why)
-        self._fail(cell, why, log_path(self.plan.out, cell.folder))
-
     def _done(self, folder: str, how: str) -> None:
         del self.left[folder]
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
         try_to_write_record(self.plan, self.command, say=self.board.say)
 
-    def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
-        self.failed[cell.folder] = why if log is None else f"{why}; see {log}"
+    def _lose(self, cell: Cell, ended: Ended, steps: int) -> None:
+        """Have a cell submitted again, unless it gets no further."""
+        losses, before = self.losses.get(cell.folder, (0, -1))
+        losses = losses + 1 if steps <= before else 1
+        self.losses[cell.folder] = losses, steps
+        why = ended.why
+        if not why:
+            name = signal.Signals(-(ended.code or 0)).name
+            hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
+            why = f"its process was ended by {name}{hint}"
+        if losses < MAX_LOSSES:
+            self.board.say(f"{cell.folder}: {why}; it is submitted again")
+        else:
+            self._fail(cell, f"{why}, {losses} times without a new checkpoint since step {steps}")
+
+    def _fail(self, cell: Cell, why: str) -> None:
+        with suppress(VoidrlError, OSError):  # of a full disk
+            write_failure(self.plan.out, cell.folder, why)
+        self.failed[cell.folder] = f"{why}; see {log_path(self.plan.out, cell.folder)}"
         self.board.fail(f"{cell.folder}: failed: {why}")
 
-    def stop(self) -> None:
-        """Let every run write a checkpoint and end."""
-        if self.running:
-            self.board.say(
-                f"stopping {plural(len(self.running), 'run')} with checkpoints; once more stops at once"
-            )
-        self.executor.stop()
-        while self.running:
-            self.reap(stopping=True)
-            time.sleep(POLL_SECONDS)
+    def _describe_end(self, folder: str, ended: Ended) -> str:
+        """Why a process ended, in one sentence: its own, or about the exit status."""
+        if ended.code == INTERRUPTED:
+            return "a signal stopped its process, which wrote a checkpoint if it was training"
+        if ended.code is not None and (own := read_failure(self.plan.out, folder)):
+            return own
+        if ended.code == DONE:
+            missing = f"its results are not in {self.plan.path(folder)}"
+            return f"its process says that it is done, but {missing}: run the same command again"
+        if ended.code is None:
+            return ended.why or "its process ended, and nobody knows how"
+        return f"its process ended with exit status {ended.code}"
 
     def _end(self, signals: StopSignals) -> None:
-        """Stop all runs, or leave them to their cluster; then raise."""
+        """Stop all runs with checkpoints, or leave them to their cluster; then raise."""
         resume = f"to resume, run the same command again: {shlex.join(self.command)}"
+        number = plural(len(self.running), "run")
         if self.executor.detaches:
-            left = plural(len(self.running), "run")
-            resume = f"{resume}; {left} left in the cluster" if self.running else resume
+            resume += f"; {number} left in the cluster" if self.running else ""
         else:
-            self.stop()
+            if self.running:
+                self.board.say(f"stopping {number} with checkpoints; once more stops at once")
+            self.executor.stop()
+            while self.running:
+                self.reap(stopping=True)
+                time.sleep(POLL_SECONDS)
         done = f"{len(self.plan.cells) - len(self.left)} of {len(self.plan.cells)} runs done"
         raise RunInterrupted(f"stopped by {signals.requested} with {done}; {resume}")
-
-
-def describe_end(root: Path, folder: str, ended: Ended) -> str:
-    """Why a process ended, in one sentence: its own, or about the signal or exit status that ended it."""
-    code = ended.code
-    if code == INTERRUPTED:
-        return "a signal stopped its process, which wrote a checkpoint if it was training"
-    if code is not None and code >= 0 and (own := read_failure(root, folder)):
-        return own
-    why = f"its process ended with exit status {code}"
-    if code == DONE:
-        missing = f"its results are not in {root / folder}"
-        why = f"its process says that it is done, but {missing}: run the same command again"
-    elif ended.why or code is None:
-        why = ended.why or "its process ended, and nobody knows how"
-    with suppress(VoidrlError, OSError):
-        write_failure(root, folder, why)
-    return why
-
-
-def describe_signal(ended: Ended) -> str:
-    """The signal that ended a process."""
-    name = signal.Signals(-(ended.code or 0)).name
-    hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
-    return f"its process was ended by {name}{hint}"
-
-
-def _describe(cell: Cell, state: CellState) -> str:
-    if state.kind == "trained":
-        return "evaluating"
-    if state.steps:
-        return f"resuming at step {state.steps} of {cell.config.steps}"
-    return f"{cell.phase}, {cell.config.steps} steps"

@@ -11,14 +11,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from voidrl.config import Config, update
+from voidrl.config import Config, flat, to_json, update
 from voidrl.experiments.format import EvaluationSpec
 
+DECAYS = ("epsilon_hold_steps", "epsilon_decay_steps", "stddev_decay_steps")
 SHARE = 5  # one in five steps of the run
 ROWS = 20
 MIN_EPISODES = 3
 MIN_STEPS = 1000
-FEW_UPDATES = 100
 
 
 def scale_config(config: Config, scale: float) -> Config:
@@ -34,17 +34,14 @@ def scale_config(config: Config, scale: float) -> Config:
     if log.eval_every_steps:
         changes["log.eval_every_steps"] = max(1, round(log.eval_every_steps * scale))
     if scale < 1:
+        lengths = flat(to_json(config))
         changes["log.log_every_steps"] = min(log.log_every_steps, max(1, steps // ROWS))
-        for name in ("epsilon_hold_steps", "epsilon_decay_steps", "stddev_decay_steps"):
-            length = getattr(config.learner, name, None)
-            if length is not None:
-                changes[f"learner.{name}"] = _shorten(length, scale, steps)
         warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
-        changes[warmup] = _shorten(warmup_steps(config), scale, steps)
+        for name in (warmup, *(f"learner.{name}" for name in DECAYS)):
+            if lengths.get(name) is not None:
+                changes[name] = _shorten(lengths[name], scale, steps)
         for name in ("reset.every_updates", "reset.last_steps", "learner.anneal_updates"):
-            piece, _, field = name.partition(".")
-            length = getattr(getattr(config, piece), field)
-            changes[name] = max(1, round(length * scale)) if length else 0
+            changes[name] = max(1, round(lengths[name] * scale)) if lengths[name] else 0
         config = update(config, changes)
         updates = _shorten(config.representation.warmup_updates, scale, count_updates(config))
         changes = {"representation.warmup_updates": updates}
@@ -55,17 +52,11 @@ def scale_evaluation(evaluation: EvaluationSpec, scale: float) -> EvaluationSpec
     """Return an evaluation with fewer episodes or steps, but enough to be meaningful."""
     if scale >= 1:
         return evaluation
-    episodes, steps = evaluation.episodes, evaluation.steps
-    return dataclasses.replace(
-        evaluation,
-        episodes=None if episodes is None else max(min(episodes, MIN_EPISODES), round(episodes * scale)),
-        steps=None if steps is None else max(min(steps, MIN_STEPS), round(steps * scale)),
-    )
-
-
-def warmup_steps(config: Config) -> int:
-    """Steps before the first update."""
-    return config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
+    lengths = {"episodes": (evaluation.episodes, MIN_EPISODES), "steps": (evaluation.steps, MIN_STEPS)}
+    short: dict[str, Any] = {
+        name: max(min(n, least), round(n * scale)) for name, (n, least) in lengths.items() if n is not None
+    }
+    return dataclasses.replace(evaluation, **short)
 
 
 def learns(config: Config) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from voidrl.config import LOCAL_FIELDS, Config, flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
-from voidrl.experiments.planner import Cell, Plan
+from voidrl.experiments.planner import Cell
 from voidrl.runs import checkpoint
 from voidrl.runs.evaluations import evaluated_value, final_evaluation, is_evaluated
 from voidrl.runs.metrics import read_metrics
@@ -20,14 +18,12 @@ from voidrl.training import build
 NO_CHECKPOINT = -1  # an untrained agent has one of step 0
 
 
-@dataclass(frozen=True)
-class CellState:
+class CellState(NamedTuple):
     """The progress of a cell."""
 
-    kind: Literal["missing", "partial", "trained", "done"]
-    """`trained` lacks only its evaluation."""
+    kind: Literal["to do", "partial", "done"]
     steps: int = 0
-    """Steps from which it can be resumed."""
+    """Steps from which it can be resumed; all of them if only its evaluation is missing."""
 
 
 class Wanted(NamedTuple):
@@ -40,13 +36,12 @@ class Wanted(NamedTuple):
 def state_of(cell: Cell | Wanted, folder: Path) -> CellState:
     """Judge a cell by its files, without reading checkpoints."""
     if not (folder / "config.json").is_file():
-        return CellState("missing")
+        return CellState("to do")
     saved = max(checkpoint.list_steps(folder / "checkpoints"), default=NO_CHECKPOINT)
-    if max(saved, last_checkpoint(folder)) >= cell.config.steps and (
-        cell.evaluation is None or cell_evaluation(cell, folder) is not None
-    ):
+    is_trained = max(saved, last_checkpoint(folder)) >= cell.config.steps
+    if is_trained and (cell.evaluation is None or cell_evaluation(cell, folder) is not None):
         return CellState("done", cell.config.steps)
-    return CellState("trained" if saved >= cell.config.steps else "partial", max(0, saved))
+    return CellState("partial", max(0, saved))
 
 
 def last_checkpoint(folder: Path) -> int:
@@ -73,14 +68,13 @@ def cell_value(cell: Cell, folder: Path, measure: str) -> float | None:
     return None
 
 
-def require_same_settings(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Refuse a folder with a run of other settings, before anything starts."""
-    for cell in cells:
-        if differ := differing_settings(cell, plan.path(cell)):
-            raise RunFolderError(
-                f"{plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for the same, "
-                f"or use another --out"
-            )
+def require_same_settings(cell: Cell | Wanted, folder: Path) -> None:
+    """Refuse a folder with a run of other settings."""
+    if differ := differing_settings(cell, folder):
+        raise RunFolderError(
+            f"{folder} holds a run with other settings: {', '.join(differ)}; ask for the same, or use "
+            f"another --out"
+        )
 
 
 def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
@@ -90,18 +84,10 @@ def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
         return []
     there = build.config_from_json(checkpoint.read_json(path, "the config of a run"))
     found, wanted = flat(to_json(there)), flat(to_json(cell.config))
-    names = [name for name in {**wanted, **found} if name not in LOCAL_FIELDS]
-    if cell.config.phase == "pretrain":  # which does not depend on fine-tuning
-        names = [name for name in names if not name.startswith(("finetune.", "reward_scale"))]
+    # Pre-training does not depend on fine-tuning.
+    unused = ("finetune.", "reward_scale") if cell.config.phase == "pretrain" else ()
     return [
         f"{name} is {found.get(name)!r} there and {wanted.get(name)!r} here"
-        for name in names
-        if found.get(name) != wanted.get(name)
+        for name in {**wanted, **found}
+        if name not in LOCAL_FIELDS and not name.startswith(unused) and found.get(name) != wanted.get(name)
     ]
-
-
-def no_results(plan: Plan) -> str:
-    """Why there is nothing to show: no run is done, or none has logged or evaluated anything to compare."""
-    if not any(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells):
-        return "no run is done yet: no results"
-    return "no results: no run has an evaluation, episode or coverage to compare; set `evaluation`"

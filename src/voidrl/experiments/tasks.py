@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ class PhaseSpec:
 
 
 PhaseSpecs = Mapping[str, PhaseSpec]
+PHASES = ("pretrain", "finetune", "train")
+NO_PHASES: PhaseSpecs = dict.fromkeys(PHASES, PhaseSpec())
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Task(NamedEnv):
     """The environment of pre-training; tasks with a common one share their pre-trained agents."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of its runs, including the pre-training, on which tasks that share one agree."""
-    by_phase: PhaseSpecs = field(default_factory=dict)
+    by_phase: PhaseSpecs = field(default_factory=lambda: NO_PHASES)
 
 
 def _dmc(tasks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -67,15 +70,12 @@ def make_task(env: str) -> Task:
 
 def task_name(env: str) -> str:
     """`atari/MsPacman` → `ms_pacman`, `dmc/walker_run` → `walker_run`, `module:make?n=3` → `module-make`."""
-    game, place = atari_game(env), find_dmc_task(env)
-    if place is not None:
+    if (place := find_dmc_task(env)) is not None:
         return place.name
-    if game is not None:
-        try:
+    if (game := atari_game(env)) is not None:
+        with suppress(UnknownNameError):  # not among the 57; making the environment shows whether it exists
             return find_game(game)
-        except UnknownNameError:  # not among the 57; making the environment shows whether it exists
-            return folder_name(game)
-    return folder_name(env.partition("?")[0].rpartition("/")[2])
+    return folder_name((game or env).partition("?")[0].rpartition("/")[2])
 
 
 def folder_name(name: str) -> str:
@@ -86,14 +86,13 @@ def folder_name(name: str) -> str:
 def select(tasks: Sequence[Task], words: Iterable[str]) -> list[Task]:
     """Find the tasks in `--tasks`: tasks of the experiment, groups, or others by their ids."""
     chosen: dict[str, Task] = {}
-    for word in words:
-        for task in _find(tasks, word):
-            other = chosen.setdefault(task.name, task)
-            if other != task:
-                raise ConfigError(
-                    f"tasks {other.env!r} and {task.env!r} would both be named {task.name!r}: leave one out, "
-                    f"or name them in a file of your own"
-                )
+    for task in (task for word in words for task in _find(tasks, word)):
+        other = chosen.setdefault(task.name, task)
+        if other != task:
+            raise ConfigError(
+                f"tasks {other.env!r} and {task.env!r} would both be named {task.name!r}: leave one out, or "
+                f"name them in a file of your own"
+            )
     return [*chosen.values()]
 
 
@@ -103,18 +102,9 @@ def _find(tasks: Sequence[Task], word: str) -> Sequence[Task]:
         return [named[word]]
     if word in GROUPS:
         return [named.get(env) or make_task(env) for env in GROUPS[word]]
-    kinds = {kind for task in tasks for kind in (ATARI, DMC) if task.env.startswith(kind)}
-    is_id = "/" in word or ":" in word
-    if not is_id and len(kinds) != 1:
+    if "/" not in word and ":" not in word:
         remedy = "Others by their ids: atari/<game>, dmc/<domain>_<task>, a Gymnasium id or module:factory."
         raise UnknownNameError("task", word, [*named, *GROUPS], remedy)
-    if not is_id:
-        [kind] = kinds
-        try:
-            word = ATARI + find_game(word) if kind == ATARI else DMC + word
-            make_task(word)
-        except UnknownNameError:
-            known = [*named, *GROUPS, *(GAMES if kind == ATARI else ())]
-            raise UnknownNameError("task", word.removeprefix(kind), known, "See --dry-run.") from None
     found = make_task(word)
-    return [named.get(found.name, found) if kinds else found]  # perhaps another spelling of that task
+    is_known = found.env.startswith((ATARI, DMC))  # perhaps another spelling of a task of the experiment
+    return [named.get(found.name, found) if is_known else found]

@@ -8,14 +8,12 @@ in the study, and repeating the command resumes its cells.
 from __future__ import annotations
 
 import json
+import statistics
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.experiments.grid import Axis
@@ -34,19 +32,13 @@ STARTUP_TRIALS = 4  # drawn at random, at least
 MOST_OPEN = 16  # trials at a time where an executor takes any number of cells
 
 
-@dataclass
-class PointTrial:
+class PointTrial(NamedTuple):
     """A point that Optuna has chosen."""
 
     arm: str
     handle: Any
     """The `optuna.Trial`."""
     cells: list[Cell]
-
-    @property
-    def final(self) -> list[Cell]:
-        """The cells that are measured."""
-        return [cell for cell in self.cells if cell.is_final]
 
 
 @contextmanager
@@ -68,6 +60,7 @@ class Tuner:
 
     def __init__(self, plan: Plan) -> None:
         import optuna
+        from optuna.storages.journal import JournalFileBackend
 
         assert plan.request.tune is not None
         self.plan, self.number, self.metric = plan, plan.request.tune, plan.experiment.measures[0]
@@ -76,42 +69,37 @@ class Tuner:
         """Trials of each method, open or ended."""
         self.open: list[PointTrial] = []
         for arm in self.axes:
-            self._require_measured(arm)
+            if is_evaluated(self.metric) and plan.experiment.arms[arm].evaluation is None:
+                raise ConfigError(
+                    f"--tune {self.number} cannot compare points of method {arm!r} by {self.metric!r}, as "
+                    f"its runs are not evaluated: set measures to a column of metrics.jsonl, such as "
+                    f'["coverage/cells"] or ["episode/return"]'
+                )
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path = plan.out / FILE_NAME
         try:
             _cut_torn_line(path)
-            storage = _storage(path)
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             self.studies = {arm: self._study(storage, arm) for arm in self.axes}
         except (OSError, json.JSONDecodeError, KeyError) as error:
             raise RunFolderError(
                 f"{path} cannot be read as an Optuna study ({error}): remove it to start the search again, "
                 f"which keeps the runs, or use another --out"
             ) from error
-        for arm, study in self.studies.items():
-            self._restore(arm, study)
-
-    # Studies
-
-    def _require_measured(self, arm: str) -> None:
-        if is_evaluated(self.metric) and self.plan.experiment.arms[arm].evaluation is None:
-            raise ConfigError(
-                f"--tune {self.number} cannot compare points of method {arm!r} by {self.metric!r}, as its "
-                f"runs are not evaluated: set measures to a column of metrics.jsonl, such as "
-                f'["coverage/cells"] or ["episode/return"]'
-            )
+        for arm, study in self.studies.items():  # earlier trials: open ones are resumed
+            for frozen in study.get_trials(deepcopy=False):
+                if frozen.state != optuna.trial.TrialState.FAIL and len(frozen.params) == len(self.axes[arm]):
+                    trial = self._add(arm, optuna.trial.Trial(study, frozen._trial_id))
+                    if frozen.state.is_finished():
+                        self.open.remove(trial)
 
     def _study(self, storage: Any, arm: str) -> Any:
         import optuna
 
         direction: Any = self.plan.experiment.direction
         study = optuna.create_study(storage=storage, study_name=arm, direction=direction, load_if_exists=True)
-        about = {
-            "grid": [repr(axis) for axis in self.axes[arm]],
-            "metric": self.metric,
-            "direction": direction,
-        }
-        for key, value in about.items():
+        grid = [repr(axis) for axis in self.axes[arm]]
+        for key, value in {"grid": grid, "metric": self.metric, "direction": direction}.items():
             if study.user_attrs.setdefault(key, value) != value:
                 raise RunFolderError(
                     f"{self.plan.out / FILE_NAME} holds a study of {arm!r} with another {key}: use another "
@@ -127,24 +115,14 @@ class Tuner:
             )
         return study
 
-    def _restore(self, arm: str, study: Any) -> None:
-        """Add the cells of earlier trials to the plan; open ones are resumed."""
-        import optuna
-
-        for frozen in study.get_trials(deepcopy=False):
-            if frozen.state == optuna.trial.TrialState.FAIL or len(frozen.params) < len(self.axes[arm]):
-                continue
-            trial = self._add(arm, optuna.trial.Trial(study, frozen._trial_id))
-            if frozen.state.is_finished():
-                self.open.remove(trial)
-
     def _add(self, arm: str, handle: Any) -> PointTrial:
         """Open a trial, and add its cells to the plan."""
         point = {axis.name: _value(axis, handle.params[axis.name]) for axis in self.axes[arm]}
         trial = PointTrial(arm, handle, self.plan.cells_at(arm, point))
         known = {cell.folder for cell in self.plan.cells}
         new = [cell for cell in trial.cells if cell.folder not in known]
-        require_same_settings(self.plan, new)
+        for cell in new:
+            require_same_settings(cell, self.plan.path(cell))
         self.plan.cells.extend(new)
         self.open.append(trial)
         self.counts[arm] += 1
@@ -176,7 +154,7 @@ class Tuner:
         handle = self.studies[arm].ask({axis.name: _distribution(axis) for axis in self.axes[arm]})
         trial = self._add(arm, handle)
         new = self.plan.cells[known:]
-        work.board.add(len(new))
+        work.board.total += len(new)
         work.left |= {cell.folder: cell for cell in new}
         point = ", ".join(f"{name} {value_text(value)}" for name, value in handle.params.items())
         work.board.say(f"{arm}: trial {handle.number + 1} of {self.number}: {point}")
@@ -188,23 +166,22 @@ class Tuner:
         busy = {*work.running, *work.failed, *work.elsewhere}
         waiting = [f for f, cell in work.left.items() if f not in busy and cell.source not in work.left]
         active = [trial for trial in self.open if _is_active(trial, work)]
-        takes_more = work.executor.has_room() and not work.executor.has_queue()
-        return not waiting and len(active) < MOST_OPEN and takes_more
+        return not waiting and len(active) < MOST_OPEN and work.executor.has_room()
 
     def _judge(self, trial: PointTrial, work: Scheduler) -> None:
         """Tell the study the value of a trial whose cells are done."""
         if not _is_active(trial, work) or any(cell.folder in work.left for cell in trial.cells):
             return
-        metric = self.metric
-        values = [cell_value(cell, self.plan.path(cell), metric) for cell in trial.final]
-        known = [float(value) for value in values if value is not None]
-        if len(known) == len(values):
-            self.studies[trial.arm].tell(trial.handle, float(np.mean(known)))
-            self.open.remove(trial)
-            return
-        cell = trial.final[values.index(None)]
-        work.failed[cell.folder] = f"its metrics have no {metric!r}: give measures one of theirs"
-        work.board.fail(f"{cell.folder}: {work.failed[cell.folder]}")
+        values = []
+        for cell in (cell for cell in trial.cells if cell.is_final):
+            value = cell_value(cell, self.plan.path(cell), self.metric)
+            if value is None:
+                work.failed[cell.folder] = f"its metrics have no {self.metric!r}: give measures one of theirs"
+                work.board.fail(f"{cell.folder}: {work.failed[cell.folder]}")
+                return
+            values.append(value)
+        self.studies[trial.arm].tell(trial.handle, statistics.fmean(values))
+        self.open.remove(trial)
 
 
 def _is_active(trial: PointTrial, work: Scheduler) -> bool:
@@ -212,27 +189,11 @@ def _is_active(trial: PointTrial, work: Scheduler) -> bool:
     return not any(cell.folder in work.failed or cell.source in work.failed for cell in trial.cells)
 
 
-# Optuna's storage and distributions
-
-
-def _storage(path: Path) -> Any:
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-
-    return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-
-
 def _cut_torn_line(path: Path) -> None:
-    """Drop the end of a journal whose last line is not complete, to which Optuna would append the next.
-
-    A command that was killed, or a full disk, leaves such a line. The trial that it is about is still
-    running in what is left, and so ends again.
-    """
-    if not path.is_file():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+    """Drop the last line of a journal if a kill or a full disk tore it: Optuna would append to it."""
+    if path.is_file():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _distribution(axis: Axis) -> Any:
@@ -247,5 +208,4 @@ def _distribution(axis: Axis) -> Any:
 
 def _value(axis: Axis, param: Any) -> Any:
     """The value of a field that Optuna's parameter stands for."""
-    texts = {} if axis.is_range else {value_text(value): value for value in axis.values}
-    return axis.tidy(param) if axis.is_range else texts[param]
+    return axis.tidy(param) if axis.is_range else {value_text(value): value for value in axis.values}[param]

@@ -27,14 +27,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Whether matrix products in bf16 are faster: they are on tensor cores, but not on most CPUs."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether matrix products use bf16 under this `Config.precision`."""
-    return precision == "bf16" or (precision == "auto" and has_bf16(device))
+    """Whether matrix products use bf16 under this `Config.precision`; `auto` does on tensor cores."""
+    if precision == "auto":
+        return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return precision == "bf16"
 
 
 @contextmanager

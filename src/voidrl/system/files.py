@@ -13,6 +13,7 @@ import math
 import os
 import stat
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def user_path(given: str | Path) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         pass  # whether something has to be there is the caller's question
     except (OSError, ValueError, RuntimeError) as error:  # too long, a loop of links, no permission, …
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        why = getattr(error, "strerror", None) or str(error)
         if isinstance(error, UnicodeEncodeError):
             why = "it is not UTF-8"
         elif isinstance(error, RuntimeError):  # of `expanduser`
@@ -101,23 +102,22 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 def parse_json(text: str) -> Any:
     """The value of a JSON text, without the extensions that Python accepts."""
-    try:
-        data = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
-        )
-    except RecursionError:
-        raise _too_deep() from None
-    _require_plain(data)
-    return data
+    hooks = {"parse_constant": _refuse_constant, "parse_float": _finite, "object_pairs_hook": _unique}
+    return _parse(json.loads, text, **hooks)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text."""
+    table: dict[str, Any] = _parse(tomllib.loads, text)
+    return table
+
+
+def _parse(loads: Callable[..., Any], text: str, **hooks: Any) -> Any:
     try:
-        data = tomllib.loads(text)
+        data = loads(text, **hooks)
+        _require_plain(data)
     except RecursionError:
-        raise _too_deep() from None
-    _require_plain(data)
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
     return data
 
 
@@ -145,12 +145,8 @@ def _require_plain(data: Any, depth: int = MAX_DEPTH) -> None:
     """Refuse nesting on which recursive code would fail, and integers that cannot be printed."""
     if isinstance(data, dict | list):
         if not depth:
-            raise _too_deep()
+            raise RecursionError
         for each in data.values() if isinstance(data, dict) else data:
             _require_plain(each, depth - 1)
     elif isinstance(data, int) and data.bit_length() > MAX_BITS:  # 0xfff… of any length is valid TOML
         raise ValueError(f"a number has more than {MAX_BITS} bits")
-
-
-def _too_deep() -> ValueError:
-    return ValueError(f"it is nested more than {MAX_DEPTH} levels deep")

@@ -11,8 +11,8 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 GB = 10**9
 ROOT = Path("/")
@@ -20,8 +20,7 @@ CORES = "VOIDRL_CORES"
 """The variable with the CPU cores of a process, as a user or an experiment sets it."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Memory in bytes."""
 
     total: int
@@ -31,8 +30,7 @@ class Memory:
     """The container's limit, if it is below the machine's total."""
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(NamedTuple):
     """CPU cores."""
 
     total: int
@@ -42,24 +40,23 @@ class Cores:
 
 def memory(root: Path = ROOT) -> Memory:
     """Return the memory of this machine; tests pass another `root` for its files."""
-    total, available = _physical(root)
-    limit, left = total, available
+    kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if "MemAvailable" in kilobytes:
+        total = int(kilobytes["MemTotal"]) * 1024
+    limit, left = total, int(kilobytes.get("MemAvailable", total // 1024)) * 1024
     for folder in _groups(root):
         allowed, used = _number(folder / "memory.max"), _number(folder / "memory.current") or 0
         if allowed is not None and allowed < total:
             limit = min(limit, allowed)
-            left = min(left, allowed - used + _reclaimable(folder))
-    left = min(left, limit, _address_space_left(root, total))
-    return Memory(total, max(0, left), limit if limit < total else None)
-
-
-def _address_space_left(root: Path, total: int) -> int:
-    """Address space left to this process by `ulimit -v`; all memory where it sets no limit."""
-    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
-    words = (_text(root / "proc/self/statm") or "").split()
-    if allowed == resource.RLIM_INFINITY or not words:
-        return total
-    return allowed - int(words[0]) * os.sysconf("SC_PAGE_SIZE")
+            # The kernel frees cached files when memory runs short.
+            found = re.search(r"^inactive_file (\d+)", _text(folder / "memory.stat"), re.MULTILINE)
+            left = min(left, allowed - used + (int(found[1]) if found else 0))
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]  # `ulimit -v`
+    words = _text(root / "proc/self/statm").split()
+    if address_space != resource.RLIM_INFINITY and words:
+        left = min(left, address_space - int(words[0]) * os.sysconf("SC_PAGE_SIZE"))
+    return Memory(total, max(0, min(left, limit)), limit if limit < total else None)
 
 
 def free_disk(folder: Path) -> int | None:
@@ -76,7 +73,7 @@ def cores(root: Path = ROOT) -> Cores:
     total = os.cpu_count() or 1
     usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total)  # macOS
     for folder in _groups(root):
-        words = (_text(folder / "cpu.max") or "").split()
+        words = _text(folder / "cpu.max").split()
         if len(words) == 2 and words[0].isdigit():
             usable = min(usable, int(words[0]) / int(words[1]))
     return Cores(total, usable)
@@ -148,35 +145,22 @@ def existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _physical(root: Path) -> tuple[int, int]:
-    """Return total and available bytes."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE))
-    kilobytes = [int(found[name]) for name in ("MemTotal", "MemAvailable") if name in found]
-    return (kilobytes[0] * 1024, kilobytes[1] * 1024) if len(kilobytes) == 2 else (total, total)
-
-
 def _groups(root: Path) -> Iterator[Path]:
     """Yield the control group (v2) of this process, followed by its parents."""
     mount = root / "sys/fs/cgroup"
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in _text(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
             group = mount / line[3:].strip("/")
             yield from (group, *(folder for folder in group.parents if folder.is_relative_to(mount)))
 
 
-def _reclaimable(folder: Path) -> int:
-    """Return the bytes of cached files, which the kernel frees when memory runs short."""
-    found = re.search(r"^inactive_file (\d+)", _text(folder / "memory.stat") or "", re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
 def _number(path: Path) -> int | None:
-    text = (_text(path) or "").strip()
+    text = _text(path).strip()
     return int(text) if text.isdigit() else None  # "max" and -1 mean no limit
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path) -> str:
+    """The text of a file, or none."""
     with suppress(OSError):
         return path.read_text()
-    return None
+    return ""

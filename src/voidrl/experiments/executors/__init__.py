@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError
-
-if TYPE_CHECKING:
-    from voidrl.experiments.executors.base import Executor
-    from voidrl.experiments.planner import Plan
 
 EXECUTORS = ("local", "ray", "slurm")
 
@@ -22,24 +18,18 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
         raise UnknownNameError("executor", name, EXECUTORS, "It is where runs of an experiment are started.")
     fields = option_fields()
     for field in given:
-        _, owners = fields.get(field, (None, []))
+        owners = fields[field][1] if field in fields else []
         if name not in owners:
             why = f"it belongs to --on {' and '.join(owners)}" if owners else "there is no such option"
             raise ConfigError(f"{flag(field)} cannot be used with --on {name}: {why}")
-    return _module(name).Options(**given)
-
-
-def make_executor(name: str, plan: Plan, options: Any) -> Executor:
-    """Make the executor, or refuse with a sentence; nothing is started or submitted yet."""
-    executor: Executor = _module(name).make(plan, options)
-    return executor
+    return executor_module(name).Options(**given)
 
 
 def option_fields() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
     """The options of all executors, as the first that has each describes it, and the names of those."""
     found: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
     for name in EXECUTORS:
-        for field in dataclasses.fields(_module(name).Options):
+        for field in dataclasses.fields(executor_module(name).Options):
             found.setdefault(field.name, (field, []))[1].append(name)
     return found
 
@@ -49,5 +39,6 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def _module(name: str) -> Any:
+def executor_module(name: str) -> Any:
+    """The module of an executor, with `Options` and `make`."""
     return importlib.import_module(f"{__name__}.{name}")

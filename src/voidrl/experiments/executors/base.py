@@ -23,6 +23,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict
@@ -34,6 +35,8 @@ from voidrl.system.terminal.output import say
 INTERRUPTED = os.EX_TEMPFAIL
 """Exit code of a cell that was asked to stop."""
 POLL_SECONDS = 0.1
+CELL_COMMAND = [sys.executable, "-P", "-m", "voidrl.experiments.cell"]
+"""The command of a cell's process, which reads its job as a line of JSON from standard input."""
 
 
 class Job(TypedDict):
@@ -68,6 +71,20 @@ def option(default: Any, text: str, **argument: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, **argument})
 
 
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Options of executors that reserve resources in a cluster."""
+
+    cpus_per_cell: float = option(1.0, "CPUs to reserve for a run (default: 1)", type=float, metavar="N")
+    gpus_per_cell: float | None = option(
+        None,
+        "GPUs to reserve for a run; on Ray also a part of one, such as 0.25 (default: 1, or 0 with --device "
+        "cpu or on a Ray cluster without GPUs)",
+        type=float,
+        metavar="X",
+    )
+
+
 class Ended(NamedTuple):
     """The end of a cell's process."""
 
@@ -97,10 +114,6 @@ class Executor(ABC):
     def has_room(self) -> bool:
         """Whether another cell may be submitted now; an executor that queues by itself says yes."""
         return True
-
-    def has_queue(self) -> bool:
-        """Whether another cell would have to wait for its place."""
-        return False
 
     @abstractmethod
     def submit(self, job: Job) -> None:
@@ -132,11 +145,6 @@ def log_path(root: Path, cell: str) -> Path:
     return root / "logs" / f"{cell}.log"
 
 
-def cell_command() -> list[str]:
-    """The command of a cell's process, which reads its job as a line of JSON from standard input."""
-    return [sys.executable, "-P", "-m", "voidrl.experiments.cell"]
-
-
 def import_paths() -> str:
     """`PYTHONPATH` with which another process finds the modules that this process finds."""
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
@@ -158,7 +166,7 @@ def start_cell(job: Job, variables: Mapping[str, str]) -> subprocess.Popen[bytes
         log.flush()
         # In its own session: a terminal's Ctrl-C goes only to the parent, which passes it on.
         process = subprocess.Popen(
-            cell_command(),
+            CELL_COMMAND,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.experiments.executors.base import Ended, Executor, Job, option, start_cell, stop_cell
-from voidrl.experiments.executors.mps import Mps, MpsError, is_served
+from voidrl.experiments.executors.mps import MpsError, mps_daemon
 from voidrl.system.machine import CORES, claim_cores, whole_cores
 from voidrl.system.terminal.signals import end_with_process
 
@@ -31,9 +31,7 @@ class Options:
     """Options of `--on local`."""
 
     jobs: int = option(1, "runs at a time, with --devices on each GPU (default: 1)", type=int)
-    devices: str | None = option(
-        None, "GPUs such as 0,1,2,3, or cpu (default: the one of --device)", metavar="LIST"
-    )
+    devices: str | None = option(None, "GPUs such as 0,1,2,3 (default: the one of --device)", metavar="LIST")
     no_mps: bool = option(
         False, "do not start CUDA's multi-process service where runs share a GPU", action="store_true"
     )
@@ -41,14 +39,13 @@ class Options:
     def __post_init__(self) -> None:
         require(isinstance(self.jobs, int) and self.jobs >= 1, "jobs", self.jobs, "a whole number above 0")
         words = [] if self.devices is None else [word.strip() for word in self.devices.split(",")]
-        ok = self.devices == "cpu" or (len({*words}) == len(words) and all(map(str.isdecimal, words)))
-        expected = "numbers of GPUs such as 0,1,2,3, each of them once, or cpu"
-        require(ok, "--devices", self.devices, expected)
+        ok = len({*words}) == len(words) and all(map(str.isdecimal, words))
+        require(ok, "--devices", self.devices, "numbers of GPUs such as 0,1,2,3, each of them once")
 
     @property
     def gpus(self) -> list[int]:
         """Numbers of GPUs as CUDA numbers them."""
-        return [] if self.devices in (None, "cpu") else [*map(int, self.devices.split(","))]
+        return [] if self.devices is None else [*map(int, self.devices.split(","))]
 
     @property
     def slots(self) -> int:
@@ -63,13 +60,10 @@ def visible_gpus() -> list[str]:
         there = dict(line.replace(" ", "").split(",") for line in done.stdout.splitlines() if line.strip())
     except (OSError, subprocess.SubprocessError):
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return [*there.values()]
     found = []
-    for entry in map(str.strip, visible.split(",")):
-        begun = [uuid for uuid in there.values() if entry.startswith("GPU-") and uuid.startswith(entry)]
-        if not (named := [*filter(None, [there.get(entry)]), *begun]):
+    for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(there)).split(",")):
+        begins = [uuid for uuid in there.values() if entry.startswith("GPU-") and uuid.startswith(entry)]
+        if not (named := [there[entry]] if entry in there else begins):
             break  # as in CUDA: devices after an unknown one are invisible
         found.append(named[0])
     return found
@@ -80,20 +74,19 @@ def make(plan: Plan, options: Options) -> Local:
     from voidrl.system.device import pick_device
 
     device, uuids = plan.request.device, []
-    if options.devices is not None:
+    if options.gpus:
         if device != "auto":
             raise ConfigError(
                 f"--devices {options.devices} and --device {device} exclude each other: give one"
             )
-        there = visible_gpus() if options.gpus else []
+        there = visible_gpus()
         known = f"GPU {', '.join(map(str, range(len(there))))}" if there else "none"
-        fits = all(number < len(there) for number in options.gpus)
-        require(fits, "--devices", options.devices, f"GPUs that nvidia-smi shows here ({known}), or cpu")
-        uuids = [there[number] for number in options.gpus]
-        device = "cuda" if options.gpus else "cpu"
+        fits = max(options.gpus) < len(there)
+        require(fits, "--devices", options.devices, f"GPUs that nvidia-smi shows here ({known})")
+        device, uuids = "cuda", [there[number] for number in options.gpus]
     runs = options.slots if plan.request.tune is not None else min(options.slots, len(plan.cells))
-    shares_gpus = options.jobs > 1 and pick_device(device).type != "cpu"
-    return Local(options, runs=runs, device=device, gpus=uuids, shares_gpus=shares_gpus)
+    starts_mps = options.jobs > 1 and not options.no_mps and pick_device(device).type != "cpu"
+    return Local(options, runs=runs, device=device, gpus=uuids, starts_mps=starts_mps)
 
 
 class Local(Executor):
@@ -104,7 +97,7 @@ class Local(Executor):
         runs: Largest number of concurrent runs, which divide the cores.
         device: The device of cells.
         gpus: UUIDs of the GPUs over which cells are distributed; without any, all cells share one device.
-        shares_gpus: Whether several cells run on one GPU.
+        starts_mps: Whether several cells run on one GPU, under CUDA's multi-process service.
     """
 
     def __init__(
@@ -114,21 +107,21 @@ class Local(Executor):
         runs: int = 1,
         device: str = "auto",
         gpus: Sequence[str] = (),
-        shares_gpus: bool = False,
+        starts_mps: bool = False,
     ) -> None:
         self._options, self._runs, self._device, self._gpus = options, runs, device, gpus
+        self._starts_mps = starts_mps
         self._places: dict[str, str] = {}
         """The GPU of every running cell."""
-        self._shares_gpus = shares_gpus
-        self._mps: Mps | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._claim = ExitStack()
+        self._variables: dict[str, str] = {}
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
-        self._claim.enter_context(claim_cores(self._runs))
-        if self._shares_gpus and not self._options.no_mps and not is_served():
+        self._held.enter_context(claim_cores(self._runs))
+        if self._starts_mps:
             try:
-                self._mps = Mps(self._gpus)
+                self._variables = self._held.enter_context(mps_daemon(self._gpus))
             except MpsError as error:
                 self.say(f"note: runs share a GPU without CUDA's multi-process service: {error}")
         return self
@@ -137,8 +130,7 @@ class Local(Executor):
         return len(self._children) < self._options.slots
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        variables = {CORES: str(whole_cores(self._runs))}
-        variables |= self._mps.variables if self._mps is not None else {}
+        variables = {**self._variables, CORES: str(whole_cores(self._runs))}
         job = {**job, "config": {**job["config"], "device": self._device}}
         gpu = min(self._gpus, key=[*self._places.values()].count, default=None)
         if gpu is not None:
@@ -172,6 +164,4 @@ class Local(Executor):
         self.stop()
         for child in self._children.values():
             child.wait()
-        self._claim.close()
-        if self._mps is not None:
-            self._mps.close()
+        self._held.close()

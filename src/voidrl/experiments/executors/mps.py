@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 DAEMON = "nvidia-cuda-mps-control"
@@ -38,8 +38,11 @@ class MpsError(Exception):
     """Why the service is unavailable, as part of a sentence."""
 
 
-class Mps:
-    """A running daemon; `variables` are for the processes that use it.
+@contextmanager
+def mps_daemon(gpus: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Run a daemon inside; yields the variables of the processes that use it.
+
+    There are none if the user or the machine already has a daemon, which CUDA finds by itself.
 
     Args:
         gpus: The UUIDs of the GPUs that it serves; all visible ones if empty.
@@ -47,46 +50,35 @@ class Mps:
     Raises:
         MpsError: It is missing, was refused, or does not work; it is cleaned up then.
     """
-
-    def __init__(self, gpus: Sequence[str] = ()) -> None:
-        daemon = shutil.which(DAEMON)
-        if daemon is None:
-            raise MpsError(f"{DAEMON} is not installed")
-        folder = tempfile.mkdtemp(prefix="voidrl-mps-")
-        self.variables = {
-            "CUDA_MPS_PIPE_DIRECTORY": str(Path(folder, "pipe")),
-            "CUDA_MPS_LOG_DIRECTORY": str(Path(folder, "log")),
-        }
-        served = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-        environment = {**os.environ, **self.variables, **served}
-        for directory in self.variables.values():
-            Path(directory).mkdir()
-        self._keeper = subprocess.Popen(
-            ["/bin/sh", "-c", 'cat; echo quit | "$0"; rm -rf "$1"', daemon, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is not for the daemon
-        )
-        try:
-            _run([daemon, "-d"], environment)
-            _run([sys.executable, "-c", PROBE], environment)
-        except MpsError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Have the daemon quit, which waits for its clients."""
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(PATIENCE_SECONDS)
-
-
-def is_served() -> bool:
-    """Whether the user or the machine already has a daemon, which CUDA finds by itself."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", SYSTEM_PIPES), "control").exists()
+    if Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", SYSTEM_PIPES), "control").exists():
+        yield {}
+        return
+    daemon = shutil.which(DAEMON)
+    if daemon is None:
+        raise MpsError(f"{DAEMON} is not installed")
+    folder = tempfile.mkdtemp(prefix="voidrl-mps-")
+    places = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+    for directory in places.values():
+        Path(directory).mkdir()
+    served = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+    environment = {**os.environ, **places, **served}
+    keeper = subprocess.Popen(
+        ["/bin/sh", "-c", 'cat; echo quit | "$0"; rm -rf "$1"', daemon, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # a terminal's Ctrl-C is not for the daemon
+    )
+    try:
+        _run([daemon, "-d"], environment)
+        _run([sys.executable, "-c", PROBE], environment)
+        yield places
+    finally:
+        assert keeper.stdin is not None
+        keeper.stdin.close()
+        with suppress(subprocess.TimeoutExpired):  # the daemon waits for its clients
+            keeper.wait(PATIENCE_SECONDS)
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ from voidrl.config import require
 from voidrl.errors import ConfigError, MissingExtraError
 from voidrl.experiments.executors.base import (
     INTERRUPTED,
+    ClusterOptions,
     Ended,
     Executor,
     Job,
@@ -40,7 +41,7 @@ OBJECT_STORE_BYTES = 100 << 20  # of a cluster started here, which stores nothin
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ClusterOptions):
     """Options of `--on ray`."""
 
     address: str | None = option(
@@ -48,21 +49,13 @@ class Options:
         "a running Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: RAY_ADDRESS, or one that is "
         "started here and ends with the command)",
     )
-    cpus_per_cell: float = option(1.0, "CPUs to reserve for a run (default: 1)", type=float, metavar="N")
-    gpus_per_cell: float | None = option(
-        None,
-        "GPUs to reserve for a run, such as 0.25 (default: 1 if the cluster has any, 0 with --device cpu)",
-        type=float,
-        metavar="X",
-    )
 
     def __post_init__(self) -> None:
         cpus, gpus = self.cpus_per_cell, self.gpus_per_cell
         whole = cpus > 0 and (cpus < 1 or cpus == int(cpus))
         require(whole, "cpus_per_cell", cpus, "a fraction between 0 and 1, or a whole number above 0")
-        require(
-            gpus is None or 0 <= gpus <= 1, "gpus_per_cell", gpus, "a number from 0 to 1, as a run has one"
-        )
+        fits = gpus is None or 0 <= gpus <= 1
+        require(fits, "gpus_per_cell", gpus, "a number from 0 to 1, as a run has one")
 
 
 def make(plan: Plan, options: Options) -> Ray:
@@ -76,17 +69,9 @@ def make(plan: Plan, options: Options) -> Ray:
         raise ConfigError(
             f"--device {device} cannot be used with --on ray, which chooses the GPU of each run"
         )
-    connects = not ray.is_initialized()  # otherwise by a caller of voidrl in Python
-    if connects:
-        connect(options.address or os.environ.get("RAY_ADDRESS"))
-    try:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        resources = resources_per_cell(options, device, nodes)
-    except ConfigError:
-        if connects:
-            ray.shutdown()
-        raise
-    return Ray(resources, disconnects=connects)
+    connect(options.address or os.environ.get("RAY_ADDRESS"))
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return Ray(**resources_per_cell(options, device, nodes))
 
 
 def connect(address: str | None) -> None:
@@ -151,20 +136,18 @@ class Ray(Executor):
     """Cells as tasks of a Ray cluster.
 
     Args:
-        resources: CPUs and GPUs that Ray reserves for each cell.
-        disconnects: Whether the connection is ours to close.
+        num_cpus: CPUs that Ray reserves for each cell.
+        num_gpus: GPUs that Ray reserves for each cell.
     """
 
-    def __init__(self, resources: dict[str, float], *, disconnects: bool) -> None:
+    def __init__(self, num_cpus: float, num_gpus: float) -> None:
         import ray
 
-        self._disconnects = disconnects
-        self._cores, self._resources = max(1, int(resources["num_cpus"])), resources
-        variables = {"PYTHONPATH": import_paths()}
-        if not resources["num_gpus"]:
-            variables["CUDA_VISIBLE_DEVICES"] = ""
+        self._cores = max(1, int(num_cpus))
+        variables = {"PYTHONPATH": import_paths()} | ({} if num_gpus else {"CUDA_VISIBLE_DEVICES": ""})
         self._task: Any = ray.remote(run_cell).options(
-            **resources,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
             max_retries=RETRIES,
             retry_exceptions=[CellKilledError],
             runtime_env={"env_vars": variables},
@@ -172,26 +155,16 @@ class Ray(Executor):
         self._tasks: dict[Any, str] = {}
         """Cells by the reference to their task's result."""
 
-    def has_queue(self) -> bool:  # noqa: D102
-        import ray
-
-        there = ray.cluster_resources()
-        needed = {"CPU": self._resources["num_cpus"], "GPU": self._resources["num_gpus"]}
-        places = min(there.get(name, 0.0) / n for name, n in needed.items() if n)
-        return bool(len(self._tasks) >= places)
-
     def submit(self, job: Job) -> None:  # noqa: D102
-        ref = self._task.remote(job, self._cores)
-        self._tasks[ref] = job["cell"]
+        self._tasks[self._task.remote(job, self._cores)] = job["cell"]
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         import ray
 
-        ended = {}
-        ready, _ = (
-            ray.wait([*self._tasks], num_returns=len(self._tasks), timeout=0) if self._tasks else ([], [])
-        )
-        for ref in ready:
+        ended: dict[str, Ended] = {}
+        if not self._tasks:
+            return ended
+        for ref in ray.wait([*self._tasks], num_returns=len(self._tasks), timeout=0)[0]:
             cell = self._tasks.pop(ref)
             try:
                 ended[cell] = Ended(ray.get(ref))
@@ -203,21 +176,17 @@ class Ray(Executor):
                 ended[cell] = Ended(None, f"Ray gave it up: {' '.join(str(error).split())[:300]}")
         return ended
 
-    def stop(self) -> None:  # noqa: D102
+    def stop(self, *, force: bool = False) -> None:  # noqa: D102
         import ray
 
         for ref in self._tasks:
-            ray.cancel(ref)
+            ray.cancel(ref, force=force)
 
     def kill(self) -> None:  # noqa: D102
-        import ray
-
-        for ref in self._tasks:
-            ray.cancel(ref, force=True)
+        self.stop(force=True)
 
     def __exit__(self, *exc: object) -> None:
         import ray
 
         self.stop()  # of an error: otherwise all have ended
-        if self._disconnects:
-            ray.shutdown()
+        ray.shutdown()

@@ -22,6 +22,7 @@ from voidrl.config import require
 from voidrl.errors import ConfigError, MissingExtraError
 from voidrl.experiments.executors.base import (
     INTERRUPTED,
+    ClusterOptions,
     Ended,
     Executor,
     Job,
@@ -47,15 +48,11 @@ REASONS = {"CANCELLED": "was canceled", "OUT_OF_MEMORY": "ran out of memory: giv
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ClusterOptions):
     """Options of `--on slurm`."""
 
     hours: float = option(24.0, "limit of a job (default: 24)", type=float, metavar="X")
     partition: str | None = option(None, "partition of jobs (default: the cluster's)", metavar="NAME")
-    gpus_per_cell: float | None = option(
-        None, "GPUs of a run (default: 1, or 0 with --device cpu)", type=float, metavar="N"
-    )
-    cpus_per_cell: float = option(1.0, "CPUs to reserve for a run (default: 1)", type=float, metavar="N")
     mem: str | None = option(None, "memory of a run, such as 32G (default: the cluster's)")
     slurm_option: tuple[str, ...] = option(
         (), "any option of sbatch, such as account=rl or exclusive", metavar="NAME=VALUE", nargs="+",
@@ -67,24 +64,20 @@ class Options:
 
     def __post_init__(self) -> None:
         require(self.hours > 0, "--hours", self.hours, "a number above 0")
-        gpus, cpus = self.gpus_per_cell, self.cpus_per_cell
+        gpus, cpus, most = self.gpus_per_cell, self.cpus_per_cell, self.max_running
         expected = "0 or 1 with --on slurm: a run trains on one GPU, which SLURM does not divide"
         require(gpus in (None, 0, 1), "--gpus-per-cell", gpus, expected)
         expected = "a whole number above 0 with --on slurm"
         require(cpus >= 1 and cpus == int(cpus), "--cpus-per-cell", cpus, expected)
-        require(
-            self.max_running is None or self.max_running >= 1, "--max-running", self.max_running, expected
-        )
+        require(most is None or most >= 1, "--max-running", most, expected)
 
 
 def sbatch_parameters(options: Options, device: str, count: int) -> dict[str, Any]:
     """Parameters from which submitit writes the script of an array of `count` cells."""
     minutes, cpus, gpus = math.ceil(options.hours * 60), int(options.cpus_per_cell), options.gpus_per_cell
-    gpus = int(gpus) if gpus is not None else 0 if device == "cpu" else 1
-    more: dict[str, Any] = {"requeue": True}
-    for text in options.slurm_option:
-        name, equals, value = text.partition("=")
-        more[name.strip().lstrip("-").replace("_", "-")] = value if equals else True
+    gpus = int(device != "cpu" if gpus is None else gpus)
+    given = [text.partition("=") for text in options.slurm_option]
+    more = {name.strip().lstrip("-").replace("_", "-"): value if eq else True for name, eq, value in given}
     return {
         "time": minutes,
         "partition": options.partition,
@@ -97,7 +90,7 @@ def sbatch_parameters(options: Options, device: str, count: int) -> dict[str, An
         "wckey": None,  # submitit's own, which a cluster with such keys may refuse
         # Since SLURM 22.05, srun does not take this from sbatch.
         "srun_args": [f"--cpus-per-task={cpus}"],
-        "additional_parameters": more,
+        "additional_parameters": {"requeue": True, **more},
     }
 
 
@@ -174,14 +167,9 @@ class Slurm(Executor):
         for cell in cells:
             if (path := self._id_path(cell)).is_file() and (job_id := path.read_text().strip()):
                 self._jobs[cell] = SlurmJob(self._folder, job_id)
-        for cell, job in [*self._jobs.items()]:
-            if job.done():
-                self._forget(cell)
+                if self._jobs[cell].done():
+                    self._forget(cell)
         return {*self._jobs}
-
-    def has_queue(self) -> bool:  # noqa: D102
-        limit = self._options.max_running
-        return limit is not None and len(self._jobs) + len(self._batch) >= limit
 
     def submit(self, job: Job) -> None:  # noqa: D102
         self._batch.append(job)
@@ -193,9 +181,8 @@ class Slurm(Executor):
             ended |= self._send(part)
         if time.monotonic() - self._looked >= POLL_SECONDS:
             self._looked = time.monotonic()
-            found = {cell: _end_of(job) for cell, job in self._jobs.items() if job.done()}
-            for cell, end in found.items():
-                if end is not None:
+            for cell, job in [*self._jobs.items()]:
+                if job.done() and (end := _end_of(job)) is not None:
                     ended[cell] = end
                     self._forget(cell)
         return ended
@@ -212,11 +199,11 @@ class Slurm(Executor):
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             why = str(error).strip().splitlines()[-1]
             return {job["cell"]: Ended(None, f"sbatch did not take it: {why}") for job in batch}
-        for cell, job in zip((job["cell"] for job in batch), jobs, strict=True):
-            path = self._id_path(cell)
+        self._jobs |= {job["cell"]: submitted for job, submitted in zip(batch, jobs, strict=True)}
+        for job in batch:
+            path = self._id_path(job["cell"])
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(job.job_id)
-            self._jobs[cell] = job
+            path.write_text(self._jobs[job["cell"]].job_id)
         self.say(f"submitted {plural(len(batch), 'run')} to SLURM as job {jobs[0].job_id.partition('_')[0]}")
         return {}
 
