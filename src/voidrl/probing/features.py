@@ -52,14 +52,15 @@ def small_pixels(obs: Tensor) -> Tensor:
 
 def _random_encoder(agent: Agent, seed: int) -> Encoder:
     """An encoder as f was before training, with other weights."""
-    seen, config = network_spec(agent.spec, agent.config.augment), agent.config
+    seen, config, kind = (
+        network_spec(agent.spec, agent.config.augment),
+        agent.config,
+        type(agent.representation),
+    )
     # A hash of the seed: the run's own encoder may have an equal seed.
     with seeded(run_seed(seed, RANDOM_STREAM), agent.device):
-        fresh = None
-        if not type(agent.representation).uses_learner_encoder:
-            fresh = type(agent.representation).make_encoder(seen, config.representation)
-        fresh = fresh or Encoder(seen, config.learner.encoder)
-        return fresh.to(agent.device).eval()
+        fresh = None if kind.uses_learner_encoder else kind.make_encoder(seen, config.representation)
+        return (fresh or Encoder(seen, config.learner.encoder)).to(agent.device).eval()
 
 
 @torch.no_grad()

@@ -23,7 +23,6 @@ from voidrl.system.device import seeded
 from voidrl.training.evaluation import run_seed
 
 NUM_ENVS = 24
-ENCODED = 256  # states at a time
 LEAST_PROBE_STEPS = 100
 MAX_PROBED_STEPS = 20_000
 """Steps to which linear probes are fitted; of more, as many at even distances within episodes."""
@@ -57,7 +56,7 @@ def probe_agent(
         )
     count = NUM_ENVS if num_envs is None else num_envs
     settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}
-    with acting_threads(agent, ENCODED):
+    with acting_threads(agent, features.CHUNK):
         play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
         return probe_play(agent, play, seed=seed, settings=settings)
 
@@ -142,17 +141,14 @@ def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
     """Training, validation and held-out steps, and how they were chosen."""
     split = linear.split_rows(play.episode, seed=seed)
     every = -(-len(play) // MAX_PROBED_STEPS)
-
-    def thin(rows: np.ndarray) -> np.ndarray:
-        # Steps of all environments alternate in the play: every second step would leave out environments.
-        kept: np.ndarray = rows[np.argsort(play.episode[rows], kind="stable")][::every]
-        return kept
-
     held_out, whole = (len(np.unique(episodes)) for episodes in (play.episode[split.test], play.episode))
     how = f"{held_out} of {whole} episodes held out"
     if split.by == "blocks":
         how = f"blocks of steps held out, since there are fewer than {linear.MIN_EPISODES} episodes"
-    return linear.Split(thin(split.fit), thin(split.validation), thin(split.test)), how
+    # Steps of all environments alternate in the play: every second step would leave out environments.
+    parts = (rows[np.argsort(play.episode[rows], kind="stable")][::every] for rows in split[:3])
+    fit, validation, test = parts
+    return linear.Split(fit, validation, test, split.by), how
 
 
 def _variable_scores(
@@ -193,8 +189,6 @@ def _kind(variable: Variable, values: np.ndarray, split: linear.Split) -> Measur
 def _task_reward(
     encoded: dict[str, Tensor], before: np.ndarray, after: np.ndarray, task: np.ndarray, split: linear.Split
 ) -> TaskRewardScore | None:
-    if np.ptp(np.sign(task)) == 0:
-        return None
     found = {space: linear.reward_f1(z[before], z[after], task, split) for space, z in encoded.items()}
     known = [scores for scores in found.values() if scores is not None]
     if not known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,12 +72,12 @@ class ProbeResult:
         found = [max(0.0, score) for score in chosen if math.isfinite(score)]
         return float(np.mean(found)) if found else math.nan
 
-    def metrics(self, space: str = "z") -> dict[str, float]:
-        """One row for the log, without undefined values."""
+    def metrics(self) -> dict[str, float]:
+        """One row for the log, of z and without undefined values."""
         row = {
-            "probe/controllable": self.mean_score(space, controllable=True),
-            "probe/variables": self.mean_score(space),
-            "probe/task_reward_f1": math.nan if self.task_reward is None else self.task_reward.scores[space],
+            "probe/controllable": self.mean_score("z", controllable=True),
+            "probe/variables": self.mean_score("z"),
+            "probe/task_reward_f1": math.nan if self.task_reward is None else self.task_reward.scores["z"],
         }
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
@@ -86,16 +87,8 @@ class ProbeResult:
             name: {space: self.mean_score(space, controllable=own) for space in self.spaces}
             for name, own in (("controllable", True), ("all", False))
         }
-        found: dict[str, Any] = _plain({**dataclasses.asdict(self), "means": means})
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        text = json.dumps({**dataclasses.asdict(self), "means": means})
+        return json.loads(text, parse_constant=lambda name: None)  # type: ignore[no-any-return]
 
 
 # Tables of a stored probe, for the terminal and for reports
