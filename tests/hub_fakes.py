@@ -1,7 +1,6 @@
 """The Hugging Face Hub as folders. Every call is checked against the signature of the installed client."""
 
 import inspect
-import json
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -9,14 +8,6 @@ from types import SimpleNamespace
 
 import huggingface_hub
 from huggingface_hub import errors
-
-from voidrl.runs import checkpoint
-
-
-def sealed(data) -> str:
-    """The text of a config.json with these fields and a matching hash, as anybody can make one."""
-    data = {name: value for name, value in data.items() if name != "sha256"}
-    return json.dumps({**data, "sha256": checkpoint.seal(data)})
 
 
 class FakeHub:

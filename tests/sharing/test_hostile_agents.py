@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, PIXELS, make_agent
 from safetensors.torch import load, save
+from tiny_runs import sealed
 
 import voidrl
 from voidrl.cli import main as cli
@@ -44,7 +45,7 @@ def contents(folder):
 
 
 def write(folder, data):
-    (folder / "config.json").write_text(hub_fakes.sealed(data))
+    (folder / "config.json").write_text(sealed(data))
 
 
 def configure(folder, **changes):
@@ -278,7 +279,7 @@ def test_no_text_of_a_downloaded_config_is_imported(original, tmp_path, monkeypa
         nested = [["evil:Piece"], {"name": "evil:Piece"}, [[{"a": "evil:Piece"}]]]
         for value in ("evil:Piece", *(nested if field.endswith(("name", "stack", "steps")) else ())):
             config = merge(data["config"], {field: value})
-            hub.put(NAME, "config.json", hub_fakes.sealed({**data, "config": config}))
+            hub.put(NAME, "config.json", sealed({**data, "config": config}))
             try:
                 loaded = voidrl.from_pretrained(NAME, device="cpu")
             except VoidrlError:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import DISCRETE, make_agent, moved
 from huggingface_hub import errors
-from tiny_runs import Walk, tiny
+from tiny_runs import Walk, sealed, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -130,7 +130,7 @@ def put_config(hub, agent, **changes):
     voidrl.push_to_hub(agent, NAME)
     data = json.loads(hub.files(NAME)["config.json"])
     data["config"].update(changes)
-    hub.put(NAME, "config.json", hub_fakes.sealed(data))
+    hub.put(NAME, "config.json", sealed(data))
 
 
 def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, monkeypatch, capsys):

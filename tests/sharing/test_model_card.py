@@ -7,9 +7,8 @@ import re
 import pytest
 import yaml
 from helpers import PIXELS, make_agent
-from hub_fakes import sealed
 from huggingface_hub import ModelCard
-from tiny_runs import MAZE, Skilled, Walk, tiny
+from tiny_runs import MAZE, Skilled, Walk, sealed, tiny
 
 import voidrl
 from voidrl.cli import main as cli

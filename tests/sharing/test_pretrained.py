@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved
-from hub_fakes import sealed
-from tiny_runs import MAZE, Walk, tiny
+from tiny_runs import MAZE, Walk, sealed, tiny
 
 import voidrl
 from voidrl.cli import main as cli
