@@ -101,7 +101,7 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
     skill = method.sample_skill(at_start) if dim else torch.zeros(len(columns), 0)
     added = 0
     for _ in range(rows):
-        move = Move(*map(np.stack, zip(*map(next, columns), strict=True)))
+        move = Move(*map(np.stack, zip(*[next(column) for column in columns], strict=True)))
         if draws and move.is_reset.any():
             fresh = torch.from_numpy(move.is_reset).to(skill.device)
             skill = torch.where(fresh[:, None], method.sample_skill(at_start), skill)

@@ -266,7 +266,13 @@ class LatentSpace:
             self._encode = encoder
             return
         with seeded(seed, self.device):
-            f = _untrained(spec) if encoder is None else _copy_from_agent(encoder, spec)
+            if encoder is None:
+                name = "fixed" if spec.pixels else "identity"
+                config = build_config(spec, [{"representation": name}]).representation
+                cls: type[Representation] = registry.find("representation", name)
+                f = cls(spec, config, cls.make_encoder(spec, config))
+            else:
+                f = _copy_from_agent(encoder, spec)
         self._encode = f.to(self.device).eval().encode
 
     @torch.no_grad()
@@ -296,13 +302,6 @@ def standardized(reward: Tensor, moments: RunningMoments | None, what: str) -> T
         return reward
     moments.to(reward.device).update(reward)
     return moments.standardize(reward)
-
-
-def _untrained(spec: EnvSpec) -> Representation:
-    name = "fixed" if spec.pixels else "identity"
-    config = build_config(spec, [{"representation": name}]).representation
-    cls: type[Representation] = registry.find("representation", name)
-    return cls(spec, config, cls.make_encoder(spec, config))
 
 
 def _copy_from_agent(agent: Agent, spec: EnvSpec) -> Representation:
