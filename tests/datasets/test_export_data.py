@@ -121,7 +121,7 @@ SPECS = {"images": (PIXELS, 0), "skills": (CONTINUOUS, 2), "discrete": (DISCRETE
 
 @pytest.mark.parametrize(("spec", "skill_dim"), SPECS.values(), ids=SPECS)
 def test_a_dataset_has_every_value_of_the_replay(spec, skill_dim):
-    replay = stored_replay(spec, skill_dim)
+    replay = fill_replay(spec, steps=30, skill_dim=skill_dim)
     dataset = written(replay)
     spans = find_spans(replay)
     assert len(spans) > 4
@@ -146,19 +146,6 @@ def test_a_dataset_has_every_value_of_the_replay(spec, skill_dim):
         assert episode.truncations[-1] == (ending[-1] != TERMINATED)
         if skill_dim:
             assert np.array_equal(episode.skills, replay.skill[slots].numpy())
-
-
-def stored_replay(spec, skill_dim=0, **options):
-    """Random transitions; of images with numbers, in frames as they are stored."""
-    if not spec.num_values:
-        return fill_replay(spec, steps=30, skill_dim=skill_dim, **options)
-    plain = EnvSpec(spec.stored_shape, True, 1, num_actions=2, raw_shape=spec.stored_shape)
-    replay = fill_replay(plain, steps=30)
-    numbers = np.random.default_rng(0).normal(size=(len(replay.frames), 3)).astype(np.float32)
-    replay.frames[:, 1] = 0
-    replay.frames.numpy()[:, 1].reshape(len(numbers), -1)[:, :12] = numbers.view(np.uint8)
-    replay.spec = spec
-    return replay
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, STACKED], ids=["continuous", "stacked"])

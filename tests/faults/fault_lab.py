@@ -30,7 +30,7 @@ TINY = (
 
 def environ():
     """The environment variables of a command that imports this checkout and the worlds beside this file."""
-    path = os.pathsep.join([str(SRC), str(HERE)])
+    path = os.pathsep.join([str(SRC), str(HERE), str(HERE.parent)])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 

@@ -76,6 +76,9 @@ def test_factories_and_gymnasium_ids_are_given_as_they_are():
     assert isinstance(made.unwrapped, Chain)
     obs, _ = made.reset(seed=0)
     assert np.array_equal(obs, np.eye(6)[0])
+    limited = voidrl.make_env(Chain, {"env.wrappers": ["gymnasium.wrappers:TimeLimit?max_episode_steps=2"]})
+    limited.reset(seed=0)
+    assert [limited.step(1)[3] for _ in range(2)] == [False, True]
     made = voidrl.make_env(f"{SMALL_MAZE}&max_episode_steps=3", render_mode="rgb_array")
     obs, _ = made.reset(seed=0)
     assert obs.shape == (21, 21, 3)
@@ -113,27 +116,3 @@ def test_torch_is_not_imported():
     code = f"import voidrl, sys; voidrl.make_env({SMALL_MAZE!r}).reset(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-class Nested(gym.Env):
-    """Observations are a dictionary, actions are several choices."""
-
-    def __init__(self):
-        image = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-        self.observation_space = gym.spaces.Dict({"image": image, "speed": gym.spaces.Box(-1, 1, (2,))})
-        self.action_space = gym.spaces.MultiDiscrete([2, 3])
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
-def test_observations_are_the_environments_own_even_where_agents_see_frames():
-    made = voidrl.make_env(Nested, {"env.wrappers": ["gymnasium.wrappers:TimeLimit?max_episode_steps=2"]})
-    obs, _ = made.reset(seed=0)
-    assert made.observation_space.contains(obs)
-    assert [made.step(np.array([1, 2]))[3] for _ in range(2)] == [False, True]

@@ -175,6 +175,7 @@ def test_nested_observations_masks_and_several_choices():
     expected, seen[:] = [*seen], []
     env, player = voidrl.make_env(Rooms, voidrl.Config(env=settings)), agent.player()
     (obs, info), ended, total = env.reset(seed=3), False, 0.0
+    assert env.observation_space.contains(obs)  # the environment's own, even where agents see frames
     while not ended:
         obs, reward, _, ended, info = env.step(player(obs, info["action_mask"]))
         total += reward

