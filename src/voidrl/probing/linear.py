@@ -166,22 +166,13 @@ def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tens
 def logistic_f1(
     features: Array, labels: np.ndarray, split: Split, *, unscored: int | None = None
 ) -> ClassScores | None:
-    """F1 of multinomial logistic regression with balanced class weights.
+    """F1 of multinomial logistic regression with balanced class weights, of (n,) labels from (n, d) features.
 
-    Validation rows choose how far predictions lean towards frequent classes.
-
-    Args:
-        features: (n, d).
-        labels: (n,) whole numbers.
-        split: Rows to fit and to score.
-        unscored: A class that is predicted, but not scored.
-
-    Returns:
-        None where fewer than two classes have enough examples, or no scored class has.
+    Validation rows choose how far predictions lean towards frequent classes. The class `unscored` is
+    predicted, but not scored. None where fewer than two classes have enough examples, or no scored class has.
     """
     classes, counts = np.unique(labels[split.fit], return_counts=True)
-    classes = classes[counts >= MIN_EXAMPLES]
-    held_out = labels[split.test]
+    classes, held_out = classes[counts >= MIN_EXAMPLES], labels[split.test]
     scored = [c for c in classes if c != unscored and (held_out == c).sum() >= MIN_EXAMPLES]
     if len(classes) < 2 or not scored:
         return None

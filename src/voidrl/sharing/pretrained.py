@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from voidrl import __version__
@@ -181,10 +180,22 @@ def from_pretrained(
     is_local = path.exists()
     if is_local and revision is not None:
         raise ConfigError(f"revision = {revision!r} is for agents on the Hub, and {path} is a folder")
-    folder = path if is_local else _download(str(source), revision, token)
+    folder, repo_id = path, str(source)
+    if not is_local and not hub.is_repo_id(repo_id):
+        raise CheckpointError(
+            f"there is nothing at {repo_id!r}: expected the folder of a saved agent, or user/name on the "
+            f"Hugging Face Hub"
+        )
+    if not is_local:
+        if not is_pretrained(hub.download(repo_id, [CONFIG], revision, token)):  # before gigabytes of weights
+            raise HubError(
+                f"the model {repo_id!r} on the Hugging Face Hub is not a voidrl agent: expected one "
+                f"published by `voidrl.push_to_hub`"
+            )
+        folder = hub.download(repo_id, [CONFIG, WEIGHTS], revision, token)
     data, file = read_config(folder), folder / WEIGHTS
     if not (trust_code or is_local):
-        _refuse_code(str(source), data["config"])
+        _refuse_code(repo_id, data["config"])
     with suppress(OSError), file.open("rb") as start:
         if start.read(12) == b"version http":
             raise CheckpointError(
@@ -248,14 +259,16 @@ def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
 
 def is_pretrained(folder: Path) -> bool:
     """Whether the folder holds an agent saved by any version of voidrl."""
+    path = folder / CONFIG
     with suppress(CheckpointError):
-        return _unchecked_config(folder).get("library_name") == "voidrl"
+        return path.is_file() and checkpoint.read_json(path, "a config").get("library_name") == "voidrl"
     return False
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the `config.json` of a saved agent: every key is there and has its type, and its hash fits."""
-    path, data = folder / CONFIG, _unchecked_config(folder)
+    path = folder / CONFIG
+    data = checkpoint.read_json(path, "the config of an agent") if path.is_file() else {}
     if data.get("library_name") != "voidrl":
         raise CheckpointError(
             f"{folder} holds no agent saved by `voidrl.save_pretrained`: expected its {CONFIG}; open runs "
@@ -270,11 +283,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not 0 <= data["agent_steps"] < MAX_STEPS:
         raise CheckpointError(f"{path} is damaged: its agent_steps is {shown(data['agent_steps'])}")
     return data
-
-
-def _unchecked_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    return checkpoint.read_json(path, "the config of an agent") if path.is_file() else {}
 
 
 def _require_fitting(path: Path, spec: EnvSpec, config: Config) -> None:
@@ -299,13 +307,11 @@ def _require_finite(path: Path, tensors: Mapping[str, Tensor], agent: Agent) -> 
     """Refuse NaN in any tensor and infinity in a weight; a buffer may hold it, as a running maximum does."""
     weights = dict(agent.named_parameters())
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or torch.isfinite(tensor).all():
-            continue
-        if name in weights or torch.isnan(tensor).any():
-            count = int((~torch.isfinite(tensor)).sum())
+        bad = ~tensor.isfinite() if name in weights else tensor.isnan()
+        if bad.any():
             raise CheckpointError(
-                f"{path} cannot be used: {shown(name)} has {count} values that are NaN or infinite; the "
-                f"agent had diverged, or the file was tampered with"
+                f"{path} cannot be used: {shown(name)} has {int(bad.sum())} values that are NaN or infinite; "
+                f"the agent had diverged, or the file was tampered with"
             )
 
 
@@ -344,18 +350,3 @@ def push_to_hub(
         folder = save_pretrained(agent, Path(scratch) / "agent", **about)
         how: dict[str, Any] = {"private": private, "message": message, "revision": revision, "token": token}
         return hub.publish(folder, repo_id, [CONFIG, WEIGHTS, CARD], **how)
-
-
-def _download(repo_id: str, revision: str | None, token: str | None) -> Path:
-    """Return the cached folder of an agent on the Hub; other models' weights are not downloaded."""
-    if not hub.is_repo_id(repo_id):
-        raise CheckpointError(
-            f"there is nothing at {repo_id!r}: expected the folder of a saved agent, or user/name on the "
-            f"Hugging Face Hub"
-        )
-    if not is_pretrained(hub.download(repo_id, [CONFIG], revision, token)):
-        raise HubError(
-            f"the model {repo_id!r} on the Hugging Face Hub is not a voidrl agent: expected one published by "
-            f"`voidrl.push_to_hub`"
-        )
-    return hub.download(repo_id, [CONFIG, WEIGHTS], revision, token)
