@@ -98,14 +98,9 @@ def write_dataset(
         (temporary / "data").mkdir(parents=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a spec that is no JSON is left out
-            storage = MinariStorage.new(
-                temporary / "data",
-                observation_space=observation_space(spec),
-                action_space=action_space(spec),
-                env_spec=env_spec,
-                data_format="hdf5",
-                jpeg_encoding=False,
-            )
+            spaces = {"observation_space": observation_space(spec), "action_space": action_space(spec)}
+            how: dict[str, Any] = {**spaces, "env_spec": env_spec, "data_format": "hdf5"}
+            storage = MinariStorage.new(temporary / "data", **how, jpeg_encoding=False)
             storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari_version, **about})
             storage.update_episodes(buffers())
         if folder.exists():

@@ -90,10 +90,8 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
     begins = [stream.moves - share * (n - i) for i in range(n)]
     rows = share - any(begin in stream.resets for begin in begins)
     if rows < 1:
-        raise DataError(
-            f"the dataset {data!r} cannot be used: its {stream.steps} steps are too few for "
-            f"env.num_envs = {n}"
-        )
+        few = f"its {stream.steps} steps are too few for env.num_envs = {n}"
+        raise DataError(f"the dataset {data!r} cannot be used: {few}")
     columns = [stream.moves_from(begins[i]) for i in here.part(n)]
     replay.reset(np.stack([next(column).next_frame for column in columns]))
     draws = dim > 0 and stream.skill_dim != dim

@@ -7,7 +7,7 @@ rows. Validation episodes choose the strength of regularization and are fitted a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -212,13 +212,8 @@ def _balanced_logits(x: Tensor, index: Tensor, fit: np.ndarray, on: np.ndarray) 
     balance = len(wanted) / (count * wanted.bincount(minlength=count).clamp(min=1).float())
     weights = torch.zeros(x.shape[1], count, requires_grad=True)
     bias = torch.zeros(count, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [weights, bias],
-        max_iter=LBFGS_ITERATIONS,
-        tolerance_grad=1e-4,
-        tolerance_change=1e-6,
-        line_search_fn="strong_wolfe",
-    )
+    ends: dict[str, Any] = {"tolerance_grad": 1e-4, "tolerance_change": 1e-6, "max_iter": LBFGS_ITERATIONS}
+    optimizer = torch.optim.LBFGS([weights, bias], **ends, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()

@@ -234,11 +234,8 @@ def small_pixels(obs: Tensor) -> Tensor:
 
 def _random_encoder(agent: Agent, seed: int) -> Encoder:
     """An encoder as f was before training, with other weights."""
-    seen, config, kind = (
-        network_spec(agent.spec, agent.config.augment),
-        agent.config,
-        type(agent.representation),
-    )
+    config, kind = agent.config, type(agent.representation)
+    seen = network_spec(agent.spec, config.augment)
     # A hash of the seed: the run's own encoder may have an equal seed.
     with seeded(run_seed(seed, RANDOM_STREAM), agent.device):
         fresh = None if kind.uses_learner_encoder else kind.make_encoder(seen, config.representation)

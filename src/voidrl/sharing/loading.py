@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from voidrl.agent import Agent
@@ -54,8 +53,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
 
 
 def _newest_agent(root: Path, device: str) -> Agent:
-    read = partial(saved_agent, device=device)
-    agent: Agent = checkpoint.latest(root, starting.say_once, read=read)
+    agent: Agent = checkpoint.latest(root, starting.say_once, read=lambda saved: saved_agent(saved, device))
     return agent
 
 
