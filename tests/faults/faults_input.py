@@ -170,7 +170,7 @@ refused("downloaded agents", "nested JSON", EVALUATE, "nested more than .* level
 def spoil_weights(bench):
     path = agent_folder(bench) / "model.safetensors"
     tensors = load(path.read_bytes())
-    name = next(k for k, v in tensors.items() if v.is_floating_point() and v.numel() > 3)
+    name = next(k for k, v in tensors.items() if v.is_floating_point() and v.numel() == 8)
     spoiled = save({**tensors, name: torch.full_like(tensors[name], torch.nan)})
     weights = {"bytes": len(spoiled), "sha256": hashlib.sha256(spoiled).hexdigest()}
     rewrite(bench, setting("weights", weights))
