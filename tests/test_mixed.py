@@ -14,7 +14,7 @@ from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
 from voidrl.nets.augment import Augment, images
 from voidrl.nets.observations import input_shape, symlog, unpack, visible_numbers
-from voidrl.probing.features import encode_states
+from voidrl.probing.probe import encode_states
 from voidrl.replay import Replay
 from voidrl.replay.sizes import slot_bytes
 from voidrl.types import EnvSpec, Frames

@@ -1,5 +1,6 @@
 """Whole runs that take a fraction of a second, and what they leave behind."""
 
+import json
 import shutil
 
 import gymnasium as gym
@@ -132,3 +133,9 @@ def assert_same_run(one, other, steps=None):
     for name, tensor in tensors.items():
         assert torch.equal(tensor, others[name]), name
     assert rows(one) == rows(other)
+
+
+def sealed(data):
+    """The text of a config.json with these fields and a matching hash, as anybody can make one."""
+    data = {name: value for name, value in data.items() if name != "sha256"}
+    return json.dumps({**data, "sha256": checkpoint.seal(data)})

@@ -49,28 +49,26 @@ def write(name, spec, episodes):
     return Dataset(name)
 
 
-def count_replay(steps, capacity, ends, stack=1, num_envs=1):
+def count_replay(steps, capacity, ends, stack=1):
     """A replay whose observation, action and reward at time t are t; episodes end with the steps `ends`."""
     spec = EnvSpec((1,), False, stack, num_actions=1000, raw_shape=(1,))
-    replay = Replay(spec, num_envs, capacity, 0, CPU, CPU)
-    t = 0
-    replay.reset(np.full((num_envs, 1), t, np.float32))
+    replay = Replay(spec, 1, capacity, 0, CPU, CPU)
+    replay.reset(np.zeros((1, 1), np.float32))
+    t, never, nothing = 0, np.array([False]), torch.zeros(1, 0)
     while t < steps:
-        over = np.full(num_envs, t in ends)
-        replay.add(
-            np.full(num_envs, t),
-            np.full(num_envs, t, np.float32),
-            over,
-            ~over & False,
-            np.full((num_envs, 1), t + 1, np.float32),
-            torch.zeros(num_envs, 0),
-        )
+        over, now = np.array([t in ends]), np.array([t])
+        replay.add(now, now.astype(np.float32), over, never, np.full((1, 1), t + 1, np.float32), nothing)
         t += 1
         if over.any():  # the step of the reset
             t += 1
-            zero = np.zeros(num_envs)
-            replay.add(zero, zero, over & False, over & False, np.full((num_envs, 1), t), torch.zeros(1, 0))
+            replay.add(np.zeros(1), np.zeros(1), never, never, np.full((1, 1), t), nothing)
     return replay
+
+
+def filled(dataset, spec, num_envs, capacity, agent=None, skill_dim=0):
+    """A replay that begins with a dataset, and what is said about it."""
+    replay = Replay(spec, num_envs, capacity, skill_dim, CPU, CPU)
+    return replay, fill_from(replay, dataset, EnvConfig(id="test"), (agent or make_agent(spec)).method)
 
 
 def transitions(replay):
@@ -86,18 +84,10 @@ def test_episodes_are_those_of_the_ring_in_order():
     replay = count_replay(steps=12, capacity=100, ends=(3, 7))
     episodes = [*read_episodes(replay, find_spans(replay))]
     # The frame after an end is the last of its episode; the step that resets is no step.
-    assert [each.observations[:, 0].tolist() for each in episodes] == [
-        [0, 1, 2, 3, 4],
-        [5, 6, 7, 8],
-        [9, 10, 11, 12],
-    ]
-    assert [each.actions.tolist() for each in episodes] == [[0, 1, 2, 3], [5, 6, 7], [9, 10, 11]]
-    assert [each.rewards.tolist() for each in episodes] == [[0, 1, 2, 3], [5, 6, 7], [9, 10, 11]]
-    assert [each.terminations.tolist() for each in episodes] == [
-        [False] * 3 + [True],
-        [False] * 2 + [True],
-        [False] * 3,
-    ]
+    for each, steps in zip(episodes, (range(4), range(5, 8), range(9, 12)), strict=True):
+        assert each.observations[:, 0].tolist() == [*steps, steps[-1] + 1]
+        assert each.actions.tolist() == each.rewards.tolist() == [*steps]
+        assert each.terminations.tolist() == [t in (3, 7) for t in steps]
     assert [each.truncations[-1] for each in episodes] == [False, False, True]  # still being played
     assert [(span.cut, span.open) for span in find_spans(replay)] == [(False, False)] * 2 + [(False, True)]
 
@@ -126,11 +116,12 @@ def test_a_lost_life_is_a_termination_within_its_episode():
     assert not game.truncations.any()
 
 
-@pytest.mark.parametrize(
-    ("spec", "skill_dim"), [(PIXELS, 0), (CONTINUOUS, 2), (DISCRETE, 0), (MIXED, 0)], ids=["i", "c", "d", "m"]
-)
+SPECS = {"images": (PIXELS, 0), "skills": (CONTINUOUS, 2), "discrete": (DISCRETE, 0), "mixed": (MIXED, 0)}
+
+
+@pytest.mark.parametrize(("spec", "skill_dim"), SPECS.values(), ids=SPECS)
 def test_a_dataset_has_every_value_of_the_replay(spec, skill_dim):
-    replay = stored_replay(spec, skill_dim)
+    replay = fill_replay(spec, steps=30, skill_dim=skill_dim)
     dataset = written(replay)
     spans = find_spans(replay)
     assert len(spans) > 4
@@ -157,25 +148,11 @@ def test_a_dataset_has_every_value_of_the_replay(spec, skill_dim):
             assert np.array_equal(episode.skills, replay.skill[slots].numpy())
 
 
-def stored_replay(spec, skill_dim=0, **options):
-    """Random transitions; of images with numbers, in frames as they are stored."""
-    if not spec.num_values:
-        return fill_replay(spec, steps=30, skill_dim=skill_dim, **options)
-    plain = EnvSpec(spec.stored_shape, True, 1, num_actions=2, raw_shape=spec.stored_shape)
-    replay = fill_replay(plain, steps=30)
-    numbers = np.random.default_rng(0).normal(size=(len(replay.frames), 3)).astype(np.float32)
-    replay.frames[:, 1] = 0
-    replay.frames.numpy()[:, 1].reshape(len(numbers), -1)[:, :12] = numbers.view(np.uint8)
-    replay.spec = spec
-    return replay
-
-
 @pytest.mark.parametrize("spec", [CONTINUOUS, STACKED], ids=["continuous", "stacked"])
 def test_what_is_read_back_is_what_was_written(spec):
     replay = fill_replay(spec, steps=40, num_envs=1)
     dataset = written(replay)
-    back = Replay(spec, 1, 200, 0, CPU, CPU)
-    said = fill_from(back, dataset.name, EnvConfig(id="test"), make_agent(spec).method)
+    back, said = filled(dataset.name, spec, 1, 200)
     assert said == f"the replay begins with {len(replay)} transitions from the dataset {dataset.name!r}"
     np.testing.assert_allclose(transitions(back), transitions(replay), atol=2e-5)
 
@@ -184,8 +161,7 @@ def test_the_columns_of_a_replay_share_the_data():
     replay = count_replay(steps=60, capacity=100, ends=(3, 14, 15, 30, 52))
     dataset = written(replay)
     for n in (2, 3, 5):
-        back = Replay(replay.spec, n, 200, 0, CPU, CPU)
-        said = fill_from(back, dataset.name, EnvConfig(id="test"), make_agent().method)
+        back, said = filled(dataset.name, replay.spec, n, 200)
         assert said.startswith(f"the replay begins with {len(back)} ")
         found, all_of_them = transitions(back), transitions(replay)
         assert len(all_of_them) - 2 * n <= len(found)
@@ -212,9 +188,7 @@ def test_each_rank_fills_its_own_columns(monkeypatch):
 
 def test_of_more_data_than_fits_the_last_is_taken():
     replay = count_replay(steps=60, capacity=100, ends=(29,))
-    dataset = written(replay)
-    back = Replay(replay.spec, 1, 10, 0, CPU, CPU)
-    said = fill_from(back, dataset.name, EnvConfig(id="test"), make_agent().method)
+    back, said = filled(written(replay).name, replay.spec, 1, 10)
     assert f"the replay begins with {len(back)} of 59 transitions" in said
     assert len(back) == 10 - 1  # one for the first frame of the run itself
     actions = back.action[back.newest(100)].tolist()
@@ -225,14 +199,12 @@ def test_skills_come_from_the_data_or_are_drawn():
     agent = make_agent(CONTINUOUS, method=small_method("diayn"))
     with_skills = written(fill_replay(CONTINUOUS, skill_dim=3), "a-v0")
     without = written(fill_replay(CONTINUOUS), "b-v0")
-    back = Replay(CONTINUOUS, 2, 200, 3, CPU, CPU)
-    said = fill_from(back, with_skills.name, EnvConfig(id="test"), agent.method)
+    back, said = filled(with_skills.name, CONTINUOUS, 2, 200, agent, 3)
     assert "were drawn" not in said
     every = with_skills.episodes(range(len(with_skills.lengths)))
     stored = {tuple(row) for episode in every for row in episode.skills.tolist()}
     assert {tuple(row) for row in back.skill[back.newest(200)].tolist()} <= stored
-    back = Replay(CONTINUOUS, 2, 200, 3, CPU, CPU)
-    said = fill_from(back, without.name, EnvConfig(id="test"), agent.method)
+    back, said = filled(without.name, CONTINUOUS, 2, 200, agent, 3)
     assert said.endswith("; skills, which it lacks, were drawn for each episode")
     skills = back.skill[back.newest(200)]
     assert (skills.sum(1) == 1).all()  # one-hot, as the method has them
@@ -311,21 +283,21 @@ def test_a_run_without_its_replay_is_refused(tmp_path):
         export_data(tmp_path / "run", "x-v0")
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"actions": np.array([7, 0])}, r"it has actions outside of its space Discrete\(3\)"),
-        ({"rewards": np.array([np.nan, 0], np.float32)}, "rewards that are not finite"),
-        ({"observations": np.zeros((2, 4), np.float32)}, "it has 2 observations in an episode of 2 steps"),
-    ],
-)
+DAMAGE = [
+    ({"actions": np.array([7, 0])}, r"it has actions outside of its space Discrete\(3\)"),
+    ({"rewards": np.array([np.nan, 0], np.float32)}, "rewards that are not finite"),
+    ({"observations": np.zeros((2, 4), np.float32)}, "it has 2 observations in an episode of 2 steps"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), DAMAGE)
 def test_damaged_episodes_are_refused(change, sentence):
     replay = count_replay(steps=2, capacity=10, ends=())
     (episode,) = read_episodes(replay, find_spans(replay))
     episode = replace(episode, observations=np.zeros((3, 4), np.float32), actions=np.array([0, 1]))
     write("x-v0", DISCRETE, [replace(episode, **change)])
     with pytest.raises(DataError, match=sentence):
-        fill_from(Replay(DISCRETE, 1, 10, 0, CPU, CPU), "x-v0", EnvConfig(), make_agent().method)
+        filled("x-v0", DISCRETE, 1, 10)
 
 
 def test_an_episode_without_a_final_flag_ends_all_the_same():
@@ -335,8 +307,7 @@ def test_an_episode_without_a_final_flag_ends_all_the_same():
         never = np.zeros(len(episode), bool)
         episodes.append(replace(episode, terminations=never, truncations=never))
     write("x-v0", replay.spec, episodes)
-    back = Replay(replay.spec, 1, 20, 0, CPU, CPU)
-    fill_from(back, "x-v0", EnvConfig(), make_agent().method)
+    back, _ = filled("x-v0", replay.spec, 1, 20)
     slots = back.newest(len(back)).flip(0)
     batch = back.batch(slots, 3, 1.0)
     assert batch.obs[:, 0].tolist() == [0, 1, 2, 4, 5, 6]

@@ -11,19 +11,18 @@ BOX = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (9, 8, 3), np.uint8)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(5),
-        spaces.Discrete(5, start=-2),
-        spaces.MultiDiscrete([2, 3, 1]),
-        spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 1], [5, -1]]),
-        spaces.MultiBinary(4),
-        spaces.Box(np.array([[-3.0, 0.0]], np.float32), np.array([[1.0, 10.0]], np.float32)),
-        spaces.Box(-4, 9, (2,), np.int64),
-    ],
-    ids=str,
-)
+ACTIONS = [
+    spaces.Discrete(5),
+    spaces.Discrete(5, start=-2),
+    spaces.MultiDiscrete([2, 3, 1]),
+    spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 1], [5, -1]]),
+    spaces.MultiBinary(4),
+    spaces.Box(np.array([[-3.0, 0.0]], np.float32), np.array([[1.0, 10.0]], np.float32)),
+    spaces.Box(-4, 9, (2,), np.int64),
+]
+
+
+@pytest.mark.parametrize("space", ACTIONS, ids=str)
 def test_actions_come_back(space):
     spec = spec_of(BOX, space, 1)
     own = action_space(spec)

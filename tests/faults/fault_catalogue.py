@@ -67,10 +67,6 @@ class Fault:
             return f"resuming ended with exit code {seen.resumed.code}: {seen.resumed.last_line}"
         if seen.exact is False:
             return "the resumed run differs from one without the fault"
-        return self._wrong_end(seen)
-
-    def _wrong_end(self, seen):
-        """Another exit code or message than promised."""
         code = CODES[self.expect]
         if self.ended_by:
             code = 128 + getattr(signal, self.ended_by)

@@ -30,7 +30,7 @@ TINY = (
 
 def environ():
     """The environment variables of a command that imports this checkout and the worlds beside this file."""
-    path = os.pathsep.join([str(SRC), str(HERE)])
+    path = os.pathsep.join([str(SRC), str(HERE), str(HERE.parent)])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
@@ -60,19 +60,13 @@ class Lab:
 
     def __init__(self):
         self.root = Path(tempfile.mkdtemp(prefix="voidrl-faults-"))
-        home = self.root / "home"
-        home.mkdir()
-        env = {**environ(), "HOME": str(home), "TINY": TINY}
+        (self.root / "home").mkdir()
+        env = {**environ(), "HOME": str(self.root / "home"), "TINY": TINY}
         env.pop("COLUMNS", None)
+        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": env, "cwd": self.root}
         command = [sys.executable, HERE / "fault_server.py"]
-        pipe = subprocess.PIPE
-        self.server = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, env=env, cwd=self.root, start_new_session=True
-        )
-        self.unread = b""
-        self.codes = {}
-        self.straight_runs = {}
-        self.number = 0
+        self.server = subprocess.Popen(command, **how, start_new_session=True)
+        self.unread, self.codes, self.straight_runs, self.number = b"", {}, {}, 0
         assert "ready" in self._read()
 
     def _read(self):
@@ -121,11 +115,9 @@ class Bench:
     """The place where one fault is injected."""
 
     def __init__(self, lab, folder):
-        self.lab, self.folder = lab, folder
         folder.mkdir()
-        self.marks = folder / "marks"
-        self.mounts = []
-        self.started = []
+        self.lab, self.folder, self.marks = lab, folder, folder / "marks"
+        self.mounts, self.started = [], []
 
     # Running commands
 
@@ -250,9 +242,8 @@ class Running:
             self.bench.wait_for(lambda: not self.processes() and not self._left_shared(), seconds=20)
             leftovers = [describe(pid) for pid in self.processes()] + self._left_shared()
         self.kill()
-        err, out = (
-            path.read_text(errors="replace") if path.exists() else "" for path in (self.err, self.out)
-        )
+        there = (path if path.exists() else Path(os.devnull) for path in (self.err, self.out))
+        err, out = (path.read_text(errors="replace") for path in there)
         return Done(self.poll() if ended else None, err, out, leftovers)
 
     def processes(self):

@@ -46,6 +46,18 @@ class Slow(gym.Env):
         return self.at.clip(-9, 9).astype(np.float32)
 
 
+WRONG = {  # the index of a step's result, and what becomes of it
+    "obs nan": (0, lambda obs: obs * np.nan),
+    "obs outside": (0, lambda obs: obs + 1000),
+    "obs dtype": (0, lambda obs: obs / np.float32(255)),
+    "reward nan": (1, lambda reward: float("nan")),
+    "reward none": (1, lambda reward: None),
+    "reward str": (1, lambda reward: "7"),
+    "flag none": (2, lambda terminated: None),
+    "flag str": (3, lambda truncated: "no"),
+}
+
+
 class Fickle(Slow):
     """Goes wrong at its own step `at`, in the way that `how` names; with FAULT_CURED it does not."""
 
@@ -61,36 +73,22 @@ class Fickle(Slow):
 
     def step(self, action):
         self.count += 1
-        obs, reward, terminated, truncated, info = super().step(action)
+        result = list(super().step(action))
         if self.count >= self.at_step:
-            match self.how:
-                case "reward nan":
-                    reward = float("nan")
-                case "reward none":
-                    reward = None
-                case "reward str":
-                    reward = "7"
-                case "flag none":
-                    terminated = None
-                case "flag str":
-                    truncated = "no"
-                case "obs nan":
-                    obs = obs * np.nan
-                case "obs outside":
-                    obs = obs + 1000
-                case "obs dtype":
-                    obs = obs / np.float32(255)
-                case "raise":
-                    raise RuntimeError("the wheel fell off")
-                case "exit":
-                    sys.exit(0)
-                case "os exit":
-                    os._exit(0)
-                case "hang":
-                    self._hang()
-                case "swallow":
-                    self._swallow()
-        return obs, reward, terminated, truncated, info
+            if self.how in WRONG:
+                index, change = WRONG[self.how]
+                result[index] = change(result[index])
+            elif self.how == "raise":
+                raise RuntimeError("the wheel fell off")
+            elif self.how == "exit":
+                sys.exit(0)
+            elif self.how == "os exit":
+                os._exit(0)
+            elif self.how == "hang":
+                self._hang()
+            elif self.how == "swallow":
+                self._swallow()
+        return tuple(result)
 
     def reset(self, *, seed=None, options=None):
         if self.how == "hang reset" and self.count:

@@ -7,6 +7,7 @@ import shutil
 import signal
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from fault_catalogue import Seen, fault, refused, root
 from faults_output import EXPERIMENT, PRETRAIN, SLOW, complete
@@ -92,10 +93,8 @@ def in_metrics(bench, command):
 
 # Kills at every file event
 
-KILLED = (
-    "voidrl pretrain fault_worlds:Slow --steps 20 --log.keep-last 1 --out run $TINY "
-    "--log.checkpoint-every-steps 10"
-)
+SHORT_RUN = "voidrl pretrain fault_worlds:Slow --steps 20 --log.keep-last 1 --out run"
+KILLED = f"{SHORT_RUN} $TINY --log.checkpoint-every-steps 10"
 UNDER = r"/run(/|$)"
 
 
@@ -192,11 +191,13 @@ def add_damage(name, how):
         return Seen(done)
 
 
+def halve(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
 add_damage("a bit flipped in any file of the newest checkpoint", flip)
-add_damage(
-    "any file of the newest checkpoint cut in half", lambda path: os.truncate(path, path.stat().st_size // 2)
-)
-add_damage("any file of the newest checkpoint missing", lambda path: path.unlink())
+add_damage("any file of the newest checkpoint cut in half", halve)
+add_damage("any file of the newest checkpoint missing", Path.unlink)
 
 
 def damage_manifests(bench):
@@ -218,18 +219,10 @@ damaged = partial(refused, "damage")
 BOTH = "step_000000000020.*step_000000000040|step_000000000040.*step_000000000020"
 damaged("every checkpoint damaged", "voidrl resume run", BOTH, damage_manifests)
 damaged("config.json is damaged", "voidrl resume run", r"config\.json is damaged", shorten("config.json"))
-damaged(
-    "metrics.jsonl was shortened",
-    "voidrl resume run --steps 60",
-    r"metrics\.jsonl holds 100 bytes",
-    shorten("metrics.jsonl"),
-)
-damaged(
-    "metrics.jsonl cannot be written",
-    "voidrl resume run --steps 60  # metrics.jsonl is a folder",
-    r"metrics\.jsonl is no ordinary file",
-    make_folder,
-)
+FURTHER, SHORT = "voidrl resume run --steps 60", r"metrics\.jsonl holds 100 bytes"
+damaged("metrics.jsonl was shortened", FURTHER, SHORT, shorten("metrics.jsonl"))
+A_FOLDER = f"{FURTHER}  # metrics.jsonl is a folder"
+damaged("metrics.jsonl cannot be written", A_FOLDER, r"metrics\.jsonl is no ordinary file", make_folder)
 
 
 def add_vanishing(when, match, do, expect, says=""):

@@ -7,7 +7,8 @@ import sys
 import torch
 from fault_catalogue import Seen, fault, package, refused, root
 from faults_output import PRETRAIN
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
+from tiny_runs import sealed
 
 import voidrl
 
@@ -35,13 +36,10 @@ in_shell("odd paths", "a path that is not UTF-8", into("$'run\\xff'"), "it is no
 in_shell("odd paths", "evaluate a name of 300 characters", f"voidrl evaluate {LONG}", TOO_LONG)
 NO_FOLDER = "cannot make the run folder /proc/run"
 refused("odd paths", "no write permission in a parent", into("/proc/run"), NO_FOLDER)
-in_shell(
-    "memory",
-    "an address space of 4 GB, a replay of more",
-    "ulimit -v 4000000; voidrl pretrain voidrl/PixelMaze-v0 --replay.capacity-steps 1M --steps 60 --out run "
-    "--device cpu",
-    "the replay of 1000000 steps needs .* GiB and there is .* GiB free",
-)
+MAZE = "voidrl pretrain voidrl/PixelMaze-v0 --steps 60 --out run --device cpu"
+LARGER = f"ulimit -v 4000000; {MAZE} --replay.capacity-steps 1M"
+NO_MEMORY = "the replay of 1000000 steps needs .* GiB and there is .* GiB free"
+in_shell("memory", "an address space of 4 GB, a replay of more", LARGER, NO_MEMORY)
 
 
 def add_shared(what, prepare, name, env, needs=lambda: ""):
@@ -65,9 +63,8 @@ for what, prepare in (("read-only", READ_ONLY), ("full", FULL)):
 
 
 def add_fickle(how, name, says, more="", env="Fickle"):
-    command = (
-        f"voidrl pretrain 'fault_worlds:{env}?how={how}' --env.num-envs 2 --steps 60 --out run $TINY{more}"
-    )
+    made = f"'fault_worlds:{env}?how={how}' --env.num-envs 2"
+    command = f"voidrl pretrain {made} --steps 60 --out run $TINY{more}"
 
     @fault("environments", name, command, "refused", says=says)
     def inject(bench, command):
@@ -81,22 +78,25 @@ def add_fickle(how, name, says, more="", env="Fickle"):
 FIRST, EITHER, ASYNC = "environment 0 .*", r"environment [01] .*", " --env.backend async"
 WHEEL = r"environment 0 .*raised RuntimeError.*the wheel fell off.*fault_worlds\.py"
 OUTSIDE = rf"{FIRST}returned observation\[0\] = \d+.*in \[-10, 10\]"
-add_fickle("reward nan", "a reward of NaN", f"{FIRST}returned reward nan at its own step 25")
-add_fickle("reward none", "a reward of None", f"{FIRST}returned None .*a number as reward")
-add_fickle("reward str", "a reward that is a string", f"{FIRST}returned '7' .*a number as reward")
-add_fickle("flag none", "terminated is None", f"{FIRST}returned None .*as terminated")
-add_fickle("flag str", "truncated is a string", f"{FIRST}returned 'no' .*as truncated")
-add_fickle("obs nan", "an observation with NaN", rf"{FIRST}returned observation\[0\] = nan")
-add_fickle("obs outside", "an observation outside its Box", OUTSIDE)
 FLOATS = f"{FIRST}of type float32.*expected uint8"
-add_fickle("obs dtype", "floats for the bytes of an image", FLOATS, env="Image")
-add_fickle("raise", "an exception in step", WHEEL)
-add_fickle("exit", "SystemExit in step", f"{FIRST}raised SystemExit")
-add_fickle("exit", "SystemExit in step, async", f"{EITHER}raised SystemExit", ASYNC)
-add_fickle("reward none", "a reward of None, async", f"{EITHER}returned None", ASYNC)
-add_fickle("constructor", "an exception in the constructor", WHEEL)
 EXITED = f"{FIRST}raised SystemExit.*the wheel fell off"
-add_fickle("constructor exit", "SystemExit in the constructor", EXITED)
+for how, name, says, *more in (
+    ("reward nan", "a reward of NaN", f"{FIRST}returned reward nan at its own step 25"),
+    ("reward none", "a reward of None", f"{FIRST}returned None .*a number as reward"),
+    ("reward str", "a reward that is a string", f"{FIRST}returned '7' .*a number as reward"),
+    ("flag none", "terminated is None", f"{FIRST}returned None .*as terminated"),
+    ("flag str", "truncated is a string", f"{FIRST}returned 'no' .*as truncated"),
+    ("obs nan", "an observation with NaN", rf"{FIRST}returned observation\[0\] = nan"),
+    ("obs outside", "an observation outside its Box", OUTSIDE),
+    ("obs dtype", "floats for the bytes of an image", FLOATS, "", "Image"),
+    ("raise", "an exception in step", WHEEL),
+    ("exit", "SystemExit in step", f"{FIRST}raised SystemExit"),
+    ("exit", "SystemExit in step, async", f"{EITHER}raised SystemExit", ASYNC),
+    ("reward none", "a reward of None, async", f"{EITHER}returned None", ASYNC),
+    ("constructor", "an exception in the constructor", WHEEL),
+    ("constructor exit", "SystemExit in the constructor", EXITED),
+):
+    add_fickle(how, name, says, *more)
 
 NAN = "voidrl pretrain fault_worlds:Slow --method fault_worlds:NanReward --steps 60 --out run $TINY"
 NAN_BLAMED = "intrinsic reward of method .*NanReward.* is not finite"
@@ -128,47 +128,35 @@ def agent_folder(bench):
     return bench.folder / "agent"
 
 
-def sha256(data):
-    return hashlib.sha256(data).hexdigest()
-
-
-def rewrite(folder, change):
-    """Change the config of a saved agent as an attacker would: its hash is made to fit."""
-    path = folder / "config.json"
+def rewrite(bench, change):
+    """A saved agent whose config was changed as an attacker would: its hash is made to fit."""
+    path = agent_folder(bench) / "config.json"
     data = json.loads(path.read_text())
-    data.pop("sha256")
     change(data)
-    path.write_text(json.dumps({**data, "sha256": sha256(json.dumps(data).encode())}))
-
-
-def add_agent(name, change, says):
-    def prepare(bench):
-        rewrite(agent_folder(bench), change)
-
-    refused("downloaded agents", name, EVALUATE, says, prepare)
+    path.write_text(sealed(data))
 
 
 def setting(name, value):
     return lambda data: data.update({name: value})
 
 
-@fault(
-    "downloaded agents",
-    "a layer of 10⁸ units",
-    f"ulimit -v 8000000; {EVALUATE}",
-    "refused",
-    says=r"hidden-dim 100000000 cannot be used: expected 1 to 65536",
-)
+HUGE, TOO_WIDE = f"ulimit -v 8000000; {EVALUATE}", "hidden-dim 100000000 cannot be used: expected 1 to 65536"
+
+
+@fault("downloaded agents", "a layer of 10⁸ units", HUGE, "refused", says=TOO_WIDE)
 def large_layer(bench, command):
-    rewrite(agent_folder(bench), lambda data: data["config"]["learner"].update(hidden_dim=10**8))
+    rewrite(bench, lambda data: data["config"]["learner"].update(hidden_dim=10**8))
     return Seen(bench.shell(command, limit=60))
 
 
-add_agent("format null", setting("format", None), "its format is None")
-add_agent("format 0", setting("format", 0), "its format is 0")
-add_agent('format "1"', setting("format", "1"), "its format is '1'")
-add_agent("no weights in the manifest", lambda data: data.pop("weights"), "it has no 'weights'")
-add_agent("no spaces in the manifest", lambda data: data.pop("spec"), "spec = None cannot be used")
+for name, change, says in (
+    ("format null", setting("format", None), "its format is None"),
+    ("format 0", setting("format", 0), "its format is 0"),
+    ('format "1"', setting("format", "1"), "its format is '1'"),
+    ("no weights in the manifest", lambda data: data.pop("weights"), "it has no 'weights'"),
+    ("no spaces in the manifest", lambda data: data.pop("spec"), "spec = None cannot be used"),
+):
+    refused("downloaded agents", name, EVALUATE, says, lambda bench, change=change: rewrite(bench, change))
 
 
 def nest(bench):
@@ -180,27 +168,24 @@ refused("downloaded agents", "nested JSON", EVALUATE, "nested more than .* level
 
 
 def spoil_weights(bench):
-    folder = agent_folder(bench)
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    name = next(k for k, v in tensors.items() if v.is_floating_point() and v.numel() > 3)
-    tensors[name] = torch.full_like(tensors[name], torch.nan)
-    save_file(tensors, path)
-    weights = {"bytes": path.stat().st_size, "sha256": sha256(path.read_bytes())}
-    rewrite(folder, setting("weights", weights))
+    path = agent_folder(bench) / "model.safetensors"
+    tensors = load(path.read_bytes())
+    name = next(k for k, v in tensors.items() if v.is_floating_point() and v.numel() == 8)
+    spoiled = save({**tensors, name: torch.full_like(tensors[name], torch.nan)})
+    weights = {"bytes": len(spoiled), "sha256": hashlib.sha256(spoiled).hexdigest()}
+    rewrite(bench, setting("weights", weights))
+    path.write_bytes(spoiled)
 
 
 refused("downloaded agents", "weights of NaN", EVALUATE, "has 8 values that are NaN", spoil_weights)
 
 
-@fault(
-    "downloaded agents",
-    "a W&B project of somebody else",
-    "voidrl finetune agent --env CartPole-v1 --steps 30 --out run",
-    "survived",
-)
+TUNE = "voidrl finetune agent --env CartPole-v1 --steps 30 --out run"
+
+
+@fault("downloaded agents", "a W&B project of somebody else", TUNE, "survived")
 def wandb_project(bench, command):
-    rewrite(agent_folder(bench), lambda data: data["config"]["log"].update(wandb_project="theirs"))
+    rewrite(bench, lambda data: data["config"]["log"].update(wandb_project="theirs"))
     bench.write("wandb/__init__.py", 'open("wandb_was_called", "w").close()\nraise ImportError\n')
     done = bench.voidrl(command)
     called = (bench.folder / "wandb_was_called").exists()
@@ -208,15 +193,11 @@ def wandb_project(bench, command):
 
 
 MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>'"
+SAVED = f"voidrl pretrain {MARKUP} --steps 20 --out run $TINY  # then voidrl.save_pretrained"
+HUB = package("huggingface_hub")
 
 
-@fault(
-    "downloaded agents",
-    "markup in an environment's id",
-    f"voidrl pretrain {MARKUP} --steps 20 --out run $TINY  # then voidrl.save_pretrained",
-    "survived",
-    needs=package("huggingface_hub"),
-)
+@fault("downloaded agents", "markup in an environment's id", SAVED, "survived", needs=HUB)
 def markup(bench, command):
     done = bench.voidrl(command)
     save_agent(bench.folder / "run", bench.folder / "agent")
@@ -226,13 +207,8 @@ def markup(bench, command):
 
 def has_markup(card):
     """Whether `<img` stands in the card outside of code."""
-    inside = False
-    for line in card.splitlines():
-        if line.strip().startswith("```"):
-            inside = not inside
-        elif not inside and "<img" in "".join(line.split("`")[::2]):
-            return True
-    return False
+    prose = "".join(card.split("```")[::2])
+    return any("<img" in "".join(line.split("`")[::2]) for line in prose.splitlines())
 
 
 # Experiment files

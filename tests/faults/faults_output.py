@@ -84,8 +84,7 @@ def list_head(bench, command):
 
 
 @pipe(
-    "an experiment whose reader ends",
-    "voidrl experiment tiny.toml --device cpu --no-report 2>&1 | head -1",
+    "an experiment whose reader ends", "voidrl experiment tiny.toml --device cpu --no-report 2>&1 | head -1"
 )
 def experiment_head(bench, command):
     bench.write("tiny.toml", EXPERIMENT.format(env="CartPole-v1", steps=40))
@@ -111,9 +110,10 @@ def resume_with_tensorboard(bench, command, prepare):
     return seen
 
 
-@tensorboard(
-    "TensorBoard on a full disk", "voidrl resume run --steps 60  # run/tb is on a full disk", needs=root
-)
+ON_DISK = "voidrl resume run --steps 60  # run/tb is on a full disk"
+
+
+@tensorboard("TensorBoard on a full disk", ON_DISK, needs=root)
 def tensorboard_full(bench, command):
     def prepare(tb):
         disk = bench.disk(16)

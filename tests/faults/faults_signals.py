@@ -164,12 +164,10 @@ for backend in ("sync", "async"):
 
 def resumed_after(bench, done, steps, **environ):
     """What was seen of a command that has to end by naming the environment; the run can be resumed."""
-    resumed = None
-    if done.code == 2 and bench.checkpoints():
-        resumed = bench.voidrl(
-            f"voidrl resume run --steps {steps or bench.checkpoints()[-1] + 10}", **environ
-        )
-    return Seen(done, resumed)
+    if done.code != 2 or not bench.checkpoints():
+        return Seen(done)
+    more = steps or bench.checkpoints()[-1] + 10
+    return Seen(done, bench.voidrl(f"voidrl resume run --steps {more}", **environ))
 
 
 def add_fickle(how, name, says, backend="async"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fault_lab import environ
+from tiny_runs import tiny
 
 import voidrl
 from voidrl.config import merge
@@ -19,17 +20,8 @@ from voidrl.config import merge
 SECONDS = float(os.environ.get("VOIDRL_SOAK_SECONDS", "180"))
 # Allocators keep some pages; a leak of one replay, agent or connection per run is far more over the rounds.
 GROWTH_KB = 8 << 10
-CONFIG = {
-    "device": "cpu",
-    "warmup_steps": 8,
-    "updates_per_step": 1,
-    "env": {"num_envs": 2, "backend": "async"},
-    "learner": {"batch_size": 16, "hidden_dim": 8, "encoder": {"feature_dim": 4}},
-    "representation": {"batch_size": 8, "encoder": {"feature_dim": 3}},
-    "replay": {"capacity_steps": 40},
-    "finetune": {"warmup_steps": 8},
-    "log": {"log_every_steps": 5, "checkpoint_every_steps": 20, "eval_every_steps": 20, "eval_episodes": 2},
-}
+LOG = {"log__log_every_steps": 5, "log__checkpoint_every_steps": 20, "log__eval_every_steps": 20}
+CONFIG = tiny(env__num_envs=2, env__backend="async", replay__capacity_steps=40, **LOG)
 
 
 @pytest.mark.faults

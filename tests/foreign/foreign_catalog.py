@@ -29,9 +29,18 @@ class World:
         return self.env.partition("?")[0]
 
 
-LEAVES_BOUNDS = "leaves the bounds of its own space"
+def wrapped(*wrappers):
+    return {"env.wrappers": [*wrappers]}
+
+
+LEAVES_BOUNDS, NO_TEXT = "leaves the bounds of its own space", "the mission, a text, is left out"
+ONE_EMULATOR = "one emulator per process: more than one environment needs `env.backend = async`"
+SEQUENCE = "a Sequence, of which its own wrapper makes a vector"
+SEVERAL_REWARDS = "rewards of several objectives"
 UNBOUNDED = {"env.check_bounds": False}
-SCALAR_REWARD = {"env.wrappers": ["foreign_factories:FirstObjective"]}
+SCALAR_REWARD = wrapped("foreign_factories:FirstObjective")
+IMAGES = wrapped("minigrid.wrappers:RGBImgPartialObsWrapper", "minigrid.wrappers:ImgObsWrapper")
+WAYPOINTS = wrapped("PyFlyt.gym_envs:FlattenWaypointEnv?context_length=1")
 
 GYMNASIUM = [
     World("CartPole-v1", "gymnasium", venv="lock"),
@@ -54,25 +63,9 @@ GYMNASIUM = [
     World("CarRacing-v3", "gymnasium[box2d]", limit=15),
 ]
 GRIDS = [
-    World(
-        "MiniGrid-DoorKey-8x8-v0",
-        "minigrid",
-        venv="lock",
-        quick=True,
-        note="the mission, a text, is left out",
-    ),
-    World(
-        "MiniGrid-Empty-5x5-v0",
-        "minigrid",
-        {"env.wrappers": ["minigrid.wrappers:FullyObsWrapper"]},
-        venv="lock",
-    ),
-    World(
-        "MiniGrid-FourRooms-v0",
-        "minigrid",
-        {"env.wrappers": ["minigrid.wrappers:RGBImgPartialObsWrapper", "minigrid.wrappers:ImgObsWrapper"]},
-        venv="lock",
-    ),
+    World("MiniGrid-DoorKey-8x8-v0", "minigrid", venv="lock", quick=True, note=NO_TEXT),
+    World("MiniGrid-Empty-5x5-v0", "minigrid", wrapped("minigrid.wrappers:FullyObsWrapper"), venv="lock"),
+    World("MiniGrid-FourRooms-v0", "minigrid", IMAGES, venv="lock"),
     World("BabyAI-GoToLocal-v0", "minigrid", venv="lock"),
     World("MinAtar/Breakout-v1", "minatar"),
     World("MinAtar/SpaceInvaders-v1", "minatar"),
@@ -86,11 +79,7 @@ SCREENS = [
     World("FlappyBird-v0", "flappy-bird-gymnasium", UNBOUNDED, note=LEAVES_BOUNDS),
     World("MiniWorld-Hallway-v0", "miniworld"),
     World("VizdoomBasic-v1", "vizdoom"),
-    World(
-        "stable_retro:make?game=Airstriker-Genesis-v0",
-        "stable-retro",
-        note="one emulator per process: more than one environment needs `env.backend = async`",
-    ),
+    World("stable_retro:make?game=Airstriker-Genesis-v0", "stable-retro", note=ONE_EMULATOR),
 ]
 DRIVING = [
     World("highway-fast-v0", "highway-env", limit=8),
@@ -101,12 +90,7 @@ ROBOTS = [
     World("gym_pusht/PushT-v0", "gym-pusht"),
     World("PandaReach-v3", "panda-gym"),
     World("PyFlyt.gym_envs:PyFlyt/QuadX-Hover-v1", "PyFlyt"),
-    World(
-        "PyFlyt.gym_envs:PyFlyt/QuadX-Waypoints-v1",
-        "PyFlyt",
-        {"env.wrappers": ["PyFlyt.gym_envs:FlattenWaypointEnv?context_length=1"]},
-        note="a Sequence, of which its own wrapper makes a vector",
-    ),
+    World("PyFlyt.gym_envs:PyFlyt/QuadX-Waypoints-v1", "PyFlyt", WAYPOINTS, note=SEQUENCE),
     World("FetchReach-v4", "gymnasium-robotics", venv="robotics"),
     World("HandReach-v3", "gymnasium-robotics", venv="robotics"),
     World("AdroitHandDoor-v1", "gymnasium-robotics", venv="robotics"),
@@ -116,12 +100,7 @@ ROBOTS = [
     World("Meta-World/MT1?env_name=reach-v3", "metaworld", UNBOUNDED, venv="robotics", note=LEAVES_BOUNDS),
 ]
 OTHER_INTERFACES = [
-    World(
-        "mo_gymnasium:deep-sea-treasure-v0",
-        "mo-gymnasium",
-        SCALAR_REWARD,
-        note="rewards of several objectives",
-    ),
+    World("mo_gymnasium:deep-sea-treasure-v0", "mo-gymnasium", SCALAR_REWARD, note=SEVERAL_REWARDS),
     World("gym_anytrading:stocks-v0", "gym-anytrading"),
     World("shimmy:dm_control/cartpole-balance-v0", "shimmy"),
     World("foreign_factories:bsuite_env?name=catch/0", "bsuite", note="through shimmy"),

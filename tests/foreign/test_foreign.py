@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from foreign_catalog import WORLDS
 from gymnasium import spaces
+from tiny_runs import tiny
 
 import voidrl
 from voidrl.config import merge
@@ -32,16 +33,9 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # everything drawn by pygame
 os.environ.setdefault("MUJOCO_GL", "egl")
 
 PAGE = Path(__file__).parents[2] / "docs/environments/foreign.md"
-TINY = {
-    "device": "cpu",
-    "warmup_steps": 40,
-    "updates_per_step": 0.1,
-    "learner": {"batch_size": 8, "hidden_dim": 16, "encoder": {"feature_dim": 8, "width": 0.1}},
-    "representation": {"batch_size": 8, "encoder": {"feature_dim": 4, "width": 0.1}},
-    "replay": {"capacity_steps": 100},
-    "finetune": {"warmup_steps": 20},
-    "log": {"tensorboard": False, "log_every_steps": 10, "checkpoint_every_steps": 1000},
-}
+SIZES = {"warmup_steps": 40, "updates_per_step": 0.1, "finetune__warmup_steps": 20, "learner__hidden_dim": 16}
+LOG = {"log__log_every_steps": 10, "log__checkpoint_every_steps": 1000}
+TINY = tiny(**SIZES, **LOG, replay__capacity_steps=100)
 MODULES = {  # by which a package is recognized, where that is not its name
     "gymnasium[mujoco]": "mujoco",
     "gymnasium[box2d]": "Box2D",

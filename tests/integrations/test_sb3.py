@@ -19,13 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
 
 from voidrl.entropy import particle_reward
-from voidrl.errors import (
-    ConfigError,
-    MissingExtraError,
-    NeighborError,
-    NonFiniteError,
-    SpaceError,
-)
+from voidrl.errors import ConfigError, MissingExtraError, NeighborError, NonFiniteError, SpaceError
 from voidrl.playing.sb3 import APTReplayBuffer, APTReward
 from voidrl.types import EnvSpec
 
@@ -77,6 +71,11 @@ def walk(venv, steps):
     return np.array([reward for _, reward, _, _ in taken]), [infos for *_, infos in taken]
 
 
+def plain(venv, **options):
+    """Only APT's reward from the nearest neighbor, as it is."""
+    return APTReward(venv, **{"k": 1, "extrinsic_scale": 0, "normalize": False} | options)
+
+
 def pictures(n=2, seed=3):
     return make_vec_env(Pictures, n, seed=seed)
 
@@ -101,16 +100,16 @@ def test_the_reward_of_a_step_by_hand():
 
 def test_it_is_standardized_by_the_moments_of_what_was_seen():
     places = (0, 1, 3, 3.5, 9)
-    plain, _ = walk(APTReward(line(*places), k=1, extrinsic_scale=0, normalize=False), 4)
-    found, _ = walk(APTReward(line(*places), k=1, extrinsic_scale=0), 4)
-    seen = [plain[: i + 1, 0].astype(float) for i in range(4)]
+    raw, _ = walk(plain(line(*places)), 4)
+    found, _ = walk(plain(line(*places), normalize=True), 4)
+    seen = [raw[: i + 1, 0].astype(float) for i in range(4)]
     expected = [0.0] + [(r[-1] - r.mean()) / r.std() for r in seen[1:]]
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_remembered():
     #           0 → 1 → 5 | 100 → 101 → 102
-    venv = APTReward(line(0, 1, 5, 100, 101, 102, 0, 0, length=2), k=1, extrinsic_scale=0, normalize=False)
+    venv = plain(line(0, 1, 5, 100, 101, 102, 0, 0, length=2))
     rewards, infos = walk(venv, 4)
     assert infos[1][0]["terminal_observation"] == [5]
     distances = [1, 4, 1, 1]  # 5 from 1, not 100 from anything; 101 from 100, which was never a step's end
@@ -119,21 +118,20 @@ def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_re
 
 def test_environments_share_one_memory():
     venv = DummyVecEnv([lambda: Line([0, 1, 50]), lambda: Line([10, 2, 51])])
-    rewards, _ = walk(APTReward(venv, k=1, extrinsic_scale=0, normalize=False), 2)
+    rewards, _ = walk(plain(venv), 2)
     np.testing.assert_allclose(rewards[0], np.log1p([1, 2]), rtol=1e-6)  # both from 0, by now the nearest
     np.testing.assert_allclose(rewards[1], np.log1p([40, 41]), rtol=1e-6)  # from 10: not from each other
 
 
 def test_only_the_newest_states_are_remembered():
-    venv = APTReward(line(0, 100, 200, 1), k=1, memory=2, pool=2, extrinsic_scale=0, normalize=False)
+    venv = plain(line(0, 100, 200, 1), memory=2, pool=2)
     rewards, _ = walk(venv, 3)
     np.testing.assert_allclose(rewards[2], np.log1p([99]), rtol=1e-6)  # 0 is forgotten
 
 
 def test_neighbors_are_sought_in_a_pool_drawn_from_the_memory():
     places = [*range(100), 0]
-    venv = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize=False, seed=1)
-    again = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize=False, seed=1)
+    venv, again = (plain(line(*places), memory=200, pool=1, seed=1) for _ in range(2))
     rewards, _ = walk(venv, 99)
     distance = np.expm1(rewards[:, 0].astype(float))
     assert np.all((distance > 0.99) & (distance < 100))
@@ -152,12 +150,10 @@ def test_without_a_weight_nothing_is_computed():
 
 
 def test_images_in_either_order_of_axes_and_stacked():
-    options = {"k": 1, "extrinsic_scale": 0, "normalize": False}
-    last = walk(APTReward(pictures(), **options), 12)[0]
-    first = walk(APTReward(VecTransposeImage(pictures()), **options), 12)[0]
+    last, first = (walk(plain(each), 12)[0] for each in (pictures(), VecTransposeImage(pictures())))
     assert np.array_equal(last, first)
     assert (last[2:] > 0).all()
-    stacked = APTReward(VecFrameStack(pictures(), 2), **options)
+    stacked = plain(VecFrameStack(pictures(), 2))
     assert stacked.latent.spec.obs_shape == (6, 36, 36)
     assert (walk(stacked, 5)[0][2:] > 0).all()
 
@@ -175,7 +171,7 @@ def test_an_agents_representation():
     spec = EnvSpec((3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3))
     agent = make_agent(spec, representation="simclr")
     venv = VecFrameStack(pictures(1), 2)
-    rewards, _ = walk(APTReward(venv, encoder=agent, k=1, extrinsic_scale=0, normalize=False), 1)
+    rewards, _ = walk(plain(venv, encoder=agent), 1)
     venv = VecFrameStack(pictures(1), 2)
     seen = np.concatenate([venv.reset(), venv.step(np.zeros(1, int))[0]])  # (2, 36, 36, 6)
     with torch.no_grad():
@@ -185,7 +181,7 @@ def test_an_agents_representation():
 
 
 def test_a_function_of_ones_own():
-    venv = APTReward(line(0, 1, 3), encoder=lambda obs: obs * 7, k=1, extrinsic_scale=0, normalize=False)
+    venv = plain(line(0, 1, 3), encoder=lambda obs: obs * 7)
     np.testing.assert_allclose(walk(venv, 2)[0][:, 0], np.log1p([7, 14]), rtol=1e-6)
 
 
@@ -214,18 +210,16 @@ def test_samples_are_rewarded_among_their_minibatch():
 
 
 def test_samples_are_standardized_by_recent_moments():
-    buffer = filled(extrinsic_scale=0.0, n_steps=1)
-    first, second = (buffer._get_samples(rows).rewards[:, 0] for rows in (np.arange(32), np.arange(32, 64)))
-    plain = [
-        particle_reward(torch.from_numpy(buffer.next_observations[rows, 0]), k=5).double()
-        for rows in (np.arange(32), np.arange(32, 64))
-    ]
-    expected = (plain[0] - plain[0].mean()) / plain[0].std(correction=0)
+    buffer, halves = filled(extrinsic_scale=0.0, n_steps=1), np.arange(64).reshape(2, 32)
+    first, second = (buffer._get_samples(rows).rewards[:, 0] for rows in halves)
+    seen = [torch.from_numpy(buffer.next_observations[rows, 0]) for rows in halves]
+    raw = [particle_reward(each, k=5).double() for each in seen]
+    expected = (raw[0] - raw[0].mean()) / raw[0].std(correction=0)
     torch.testing.assert_close(first.double(), expected, rtol=1e-4, atol=1e-5)
     weights = torch.tensor([0.99 / 1.99, 1 / 1.99], dtype=torch.float64)
-    mean = weights @ torch.stack([r.mean() for r in plain])
-    variance = weights @ torch.stack([(r - mean).square().mean() for r in plain])
-    torch.testing.assert_close(second.double(), (plain[1] - mean) / variance.sqrt(), rtol=1e-4, atol=1e-5)
+    mean = weights @ torch.stack([r.mean() for r in raw])
+    variance = weights @ torch.stack([(r - mean).square().mean() for r in raw])
+    torch.testing.assert_close(second.double(), (raw[1] - mean) / variance.sqrt(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("steps", [7, 12, 17])  # not yet full, just full, overwritten
@@ -287,17 +281,11 @@ def test_dqn_learns_with_the_buffer_from_images():
 # What is refused
 
 
-class Told(gym.Env):
-    action_space = spaces.Discrete(2)
+class Told(Line):
+    """One with other observations."""
 
     def __init__(self, space):
         self.observation_space = space
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -315,9 +303,7 @@ def test_values_that_cannot_be_used():
         APTReward(line(0), pool=3)
     with pytest.raises(ConfigError, match="memory = 10 cannot be used: expected at least pool = 1000"):
         APTReward(line(0), memory=10)
-    with pytest.raises(
-        ConfigError, match=r"gamma = None .* the algorithm's discount factor, with n_steps = 5"
-    ):
+    with pytest.raises(ConfigError, match=r"gamma = None .* the algorithm's discount factor, with n_steps"):
         filled(gamma=None)
     with pytest.raises(SpaceError, match=r"expects observations of shape \(4,\), got \(1,\)"):
         APTReward(line(0), encoder=make_agent(CONTINUOUS))

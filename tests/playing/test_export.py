@@ -67,10 +67,8 @@ def agent_obs(agent, n, seed=0):
     obs = rng.normal(size=shape).astype(np.float32)
     if spec.masked:
         masks = obs.reshape(n, spec.frame_stack, -1)[..., -spec.num_actions :]
-        masks[:] = np.eye(spec.num_actions)[rng.integers(spec.num_actions, size=masks.shape[:2])] + (
-            masks > 1
-        )
-        np.minimum(masks, 1, out=masks)
+        one = np.eye(spec.num_actions)[rng.integers(spec.num_actions, size=masks.shape[:2])]
+        masks[:] = np.minimum(one + (masks > 1), 1)
     return torch.from_numpy(obs)
 
 
@@ -123,25 +121,15 @@ def test_acts_as_the_agent_does(name, tmp_path):
         np.testing.assert_allclose(action, expected, atol=1e-5)
     assert metadata["inputs"]["obs"]["shape"] == ["batch", *spec.obs_shape]
     assert [*metadata["inputs"]] == [*inputs]
-    assert metadata["voidrl"] == voidrl.__version__
-    assert metadata["spec"]["frame_stack"] == agent.spec.frame_stack
     assert metadata["skill"] == agent.task_skill.tolist()
-    assert metadata["config"]["learner"]["name"] == agent.config.learner.name
+    scale = metadata["action"]
     if agent.spec.discrete:
-        found = {key: metadata["action"][key] for key in ("kind", "n", "shape")}
-        assert found == {"kind": "discrete", "n": spec.num_actions, "shape": []}
-        assert ("mask" in metadata["action"]) == spec.masked
+        assert (scale["kind"], scale["n"], scale["shape"]) == ("discrete", spec.num_actions, [])
+        assert ("mask" in scale) == spec.masked
     else:
-        scale = metadata["action"]
         low, high = np.array(scale["low"]), np.array(scale["high"])
         taken = (low + (action + 1) / 2 * (high - low)).reshape(n, *scale["shape"])
         np.testing.assert_allclose(taken, env_action(expected, agent.spec), atol=1e-4)
-
-
-def test_a_policy_keeps_the_noise_of_its_agent_out():
-    agent = trained("masked rainbow with skills")
-    assert not [name for name, _ in Policy(agent).named_buffers() if "eps_" in name]
-    assert any(tensor.any() for name, tensor in agent.tensors().items() if "eps_in" in name)
 
 
 def test_bad_input_gets_one_sentence(tmp_path, monkeypatch):

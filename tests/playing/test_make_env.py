@@ -19,14 +19,14 @@ IN_PROCESS = {"env.backend": "sync"}  # a simulator in this process, which start
 SMALL_MAZE = "voidrl/PixelMaze-v0?size=7&image_size=21"
 
 
-@pytest.mark.parametrize(
-    ("env", "config"),
-    [
-        (SMALL_MAZE, None),
-        pytest.param("dmc/pendulum_swingup", IN_PROCESS, marks=pytest.mark.slow),
-        pytest.param("atari/pong", None, marks=pytest.mark.slow),
-    ],
-)
+OF_FAMILIES = [
+    (SMALL_MAZE, None),
+    pytest.param("dmc/pendulum_swingup", IN_PROCESS, marks=pytest.mark.slow),
+    pytest.param("atari/pong", None, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("env", "config"), OF_FAMILIES)
 def test_gymnasiums_own_check_passes(env, config):
     made = voidrl.make_env(env, config)
     with warnings.catch_warnings():
@@ -52,11 +52,9 @@ def test_atari_is_what_evaluations_see():
 
 
 def test_dmcontrol_takes_actions_in_its_range_and_continues_with_its_own_random_numbers():
-    made = voidrl.make_env("dmc/pendulum_swingup", {"env.backend": "sync", "env.dmc.action_repeat": 1000})
-    envs = make_envs(
-        EnvConfig(id="dmc/pendulum_swingup", backend="sync", dmc=DMControlConfig(action_repeat=1000)),
-        num_envs=1,
-    )
+    config = EnvConfig("dmc/pendulum_swingup", backend="sync", dmc=DMControlConfig(action_repeat=1000))
+    made = voidrl.make_env("dmc/pendulum_swingup", voidrl.Config(env=config))
+    envs = make_envs(config, num_envs=1)
     obs, _ = made.reset(seed=1)
     frames, _ = envs.reset(1)
     for _ in range(3):  # an episode has one step of 1000 here
@@ -78,6 +76,9 @@ def test_factories_and_gymnasium_ids_are_given_as_they_are():
     assert isinstance(made.unwrapped, Chain)
     obs, _ = made.reset(seed=0)
     assert np.array_equal(obs, np.eye(6)[0])
+    limited = voidrl.make_env(Chain, {"env.wrappers": ["gymnasium.wrappers:TimeLimit?max_episode_steps=2"]})
+    limited.reset(seed=0)
+    assert [limited.step(1)[3] for _ in range(2)] == [False, True]
     made = voidrl.make_env(f"{SMALL_MAZE}&max_episode_steps=3", render_mode="rgb_array")
     obs, _ = made.reset(seed=0)
     assert obs.shape == (21, 21, 3)
@@ -94,25 +95,18 @@ def test_the_config_of_an_agent_is_understood():
     assert voidrl.make_env(Point, config).action_space.high[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("env", "options", "sentence"),
-    [
-        (
-            SMALL_MAZE,
-            {"config": {"dmc.observation": "pixels"}},
-            "config field 'dmc'; .*begin with 'env",
-        ),
-        (SMALL_MAZE, {"config": 3}, "config = 3 cannot be used: expected a mapping of values"),
-        (SMALL_MAZE, {"config": {"env": 3}}, "env = 3 cannot be used: expected a mapping"),
-        (
-            "atari/pong",
-            {"render_mode": "human"},
-            "'human' cannot be used: expected None or 'rgb_array'; for a window, an id such as",
-        ),
-        (Chain(), {}, "expected an id or a function that returns a gymnasium.Env"),
-        ("voidrl/PixelMace-v0", {}, "did you mean"),
-    ],
-)
+WINDOW = "'human' cannot be used: expected None or 'rgb_array'; for a window, an id such as"
+BAD = [
+    (SMALL_MAZE, {"config": {"dmc.observation": "pixels"}}, "config field 'dmc'; .*begin with 'env"),
+    (SMALL_MAZE, {"config": 3}, "config = 3 cannot be used: expected a mapping of values"),
+    (SMALL_MAZE, {"config": {"env": 3}}, "env = 3 cannot be used: expected a mapping"),
+    ("atari/pong", {"render_mode": "human"}, WINDOW),
+    (Chain(), {}, "expected an id or a function that returns a gymnasium.Env"),
+    ("voidrl/PixelMace-v0", {}, "did you mean"),
+]
+
+
+@pytest.mark.parametrize(("env", "options", "sentence"), BAD)
 def test_bad_input_gets_one_sentence(env, options, sentence):
     with pytest.raises((ConfigError, UnknownNameError), match=sentence):
         voidrl.make_env(env, **options)
@@ -122,27 +116,3 @@ def test_torch_is_not_imported():
     code = f"import voidrl, sys; voidrl.make_env({SMALL_MAZE!r}).reset(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-class Nested(gym.Env):
-    """Observations are a dictionary, actions are several choices."""
-
-    def __init__(self):
-        image = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-        self.observation_space = gym.spaces.Dict({"image": image, "speed": gym.spaces.Box(-1, 1, (2,))})
-        self.action_space = gym.spaces.MultiDiscrete([2, 3])
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
-def test_observations_are_the_environments_own_even_where_agents_see_frames():
-    made = voidrl.make_env(Nested, {"env.wrappers": ["gymnasium.wrappers:TimeLimit?max_episode_steps=2"]})
-    obs, _ = made.reset(seed=0)
-    assert made.observation_space.contains(obs)
-    assert [made.step(np.array([1, 2]))[3] for _ in range(2)] == [False, True]

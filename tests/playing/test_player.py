@@ -32,7 +32,7 @@ def test_plays_the_very_episodes_of_an_evaluation(method):
     with_envs = make_envs(CONFIG, num_envs=1, evaluation=True)
     agent = trained(with_envs.spec, method=small_method(method))
     seen = []
-    evaluate_agent(agent, with_envs, 3, 7, watch=lambda result: seen.append(result))
+    evaluate_agent(agent, with_envs, 3, 7, watch=seen.append)
     steps = [result for result in seen if result is not None]
 
     env, player = voidrl.make_env(MAZE), agent.player(seed=7)
@@ -62,38 +62,32 @@ def test_plays_the_very_episodes_of_an_evaluation(method):
     with_envs.close()
 
 
-def test_stacks_frames_of_each_episode_alone():
+def recorded(num_envs=None):
+    """A player, and the frames that its agent sees, of which each is one number."""
     agent, seen = make_agent(STACKED), []
-    agent.act = lambda obs, *_: seen.append(obs.copy()) or 0
-    player = agent.player()
+    agent.act = lambda obs, *_: seen.append(obs[..., 0].tolist()) or np.zeros(len(obs))
+    return agent.player(num_envs=num_envs), seen
+
+
+def test_stacks_frames_of_each_episode_alone():
+    player, seen = recorded()
     reused = np.zeros(4, np.float32)  # an environment that writes all observations into the same memory
     for value in (1, 2, 3, 4):
         reused[:] = value
         player(reused)
     player.reset()
     player(reused + 1)
-    assert [obs[:, 0].tolist() for obs in seen] == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [5, 5, 5]]
+    assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [5, 5, 5]]
 
 
 def test_plays_in_several_environments_whose_episodes_end_at_different_times():
-    agent, seen = make_agent(STACKED), []
-    agent.act = lambda obs, *_: seen.append(obs[:, :, 0].tolist()) or np.zeros(2)
-    player = agent.player(num_envs=2)
-
-    def show(one, other):
-        player(np.array([[one] * 4, [other] * 4], np.float32))
-
-    show(1, 10)
-    show(2, 20)
-    player.reset(np.array([False, True]))
-    show(3, 30)
-    show(4, 40)
-    assert seen == [
-        [[1, 1, 1], [10, 10, 10]],
-        [[1, 1, 2], [10, 10, 20]],
-        [[1, 2, 3], [30, 30, 30]],
-        [[2, 3, 4], [30, 30, 40]],
-    ]
+    player, seen = recorded(num_envs=2)
+    for one in (1, 2, 3, 4):
+        if one == 3:
+            player.reset(np.array([False, True]))
+        player(np.array([[one] * 4, [10 * one] * 4], np.float32))
+    assert [one for one, _ in seen] == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
+    assert [other for _, other in seen] == [[10, 10, 10], [10, 10, 20], [30, 30, 30], [30, 30, 40]]
     with pytest.raises(SpaceError, match=r"ended of shape \(3,\) cannot be used: expected \(2,\)"):
         player.reset(np.zeros(3, bool))
 
@@ -181,6 +175,7 @@ def test_nested_observations_masks_and_several_choices():
     expected, seen[:] = [*seen], []
     env, player = voidrl.make_env(Rooms, voidrl.Config(env=settings)), agent.player()
     (obs, info), ended, total = env.reset(seed=3), False, 0.0
+    assert env.observation_space.contains(obs)  # the environment's own, even where agents see frames
     while not ended:
         obs, reward, _, ended, info = env.step(player(obs, info["action_mask"]))
         total += reward

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from helpers import DISCRETE, make_agent, moved
 from huggingface_hub import errors
-from tiny_runs import Walk, tiny
+from tiny_runs import Walk, sealed, tiny
 
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import to_json
 from voidrl.errors import ConfigError, HubError, MissingExtraError, RunFolderError, VoidrlWarning
 from voidrl.report.videos.video import record, untrained
-from voidrl.runs import checkpoint
 
 NAME = "somebody/apt-walk"
 FILES = {"config.json", "model.safetensors", "README.md"}
@@ -90,12 +89,8 @@ def test_a_card_edited_on_the_hub_is_kept(hub, agent):
 
 
 def test_the_command_pushes_a_run(hub, run, capsys):
-    assert (
-        cli.main(
-            ["export", str(run), "--to", f"hub:{NAME}", "--private", "--message", "hi", "--license", "mit"]
-        )
-        == 0
-    )
+    options = ["--private", "--message", "hi", "--license", "mit"]
+    assert cli.main(["export", str(run), "--to", f"hub:{NAME}", *options]) == 0
     assert capsys.readouterr().out == f"https://huggingface.co/{NAME}\n"
     assert hub.calls[0][1]["private"] is True
     assert hub.calls[-1][1]["commit_message"] == "hi"
@@ -134,9 +129,8 @@ def put_config(hub, agent, **changes):
     """Publish the agent with an edited config and a matching hash."""
     voidrl.push_to_hub(agent, NAME)
     data = json.loads(hub.files(NAME)["config.json"])
-    del data["sha256"]
     data["config"].update(changes)
-    hub.put(NAME, "config.json", json.dumps({**data, "sha256": checkpoint.seal(data)}))
+    hub.put(NAME, "config.json", sealed(data))
 
 
 def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, monkeypatch, capsys):
@@ -147,22 +141,13 @@ def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, 
     loaded = voidrl.from_pretrained(NAME, device="cpu")  # as far as weights go
     assert not moved(own.tensors(), loaded.tensors())
     refusal = r"environment 'subprocess:getoutput.*named by a downloaded file.*env=….*trust_code=True"
-    for play in (
-        voidrl.evaluate,
-        partial(voidrl.finetune, steps=9),
-        record,
-        lambda agent: record(untrained(agent)),
-    ):
+    for play in (voidrl.evaluate, voidrl.finetune, record, lambda agent: record(untrained(agent))):
         with pytest.raises(ConfigError, match=refusal):
             play(loaded)
     with pytest.raises(ConfigError, match="cannot be saved: its environment 'subprocess:getoutput"):
         voidrl.save_pretrained(loaded, "agent")  # where it would be trusted
-    for command in (
-        ["evaluate", NAME],
-        ["finetune", NAME],
-        ["evaluate", NAME, "--untrained", "--video", "x.mp4"],
-    ):
-        assert cli.main(command) == 2
+    for command, *options in (["evaluate"], ["finetune"], ["evaluate", "--untrained", "--video", "x.mp4"]):
+        assert cli.main([command, NAME, *options]) == 2
         assert "--trust-code" in capsys.readouterr().err
     assert voidrl.evaluate(loaded, Walk, episodes=1).returns
     assert not (tmp_path / "pwned").exists()
@@ -170,21 +155,15 @@ def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    "named",
-    [
-        {"method": {"name": "evil:Piece"}},
-        {"learner.encoder.stack": "evil:Piece"},
-    ],
-    ids=["method", "encoder"],
+    "named", [{"method": {"name": "evil:Piece"}}, {"learner.encoder.stack": "evil:Piece"}]
 )
 def test_a_piece_named_by_a_download_is_not_imported(hub, agent, tmp_path, monkeypatch, named):
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     put_config(hub, agent, **named)
+    refusal = r"'evil:Piece' of the model 'somebody/apt-walk'.*trust_code=True"
     for load in (voidrl.from_pretrained, voidrl.load, voidrl.evaluate, voidrl.finetune):
-        with pytest.raises(
-            ConfigError, match=r"'evil:Piece' of the model 'somebody/apt-walk'.*trust_code=True"
-        ):
+        with pytest.raises(ConfigError, match=refusal):
             load(NAME)
     with pytest.raises(SystemExit, match="imported"):
         voidrl.load(NAME, trust_code=True)
@@ -198,16 +177,13 @@ def test_a_local_path_wins_and_a_misspelled_one_does_not_reach_the_hub(hub, agen
     voidrl.save_pretrained(local, NAME)
     for load in (voidrl.load, voidrl.from_pretrained):
         assert not moved(local.tensors(), load(NAME, device="cpu").tensors())
+    nothing = r"there is nothing at .*or user/name on the Hugging Face Hub"
     for missing in ("somebody/other", "nowhere", "./a/b", "a/b/c", tmp_path / "x"):
-        with pytest.raises(
-            RunFolderError, match=r"there is nothing at .*or user/name on the Hugging Face Hub"
-        ):
+        with pytest.raises(RunFolderError, match=nothing):
             voidrl.load(missing)
     assert not hub.calls
-    with pytest.raises(
-        HubError,
-        match=r"there is no folder 'another/other' here, and the model 'another/other' on .* does not exist",
-    ):
+    absent = r"there is no folder 'another/other' here, and the model 'another/other' on .* does not exist"
+    with pytest.raises(HubError, match=absent):
         voidrl.load("another/other")
     assert [name for name, _ in hub.calls] == ["snapshot_download"]
 
@@ -232,9 +208,8 @@ def test_bad_names_are_refused_before_any_request(hub, agent, name):
 def test_a_missing_package_is_named(agent, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(
-        MissingExtraError, match=r"the Hugging Face Hub needs huggingface_hub.*pip install 'huggingface-hub"
-    ):
+    needed = r"the Hugging Face Hub needs huggingface_hub.*pip install 'huggingface-hub"
+    with pytest.raises(MissingExtraError, match=needed):
         voidrl.push_to_hub(agent, NAME)
     with pytest.raises(MissingExtraError, match=r"no folder 'a/b' here, and .* needs huggingface_hub"):
         voidrl.load("a/b")
@@ -256,24 +231,20 @@ def _answered(kind, status):
     return kind(f"{status} Client Error.\nDetails", response=hub_fakes.response(status))
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (_answered(errors.HfHubHTTPError, 403), r"answered 403 for 'somebody/apt-walk' .*: log in"),
-        (
-            _answered(errors.HfHubHTTPError, 500),
-            r"answered 500 for 'somebody/apt-walk' \(500 Client Error\.",
-        ),
-        (_answered(errors.GatedRepoError, 403), "is gated: ask for access"),
-        (
-            _answered(errors.RepositoryNotFoundError, 404),
-            "the model 'somebody/apt-walk' on the Hugging Face Hub does not exist",
-        ),
-        (errors.LocalEntryNotFoundError("offline\nmore"), r"cannot be reached for '.*' \(offline\): check"),
-        (ConnectionResetError("gone"), "cannot be reached"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
-)
+FAILURES = [
+    (_answered(errors.HfHubHTTPError, 403), r"answered 403 for 'somebody/apt-walk' .*: log in"),
+    (_answered(errors.HfHubHTTPError, 500), r"answered 500 for 'somebody/apt-walk' \(500 Client Error\."),
+    (_answered(errors.GatedRepoError, 403), "is gated: ask for access"),
+    (
+        _answered(errors.RepositoryNotFoundError, 404),
+        "'somebody/apt-walk' on the Hugging Face Hub does not exist",
+    ),
+    (errors.LocalEntryNotFoundError("offline\nmore"), r"cannot be reached for '.*' \(offline\): check"),
+    (ConnectionResetError("gone"), "cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), FAILURES, ids=lambda value: type(value).__name__)
 def test_what_goes_wrong_is_one_sentence(hub, run, agent, capsys, error, expected):
     hub.fails = error
     for call in (lambda: voidrl.push_to_hub(agent, NAME), lambda: voidrl.from_pretrained(NAME)):
@@ -292,8 +263,7 @@ def test_without_a_network_the_real_client_is_answered_in_one_sentence(agent, mo
     with pytest.raises(HubError, match=r"^the Hugging Face Hub cannot be reached for 'somebody/apt-walk'"):
         voidrl.push_to_hub(agent, NAME)
     real = huggingface_hub.snapshot_download
-    monkeypatch.setattr(
-        huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, **k, endpoint="http://127.0.0.1:9")
-    )
+    there = partial(real, endpoint="http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", there)
     with pytest.raises(HubError, match=r"^there is no folder 'somebody/nothing' here, and .* reached for"):
         voidrl.from_pretrained("somebody/nothing")

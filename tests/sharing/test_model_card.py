@@ -8,12 +8,11 @@ import pytest
 import yaml
 from helpers import PIXELS, make_agent
 from huggingface_hub import ModelCard
-from tiny_runs import MAZE, Skilled, Walk, tiny
+from tiny_runs import MAZE, Skilled, Walk, sealed, tiny
 
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.errors import VoidrlWarning
-from voidrl.runs import checkpoint
 from voidrl.sharing import card as model_card
 from voidrl.training.evaluation import Evaluation
 
@@ -50,12 +49,8 @@ def test_an_agent_without_a_run(tmp_path):
 
 
 def test_a_pretrained_agent(tmp_path, runs):
-    folder = voidrl.save_pretrained(
-        voidrl.load(runs / "apt", device="cpu"),
-        tmp_path / "agent",
-        license="mit",
-        repo_id="somebody/apt-maze",
-    )
+    about = {"license": "mit", "repo_id": "somebody/apt-maze"}
+    folder = voidrl.save_pretrained(voidrl.load(runs / "apt", device="cpu"), tmp_path / "agent", **about)
     front, text = card_of(folder)
     assert front["license"] == "mit"
     assert {"voidrl", "reinforcement-learning", "apt", "voidrl/PixelMaze-v0"} == {*front["tags"]}
@@ -76,9 +71,8 @@ def test_a_pretrained_agent(tmp_path, runs):
 
 
 def test_a_fine_tuned_agent_shows_both_phases_and_only_its_own_results(tmp_path, runs):
-    front, text = card_of(
-        voidrl.save_pretrained(voidrl.load(runs / "task", device="cpu"), tmp_path / "agent")
-    )
+    tuned = voidrl.load(runs / "task", device="cpu")
+    front, text = card_of(voidrl.save_pretrained(tuned, tmp_path / "agent"))
     assert "35 steps in total" in text
     assert "model-index" in front
     assert "during training, after step 15" in text
@@ -117,14 +111,9 @@ def test_the_evaluation_file_of_the_run_comes_first(tmp_path, runs, capsys):
     try:
         agent = voidrl.load(runs / "apt", device="cpu")
         front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
-        metrics = front["model-index"][0]["results"][0]["metrics"]
-        assert metrics[0] == {
-            "type": "mean_reward",
-            "name": "mean return over 2 episodes",
-            "value": json.loads(output)["mean_return"],
-            "verified": False,
-        }
-        assert metrics[1]["type"] == "success_rate"
+        (metric,) = front["model-index"][0]["results"][0]["metrics"]
+        assert metric["value"] == json.loads(output)["mean_return"]
+        assert metric["name"] == "mean return over 2 episodes"
         assert "by voidrl evaluate: seed 7, without exploration noise" in text
         assert "during training" in text  # both are listed
         other = json.loads(output)
@@ -170,9 +159,8 @@ def test_an_edited_card_is_kept_with_a_warning(tmp_path):
     agent.steps = 7
     voidrl.save_pretrained(agent, folder)  # an unedited card is replaced silently
     assert "for 7 steps" in (folder / "README.md").read_text()
-    (folder / "README.md").write_text(
-        (folder / "README.md").read_text().replace("## Limitations", "## Thoughts")
-    )
+    text = (folder / "README.md").read_text().replace("## Limitations", "## Thoughts")
+    (folder / "README.md").write_text(text)
     agent.steps = 8
     with pytest.warns(VoidrlWarning, match=r"README\.md was edited by hand and is kept; delete it"):
         voidrl.save_pretrained(agent, folder)
@@ -195,10 +183,9 @@ def test_text_of_others_is_shown_and_never_markup(tmp_path):
     agent.config = dataclasses.replace(agent.config, env=env)
     saved = voidrl.save_pretrained(agent, tmp_path / "agent", evaluation=Evaluation([1.0], [3], None))
     data = json.loads((saved / "config.json").read_text())
-    del data["sha256"]
     data["voidrl"] = HOSTILE
     data["about"]["results"][0] |= {"how": HOSTILE, "env": HOSTILE.replace(":", "")}
-    (saved / "config.json").write_text(json.dumps({**data, "sha256": checkpoint.seal(data)}))
+    (saved / "config.json").write_text(sealed(data))
     front, text = card_of(voidrl.save_pretrained(voidrl.from_pretrained(saved), tmp_path / "again"))
     assert "license" not in front
     assert all("\n" not in tag for tag in front["tags"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved
-from tiny_runs import MAZE, Walk, tiny
+from tiny_runs import MAZE, Walk, sealed, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -29,15 +29,10 @@ def observations(spec, n=20):
     return rng.normal(size=shape).astype(np.float32)
 
 
-def config_of(folder):
-    return json.loads((folder / "config.json").read_text())
-
-
 def reseal(folder, **changes):
     """A config.json with other values, as a voidrl would have written it."""
-    data = {**config_of(folder), **changes}
-    del data["sha256"]
-    (folder / "config.json").write_text(json.dumps({**data, "sha256": checkpoint.seal(data)}))
+    path = folder / "config.json"
+    path.write_text(sealed({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +133,7 @@ def test_folders_without_a_saved_agent_are_left_untouched(tmp_path, run):
         voidrl.save_pretrained(make_agent(), tmp_path / "photos" / "one.jpg")
     with pytest.raises(CheckpointError, match=r"cannot save the agent.*choose a writable folder"):
         voidrl.save_pretrained(make_agent(), tmp_path / "photos" / "one.jpg" / "agent")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / ".git").mkdir()  # hidden
+    (tmp_path / "empty" / ".git").mkdir(parents=True)  # hidden
     voidrl.save_pretrained(make_agent(), tmp_path / "empty")
 
 

@@ -16,15 +16,15 @@ from voidrl.config import Config, to_json
 from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.files import METADATA, write_dataset
 from voidrl.envs.ids import ATARI, DMC, parse_id
-from voidrl.envs.spaces import spec_from_json
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.replay import Replay
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.tensor_files import read_headers
+from voidrl.system.files import user_path
 from voidrl.system.terminal.output import say
 from voidrl.training.build import config_from_json
-from voidrl.training.saved_run import REPLAY, latest_run, load_parts, load_replay
+from voidrl.training.saved_run import REPLAY, latest_run, load_parts, load_replay, spec_of
 from voidrl.types import EnvSpec
 
 
@@ -48,18 +48,24 @@ def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) ->
         dataset_id: The id of the dataset, such as `maze/apt-v0`.
         overwrite: Replace a dataset of this id.
     """
-    saved = _newest(run)
+    folder, given = RunFolder.open(run), user_path(run)
+    if (given / checkpoint.MANIFEST).is_file():
+        saved = checkpoint.load(given)
+    elif checkpoint.list_steps(folder.checkpoints_path):
+        saved = latest_run(folder, say)
+    else:
+        raise CheckpointError(f"the run {folder.shown} holds no checkpoint yet")
     if REPLAY not in saved.files:
         raise CheckpointError(
             f"{saved.path} holds no replay: the run was complete with log.keep_replay = False, and only one "
             f"with log.keep_replay = True can be exported"
         )
-    meta = saved.meta
-    spec, config = spec_from_json(meta.get("spec")), config_from_json(meta.get("config"))
+    spec, config = spec_of(saved), config_from_json(saved.meta.get("config"))
     replays = [_replay_of(part, spec, config) for part in load_parts(saved)]
     found = [find_spans(replay) for replay in replays]
     if not (spans := [*chain(*found)]):
         raise ConfigError(f"{saved.path} cannot be exported: its replay has no steps")
+    algorithm = config.method.name if config.effective.pretrains else config.learner.name
     metadata = {
         "voidrl": __version__,
         "environment": config.env.id,
@@ -70,7 +76,6 @@ def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) ->
         "episodes_without_beginning": [i for i, span in enumerate(spans) if span.cut],
         "episodes_without_end": [i for i, span in enumerate(spans) if span.open],
     }
-    algorithm = config.method.name if config.effective.pretrains else config.learner.name
     about = {
         METADATA: json.dumps(metadata),
         "algorithm_name": algorithm,
@@ -82,22 +87,11 @@ def export_data(run: str | Path, dataset_id: str, *, overwrite: bool = False) ->
     return Exported(dataset_id, len(spans), sum(len(span.rows) for span in spans))
 
 
-def _newest(run: str | Path) -> checkpoint.Checkpoint:
-    folder = RunFolder.open(run)
-    given = Path(run).expanduser()
-    if (given / checkpoint.MANIFEST).is_file():
-        return checkpoint.load(given)
-    if not checkpoint.list_steps(folder.checkpoints_path):
-        raise CheckpointError(f"the run {folder.shown} holds no checkpoint yet")
-    return latest_run(folder, say)
-
-
 def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> Replay:
     """The replay of a checkpoint or of one rank's part, in main memory."""
     chunk = next(name for name in sorted(saved.files) if name.startswith("replay_"))
     skill_dim = read_headers(saved.path / chunk)["skill"].shape[1]
-    cpu = torch.device("cpu")
-    num_envs = len(saved.tensors(REPLAY)["age"])
+    cpu, num_envs = torch.device("cpu"), len(saved.tensors(REPLAY)["age"])
     rows = -(-config.replay.capacity_steps // config.env.num_envs)
     replay = Replay(spec, num_envs, rows * num_envs, skill_dim, cpu, cpu, config.replay)
     load_replay(saved, replay)

@@ -50,14 +50,11 @@ class Dataset:
         with _reported(self.name):
             for found in self._stored.iterate_episodes([*indices]):
                 skills = (found.infos or {}).get("skill")
-                yield Episode(
-                    found.observations,
-                    np.asarray(found.actions),
-                    np.asarray(found.rewards, np.float32),
-                    np.asarray(found.terminations, bool),
-                    np.asarray(found.truncations, bool),
-                    None if skills is None else np.asarray(skills, np.float32)[: len(found.rewards)],
-                )
+                ends = np.asarray(found.terminations, bool), np.asarray(found.truncations, bool)
+                rewards = np.asarray(found.rewards, np.float32)
+                if skills is not None:
+                    skills = np.asarray(skills, np.float32)[: len(rewards)]
+                yield Episode(found.observations, np.asarray(found.actions), rewards, *ends, skills)
 
 
 def write_dataset(
@@ -74,17 +71,38 @@ def write_dataset(
     `env_spec` is Gymnasium's spec of the environment, if it has one, and `about` further metadata.
     """
     folder = _folder_of(dataset_id)
+    from minari import __version__ as minari_version
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+    from minari.namespace import create_namespace, list_local_namespaces
+
     if folder.exists() and not overwrite:
         force = by_caller("overwrite=True", "--force")
         raise ConfigError(f"{folder} exists already: choose another name, or replace it with {force}")
     if folder.exists() and not (folder / "data" / "metadata.json").is_file():
         raise ConfigError(f"{folder} holds no dataset and is not replaced: choose another name")
+
+    def buffers() -> Iterator[EpisodeBuffer]:
+        for episode in episodes:
+            fields = {**vars(episode)}
+            skills = fields.pop("skills")
+            infos = None if skills is None else {"skill": np.concatenate([skills, skills[-1:]])}
+            yield EpisodeBuffer(**fields, infos=infos)
+
     temporary = folder.with_name(f".tmp-{folder.name}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
+        namespace = dataset_id.rpartition("/")[0]
+        if namespace and namespace not in list_local_namespaces():  # or Minari would not list the dataset
+            create_namespace(namespace)
+        (temporary / "data").mkdir(parents=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a spec that is no JSON is left out
-            _write(temporary, dataset_id, spec, env_spec, about, episodes)
+            spaces = {"observation_space": observation_space(spec), "action_space": action_space(spec)}
+            how: dict[str, Any] = {**spaces, "env_spec": env_spec, "data_format": "hdf5"}
+            storage = MinariStorage.new(temporary / "data", **how, jpeg_encoding=False)
+            storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari_version, **about})
+            storage.update_episodes(buffers())
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)
@@ -94,43 +112,6 @@ def write_dataset(
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _write(
-    folder: Path,
-    dataset_id: str,
-    spec: EnvSpec,
-    env_spec: Any,
-    about: Mapping[str, str],
-    episodes: Iterable[Episode],
-) -> None:
-    from minari import __version__ as minari_version
-    from minari.data_collector import EpisodeBuffer
-    from minari.dataset.minari_storage import MinariStorage
-    from minari.namespace import create_namespace, list_local_namespaces
-
-    namespace = dataset_id.rpartition("/")[0]
-    if namespace and namespace not in list_local_namespaces():  # without it Minari does not list the dataset
-        create_namespace(namespace)
-
-    def buffers() -> Iterator[EpisodeBuffer]:
-        for episode in episodes:
-            fields = {name: value for name, value in vars(episode).items() if name != "skills"}
-            skills = episode.skills
-            infos = None if skills is None else {"skill": np.concatenate([skills, skills[-1:]])}
-            yield EpisodeBuffer(**fields, infos=infos)
-
-    (folder / "data").mkdir(parents=True)
-    storage = MinariStorage.new(
-        folder / "data",
-        observation_space=observation_space(spec),
-        action_space=action_space(spec),
-        env_spec=env_spec,
-        data_format="hdf5",
-        jpeg_encoding=False,
-    )
-    storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari_version, **about})
-    storage.update_episodes(buffers())
 
 
 def _folder_of(dataset_id: str) -> Path:

@@ -31,30 +31,28 @@ SAME = (  # of data and environment
 
 
 class Move(NamedTuple):
-    """One row of one column, or of all columns: a step, or the reset that begins an episode."""
+    """One row of one column, or of all: the reset that begins an episode, or a step for `Replay.add`."""
 
     is_reset: Any
     action: np.ndarray
     reward: Any
     terminated: Any
     truncated: Any
+    next_frame: np.ndarray
+    skill: Any
     ended: Any
     skill_ended: Any
-    next_frame: np.ndarray
-    skill: np.ndarray
 
 
 def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, EnvSpec]:
     """A dataset and its spec, after a comparison of its spaces with the environment's."""
     dataset = Dataset(data)
-    reading: dict[str, Any] = {"keys": env.keys, "masks": env.action_masks}
-    if dataset.is_ours or env.action_masks != "key":
-        reading["masks"] = "none"  # others are not in datasets; ours are in the frames
-    if dataset.is_ours:
-        reading["keys"] = ()
+    keys, masks = env.keys, env.action_masks if env.action_masks == "key" else "none"  # others are not there
+    if dataset.is_ours:  # with masks in the frames
+        keys, masks = (), "none"
     try:
         spaces = dataset.observation_space, dataset.action_space
-        found = read_spaces(*spaces, spec.frame_stack, **reading).spec
+        found = read_spaces(*spaces, spec.frame_stack, keys=keys, masks=masks).spec
     except (SpaceError, ConfigError) as error:
         raise DataError(f"the dataset {data!r} cannot be used: {error}") from None
     differs = [name for name in SAME if getattr(found, name) != getattr(spec, name)]
@@ -92,10 +90,8 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
     begins = [stream.moves - share * (n - i) for i in range(n)]
     rows = share - any(begin in stream.resets for begin in begins)
     if rows < 1:
-        raise DataError(
-            f"the dataset {data!r} cannot be used: its {stream.steps} steps are too few for "
-            f"env.num_envs = {n}"
-        )
+        few = f"its {stream.steps} steps are too few for env.num_envs = {n}"
+        raise DataError(f"the dataset {data!r} cannot be used: {few}")
     columns = [stream.moves_from(begins[i]) for i in here.part(n)]
     replay.reset(np.stack([next(column).next_frame for column in columns]))
     draws = dim > 0 and stream.skill_dim != dim
@@ -109,9 +105,8 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
             skill = torch.where(fresh[:, None], method.sample_skill(at_start), skill)
         elif dim and not draws:
             skill = torch.from_numpy(move.skill).to(skill.device)
-        reward = move.reward.astype(np.float32)
-        step = move.action, reward, move.terminated, move.truncated, move.next_frame, skill
-        added += replay.add(*step, move.ended, move.skill_ended)
+        _, *step = move._replace(skill=skill)
+        added += replay.add(*step)
     added = int(dist.total(added)[0])
     of_all = f" of {stream.steps}" if added < stream.steps else ""
     drawn = "; skills, which it lacks, were drawn for each episode" if draws else ""
@@ -149,24 +144,22 @@ class Stream:
         steps, dim = len(episode), self.skill_dim
         skills = np.zeros((steps, 0), np.float32) if episode.skills is None else episode.skills
         finite = np.isfinite(episode.rewards).all() and (self._spec.pixels or np.isfinite(frames).all())
-        problems = {
-            f"{len(frames)} observations in an episode of {steps} steps": len(frames) != steps + 1,
-            f"{len(actions)} actions in an episode of {steps} steps": len(actions) != steps,
-            f"actions outside of its space {self._dataset.action_space}": not actions_within(
-                actions, self._spec, ROUNDING
-            ),
-            "observations or rewards that are not finite": not finite,
-            f"skills of shape {skills.shape} in {steps} steps": skills.shape != (steps, dim),
-        }
-        for problem, found in problems.items():
+        within = actions_within(actions, self._spec, ROUNDING)
+        for problem, found in (
+            (f"{len(frames)} observations in an episode of {steps} steps", len(frames) != steps + 1),
+            (f"{len(actions)} actions in an episode of {steps} steps", len(actions) != steps),
+            (f"actions outside of its space {self._dataset.action_space}", not within),
+            ("observations or rewards that are not finite", not finite),
+            (f"skills of shape {skills.shape} in {steps} steps", skills.shape != (steps, dim)),
+        ):
             if found:
                 raise DataError(f"the dataset {self._dataset.name!r} cannot be used: it has {problem}")
         actions = agent_action(actions, self._spec)
         changes = np.append((skills[1:] != skills[:-1]).any(1), False)
-        nothing = np.zeros_like(actions[0])
-        yield Move(True, nothing, 0.0, False, False, False, False, frames[skipped], skills[skipped])
+        start = frames[skipped], skills[skipped], False, False
+        yield Move(True, np.zeros_like(actions[0]), np.float32(0), False, False, *start)
         for t in range(skipped, steps):
             last, terminated = t == steps - 1, bool(episode.terminations[t])
             truncated = bool(episode.truncations[t]) or (last and not terminated)
-            outcome = float(episode.rewards[t]), terminated, truncated, last, bool(changes[t])
-            yield Move(False, actions[t], *outcome, frames[t + 1], skills[t])
+            outcome = episode.rewards[t], terminated, truncated
+            yield Move(False, actions[t], *outcome, frames[t + 1], skills[t], last, bool(changes[t]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.presets.presets import default_preset, preset_for
 
-NATIVE = (ATARI, DMC)  # ids whose environments exist only as vectors
 PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
 
 
@@ -46,20 +45,17 @@ def make_env(
         raise ConfigError(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
         )
-    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
-    settings = dataclasses.replace(_env_config(env, config), id=name, count_states=False)
-    factory = None if isinstance(env, str) else env
-    native = factory is None and name.startswith(NATIVE)
     modes = "None or 'rgb_array'; for a window, an id such as 'CartPole-v1?render_mode=human'"
     require(render_mode in (None, "rgb_array"), "render_mode", render_mode, modes)
-    vectors = native or (factory is not None and settings.backend == "native")
-    envs = make_envs(
-        settings if vectors else dataclasses.replace(settings, backend="sync"),
-        factory,
-        num_envs=1,
-        evaluation=name.startswith(ATARI),  # DMControl's domains without a task have no evaluation
-        render_height=PICTURE_HEIGHT if render_mode == "rgb_array" else 0,
-    )
+    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
+    factory = None if isinstance(env, str) else env
+    settings = dataclasses.replace(_env_config(env, config), id=name, count_states=False)
+    native = factory is None and name.startswith((ATARI, DMC))  # which exist only as vectors
+    if not (native or (factory is not None and settings.backend == "native")):
+        settings = dataclasses.replace(settings, backend="sync")
+    height = PICTURE_HEIGHT if render_mode == "rgb_array" else 0
+    # DMControl's domains without a task have no evaluation.
+    envs = make_envs(settings, factory, 1, evaluation=name.startswith(ATARI), render_height=height)
     if native or not isinstance(envs.vector, SyncVectorEnv):
         return NativeEnv(envs, render_mode)
     envs.vector.closed = True  # or it would close the environment that is handed out
@@ -74,14 +70,11 @@ def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | Config | None
     if isinstance(config, Config):
         return config.env
     require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
-    given = merge(config or {})
-    known = [field.name for field in dataclasses.fields(Config)]
-    for key in given:
-        if key not in known:
-            raise UnknownNameError("config field", key, known, "Those of the environment begin with 'env.'.")
+    given, known = merge(config or {}), [field.name for field in dataclasses.fields(Config)]
+    for key in (key for key in given if key not in known):
+        raise UnknownNameError("config field", key, known, "Those of the environment begin with 'env.'.")
     require(isinstance(given.get("env", {}), Mapping), "env", given.get("env"), "a mapping of values")
-    values = merge(preset_for(env, default_preset(env)), given)["env"]
-    return update(EnvConfig(), values, "env.")
+    return update(EnvConfig(), merge(preset_for(env, default_preset(env)), given)["env"], "env.")
 
 
 class NativeEnv(gym.Env):
@@ -104,10 +97,9 @@ class NativeEnv(gym.Env):
             obs, *_, info = self._step(np.zeros_like(self.action_space.sample()))  # which is the reset
         else:
             seed = int(self.np_random.integers(2**31)) if seed is None else seed
-            reset: Callable[..., Any] = self._envs.vector.reset
-            if isinstance(self._envs, AtariEnvs):  # it draws pictures in a separate game
-                reset = self._envs.reset
-            obs, info = self._envs._guarded(partial(reset, seed=seed))
+            atari = isinstance(self._envs, AtariEnvs)  # which draws pictures in a separate game
+            made: Any = self._envs if atari else self._envs.vector
+            obs, info = self._envs._guarded(partial(made.reset, seed=seed))
         self._ended = False
         return _row(obs), _first(info)
 
@@ -123,9 +115,8 @@ class NativeEnv(gym.Env):
                 f"{self.action_space}"
             )
         obs, reward, terminated, truncated, info = self._step(taken)
-        outcome = float(reward[0]), bool(terminated[0]), bool(truncated[0])
-        self._ended = outcome[1] or outcome[2]
-        return _row(obs), *outcome, _first(info)
+        self._ended = bool(terminated[0] or truncated[0])
+        return _row(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _first(info)
 
     def _step(self, action: np.ndarray) -> Any:
         """A step of the vector, with its observations unchanged."""
@@ -157,6 +148,6 @@ def _first(info: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             found[key] = _first(value)
         elif not key.startswith("_"):  # masks of who reports a key
-            several = isinstance(value, np.ndarray | list | tuple) and len(value) == 1
-            found[key] = value[0] if several else value
+            single = isinstance(value, np.ndarray | list | tuple) and len(value) == 1
+            found[key] = value[0] if single else value
     return found

@@ -12,8 +12,6 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +51,12 @@ def export_policy(agent: Agent, path: str | Path, *, overwrite: bool = False) ->
         raise ConfigError(
             f"an agent of method {agent.config.method.name!r} cannot be exported: it learned no policy"
         )
-    for package in ("onnx", "onnxscript"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "onnx", "export to ONNX")
+    if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
+        raise MissingExtraError(missing[0], "onnx", "export to ONNX")
     temporary = target.with_name(f".tmp-{os.getpid()}-{target.name}")
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's own, about its code
             _write_onnx(Policy(agent), temporary, json.dumps(policy_metadata(agent)))
         temporary.replace(target)
     except OSError as error:
@@ -80,8 +78,9 @@ def require_free(target: Path, overwrite: bool) -> None:
 def policy_metadata(agent: Agent) -> dict[str, Any]:
     """Metadata for a player of the policy: how observations are made and actions are scaled."""
     spec = agent.spec
-    action: dict[str, Any] = {"kind": "discrete" if spec.discrete else "continuous"}
-    action |= {"n": spec.num_actions} if spec.discrete else {}
+    action: dict[str, Any] = {"kind": "continuous", "shape": list(spec.action_shape)}
+    if spec.discrete:
+        action |= {"kind": "discrete", "n": spec.num_actions}
     if spec.action_sizes:
         action |= {"sizes": list(spec.action_sizes), "start": list(spec.action_start)}
         counted = "combinations of choices, the last component fastest"
@@ -93,7 +92,6 @@ def policy_metadata(agent: Agent) -> dict[str, Any]:
         action["meaning"] = f"low + (action + 1) / 2 * (high - low){rounded}"
     if spec.masked:
         action["mask"] = "1 for allowed and 0 for other actions, at the end of the numbers of each frame"
-    action["shape"] = list(spec.action_shape)
     inputs = {
         name: {"dtype": str(each.dtype).removeprefix("torch."), "shape": ["batch", *each.shape[1:]]}
         for name, each in example_inputs(agent).items()
@@ -153,8 +151,8 @@ def _without_noise(layer: NoisyLinear) -> nn.Linear:
 
 def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
     """Write the policy for batches of any size."""
-    names, batch = [*policy.inputs], torch.export.Dim("batch", min=1)
-    shapes = {name: {0: batch} for name in names}
+    batch, logger = torch.export.Dim("batch", min=1), logging.getLogger("torch.onnx")
+    shapes, level = {name: {0: batch} for name in policy.inputs}, logger.level
     try:
         program = torch.export.export(policy, (), policy.inputs, dynamic_shapes=shapes)
     except Exception as error:  # any untraceable operation of a custom piece
@@ -162,24 +160,12 @@ def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
             f"the policy cannot be exported ({type(error).__name__}: {str(error).splitlines()[0]}): "
             f"expected a learner and an encoder that torch.export can trace"
         ) from error
-    made = torch.onnx.export(
-        program, (), dynamo=True, verbose=False, input_names=names, output_names=["action"]
-    )
-    assert made is not None
+    how: dict[str, Any] = {"input_names": [*policy.inputs], "output_names": ["action"]}
+    logger.setLevel(logging.ERROR)
+    try:
+        made: Any = torch.onnx.export(program, (), dynamo=True, verbose=False, **how)
+    finally:
+        logger.setLevel(level)
     made.model.metadata_props[METADATA] = metadata
     made.model.producer_name, made.model.producer_version = "voidrl", __version__
     made.save(path, external_data=False)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the exporter's warnings about its own code."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -98,20 +98,18 @@ class APTReward(VecEnvWrapper):
 
     def reset(self) -> np.ndarray:
         """Reset all environments and remember their first states."""
-        obs = self.venv.reset()
-        assert isinstance(obs, np.ndarray)
+        obs = np.asarray(self.venv.reset())
         if self.intrinsic_scale:
             self._remember(self.latent.encode(obs))
         return obs
 
     def step_wait(self) -> VecEnvStepReturn:
         """Return the results of the step with the new reward."""
+        obs: Any
         obs, rewards, dones, infos = self.venv.step_wait()
         if not self.intrinsic_scale:
             return obs, (self.extrinsic_scale * rewards).astype(np.float32), dones, infos
-        assert isinstance(obs, np.ndarray)
-        ended = np.flatnonzero(dones)
-        arrived = obs.copy()
+        ended, arrived = np.flatnonzero(dones), obs.copy()
         for i in ended:  # obs[i] is already the next episode's first state
             if infos[i].get("terminal_observation") is None:
                 raise SpaceError(
@@ -212,14 +210,12 @@ class APTReplayBuffer(ReplayBuffer):
         super().add(obs, next_obs, *args, **kwargs)
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        envs = self._rng.integers(0, self.n_envs, len(batch_inds))
-        columns = envs[:, None]
-        rows = (batch_inds[:, None] + np.arange(self.n_steps)) % self.buffer_size  # (B, n)
+        envs, steps = self._rng.integers(0, self.n_envs, len(batch_inds)), np.arange(self.n_steps)
+        columns, rows = envs[:, None], (batch_inds[:, None] + steps) % self.buffer_size  # (B, 1), (B, n)
         newest = (self.pos - 1) % self.buffer_size
         ends = (self.dones[rows, columns] > 0) | (rows == newest)  # (B, n)
         ends[:, -1] = True
         last = ends.argmax(1)  # (B,) index of the step after which the value is bootstrapped
-        steps = np.arange(self.n_steps)
         discounts = np.where(steps <= last[:, None], self.gamma**steps, 0.0)
         rewards = self.extrinsic_scale * self._normalize_reward(self.rewards[rows, columns], env)  # (B, n)
         if self.intrinsic_scale:
@@ -251,9 +247,7 @@ class APTReplayBuffer(ReplayBuffer):
         return reward.view(rows.shape[::-1]).T.cpu().numpy()
 
     def _array(self, obs: np.ndarray, env: VecNormalize | None) -> np.ndarray:
-        normalized = self._normalize_obs(obs, env)
-        assert isinstance(normalized, np.ndarray)
-        return normalized
+        return np.asarray(self._normalize_obs(obs, env))
 
 
 class LatentSpace:
@@ -268,12 +262,18 @@ class LatentSpace:
             )
         self.spec, self.device = spec, pick_device(device)
         self._encode: Callable[[Tensor], Tensor]
-        if isinstance(encoder, Agent | None):
-            with seeded(seed, self.device):
-                f = _untrained(spec) if encoder is None else _copy_from_agent(encoder, spec)
-            self._encode = f.to(self.device).eval().encode
-        else:
+        if not isinstance(encoder, Agent | None):
             self._encode = encoder
+            return
+        with seeded(seed, self.device):
+            if encoder is None:
+                name = "fixed" if spec.pixels else "identity"
+                config = build_config(spec, [{"representation": name}]).representation
+                cls: type[Representation] = registry.find("representation", name)
+                f = cls(spec, config, cls.make_encoder(spec, config))
+            else:
+                f = _copy_from_agent(encoder, spec)
+        self._encode = f.to(self.device).eval().encode
 
     @torch.no_grad()
     def encode(self, obs: np.ndarray) -> Tensor:
@@ -296,19 +296,12 @@ def standardized(reward: Tensor, moments: RunningMoments | None, what: str) -> T
     """Update the running moments with (n,) rewards and standardize these."""
     bad = (~torch.isfinite(reward)).nonzero()
     if len(bad):
-        i, expected = int(bad[0]), "expected finite observations and features"
-        raise NonFiniteError(f"APT's reward of {what} {i} is {float(reward[i])}: {expected}")
+        found = f"APT's reward of {what} {int(bad[0])} is {float(reward[bad[0]])}"
+        raise NonFiniteError(f"{found}: expected finite observations and features")
     if moments is None:
         return reward
     moments.to(reward.device).update(reward)
     return moments.standardize(reward)
-
-
-def _untrained(spec: EnvSpec) -> Representation:
-    name = "fixed" if spec.pixels else "identity"
-    config = build_config(spec, [{"representation": name}]).representation
-    cls: type[Representation] = registry.find("representation", name)
-    return cls(spec, config, cls.make_encoder(spec, config))
 
 
 def _copy_from_agent(agent: Agent, spec: EnvSpec) -> Representation:

@@ -7,7 +7,7 @@ rows. Validation episodes choose the strength of regularization and are fitted a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -166,22 +166,13 @@ def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tens
 def logistic_f1(
     features: Array, labels: np.ndarray, split: Split, *, unscored: int | None = None
 ) -> ClassScores | None:
-    """F1 of multinomial logistic regression with balanced class weights.
+    """F1 of multinomial logistic regression with balanced class weights, of (n,) labels from (n, d) features.
 
-    Validation rows choose how far predictions lean towards frequent classes.
-
-    Args:
-        features: (n, d).
-        labels: (n,) whole numbers.
-        split: Rows to fit and to score.
-        unscored: A class that is predicted, but not scored.
-
-    Returns:
-        None where fewer than two classes have enough examples, or no scored class has.
+    Validation rows choose how far predictions lean towards frequent classes. The class `unscored` is
+    predicted, but not scored. None where fewer than two classes have enough examples, or no scored class has.
     """
     classes, counts = np.unique(labels[split.fit], return_counts=True)
-    classes = classes[counts >= MIN_EXAMPLES]
-    held_out = labels[split.test]
+    classes, held_out = classes[counts >= MIN_EXAMPLES], labels[split.test]
     scored = [c for c in classes if c != unscored and (held_out == c).sum() >= MIN_EXAMPLES]
     if len(classes) < 2 or not scored:
         return None
@@ -221,13 +212,8 @@ def _balanced_logits(x: Tensor, index: Tensor, fit: np.ndarray, on: np.ndarray) 
     balance = len(wanted) / (count * wanted.bincount(minlength=count).clamp(min=1).float())
     weights = torch.zeros(x.shape[1], count, requires_grad=True)
     bias = torch.zeros(count, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [weights, bias],
-        max_iter=LBFGS_ITERATIONS,
-        tolerance_grad=1e-4,
-        tolerance_change=1e-6,
-        line_search_fn="strong_wolfe",
-    )
+    ends: dict[str, Any] = {"tolerance_grad": 1e-4, "tolerance_change": 1e-6, "max_iter": LBFGS_ITERATIONS}
+    optimizer = torch.optim.LBFGS([weights, bias], **ends, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()

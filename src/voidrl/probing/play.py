@@ -105,27 +105,24 @@ def _play(envs: Envs, steps: int, players: Sequence[Policy], seed: int) -> Play:
     frames, _ = envs.reset(seed)
     replay.reset(frames)
     variables, states = envs.variables, [envs.true_state()]
-    acts = np.arange(n) % len(players)  # (N,)
     drivers = [
-        _Driver(player, np.flatnonzero(acts == i), envs.spec, np.random.default_rng([seed, i]))
+        _Driver(player, np.arange(i, n, len(players)), envs.spec, np.random.default_rng([seed, i]))
         for i, player in enumerate(players)
     ]
+    discrete = envs.spec.discrete
+    action = np.zeros(n if discrete else (n, envs.spec.action_dim), np.int64 if discrete else np.float32)
     episode, ended = np.arange(n), np.zeros(n, bool)
     slots, rewards, episodes = [], [], []
     row = taken = 0
     while taken < steps:
         observed = replay.latest()
-        chosen = [driver.act(observed, ended) for driver in drivers]
-        action = np.zeros((n, *chosen[0].shape[1:]), chosen[0].dtype)
-        for driver, part in zip(drivers, chosen, strict=True):
-            action[driver.envs] = part
-        envs.send(action)
-        result = envs.recv()
+        for driver in drivers:
+            action[driver.envs] = driver.act(observed, ended)
+        result = envs.step(action)
         states.append(envs.true_state())
         real = ~ended  # where an episode had ended, this step was its reset
-        nothing = torch.zeros(n, 0)
         ends = result.terminated, result.truncated
-        taken += replay.add(action, result.reward, *ends, result.frames, nothing, result.ended)
+        taken += replay.add(action, result.reward, *ends, result.frames, torch.zeros(n, 0), result.ended)
         slots.append(row * n + np.flatnonzero(real))
         rewards.append(result.reward[real])
         episodes.append(episode[real])
@@ -152,22 +149,22 @@ class _Driver:
             return self._agent_action(self.player, observed, ended)
         mask = action_mask(observed, self._spec)
         allowed = None if mask is None else mask.cpu().numpy()[self.envs]  # (n, num_actions) bool
+        fresh = self._random(allowed)
         if self.player == "random":
-            return self._random(allowed)
+            return fresh
         over = self._held == 0
         if allowed is not None:
             over |= ~np.take_along_axis(allowed, self._action[:, None], 1)[:, 0]
-        chosen = over if self._spec.discrete else over[:, None]
-        self._action = np.where(chosen, self._random(allowed), self._action)
+        self._action = np.where(over if self._spec.discrete else over[:, None], fresh, self._action)
         self._held = np.where(over, self._rng.geometric(1 / HOLD_STEPS, len(over)), self._held) - 1
         return self._action
 
     def _agent_action(self, agent: Agent, observed: Tensor, ended: np.ndarray) -> np.ndarray:
-        fresh = torch.from_numpy(ended[self.envs]).to(agent.device)
         if ended[self.envs].any():  # the action is ignored, and the skill is drawn for the episode after it
+            fresh = torch.from_numpy(ended[self.envs]).to(agent.device)
             self._skill = torch.where(fresh[:, None], agent.new_skills(self._start), self._skill)
         obs = observed[torch.from_numpy(self.envs)].to(agent.device)
-        action = np.asarray(agent.choose(obs, self._skill, deterministic=False).cpu())
+        action: np.ndarray = agent.choose(obs, self._skill, deterministic=False).cpu().numpy()
         if not np.isfinite(action).all():
             raise NonFiniteError(
                 f"the policy's action is not finite at step {agent.steps} of its training: training has "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.agent import Agent
@@ -16,18 +17,24 @@ from voidrl.config import EnvConfig
 from voidrl.envs.make import EnvFactory
 from voidrl.envs.vector import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
-from voidrl.probing import features, linear
+from voidrl.nets import Encoder
+from voidrl.nets.augment import network_spec
+from voidrl.nets.observations import unpack, visible
+from voidrl.probing import linear
 from voidrl.probing.play import Play, Policy, collect
 from voidrl.probing.result import Measure, ProbeResult, TaskRewardScore, VariableScore
+from voidrl.replay import Replay
 from voidrl.system.device import seeded
 from voidrl.training.evaluation import run_seed
 
 NUM_ENVS = 24
-ENCODED = 256  # states at a time
+Z = "z"
+PIXEL_SIDE = 21
+CHUNK = 256  # states that are encoded at a time
 LEAST_PROBE_STEPS = 100
 MAX_PROBED_STEPS = 20_000
 """Steps to which linear probes are fitted; of more, as many at even distances within episodes."""
-PROBE_STREAM = 2  # separates the seeds of probes from training and evaluation
+PROBE_STREAM, RANDOM_STREAM = 2, 3  # separate the seeds of probes from training and evaluation
 PROBE_STEPS = 5000  # on which all probes of a training run are made
 
 
@@ -42,12 +49,8 @@ def probe_agent(
     num_envs: int | None = None,
 ) -> ProbeResult:
     """Let `policy` play in separate environments, and probe the agent on that."""
-    players: dict[str, list[Policy]] = {
-        "agent": [agent],
-        "random": ["random"],
-        "sticky": ["sticky"],
-        "mixed": [agent, "random", "sticky"],
-    }
+    players: dict[str, list[Policy]] = {"agent": [agent], "random": ["random"], "sticky": ["sticky"]}
+    players["mixed"] = [agent, "random", "sticky"]
     if policy not in players:
         raise UnknownNameError("policy", policy, players)
     if steps < LEAST_PROBE_STEPS:
@@ -57,7 +60,7 @@ def probe_agent(
         )
     count = NUM_ENVS if num_envs is None else num_envs
     settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}
-    with acting_threads(agent, ENCODED):
+    with acting_threads(agent, CHUNK):
         play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
         return probe_play(agent, play, seed=seed, settings=settings)
 
@@ -77,7 +80,7 @@ class RunProbe:
 
     def __call__(self) -> dict[str, float]:
         """One row for the log."""
-        return probe_play(self.agent, self.play, spaces=(features.Z,), seed=self.seed).metrics()
+        return probe_play(self.agent, self.play, spaces=(Z,), seed=self.seed).metrics()
 
 
 @torch.no_grad()
@@ -101,8 +104,8 @@ def probe_play(
     with seeded(seed, agent.device):
         states = np.unique(np.concatenate([play.slots, play.next_slots]))
         before, after = (np.searchsorted(states, slots) for slots in (play.slots, play.next_slots))
-        encoded = features.encode_states(agent, play.replay, torch.from_numpy(states), spaces, seed=seed)
-        if not encoded[features.Z].isfinite().all():
+        encoded = encode_states(agent, play.replay, torch.from_numpy(states), spaces, seed=seed)
+        if not encoded[Z].isfinite().all():
             raise NonFiniteError(
                 f"f(s) is not finite at step {agent.steps} of training: there is nothing to probe; training "
                 f"has diverged, use an older checkpoint"
@@ -127,12 +130,11 @@ def probe_play(
 def describe(agent: Agent) -> dict[str, Any]:
     """Fields that identify an agent in a result."""
     config = agent.config
+    names = {kind: getattr(config, kind).name for kind in ("method", "representation", "learner")}
     return {
         "env": config.env.id,
         "phase": config.phase,
-        "method": config.method.name,
-        "representation": config.representation.name,
-        "learner": config.learner.name,
+        **names,
         "seed": config.seed,
         "steps": agent.steps,
     }
@@ -142,17 +144,14 @@ def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
     """Training, validation and held-out steps, and how they were chosen."""
     split = linear.split_rows(play.episode, seed=seed)
     every = -(-len(play) // MAX_PROBED_STEPS)
-
-    def thin(rows: np.ndarray) -> np.ndarray:
-        # Steps of all environments alternate in the play: every second step would leave out environments.
-        kept: np.ndarray = rows[np.argsort(play.episode[rows], kind="stable")][::every]
-        return kept
-
     held_out, whole = (len(np.unique(episodes)) for episodes in (play.episode[split.test], play.episode))
     how = f"{held_out} of {whole} episodes held out"
     if split.by == "blocks":
         how = f"blocks of steps held out, since there are fewer than {linear.MIN_EPISODES} episodes"
-    return linear.Split(thin(split.fit), thin(split.validation), thin(split.test)), how
+    # Steps of all environments alternate in the play: every second step would leave out environments.
+    parts = (rows[np.argsort(play.episode[rows], kind="stable")][::every] for rows in split[:3])
+    fit, validation, test = parts
+    return linear.Split(fit, validation, test, split.by), how
 
 
 def _variable_scores(
@@ -193,8 +192,6 @@ def _kind(variable: Variable, values: np.ndarray, split: linear.Split) -> Measur
 def _task_reward(
     encoded: dict[str, Tensor], before: np.ndarray, after: np.ndarray, task: np.ndarray, split: linear.Split
 ) -> TaskRewardScore | None:
-    if np.ptp(np.sign(task)) == 0:
-        return None
     found = {space: linear.reward_f1(z[before], z[after], task, split) for space, z in encoded.items()}
     known = [scores for scores in found.values() if scores is not None]
     if not known:
@@ -202,3 +199,63 @@ def _task_reward(
     counts = np.unique(np.sign(task), return_counts=True)[1]
     means = {space: math.nan if scores is None else scores.mean for space, scores in found.items()}
     return TaskRewardScore(means, known[0].chance, float(1 - counts.max() / len(task)))
+
+
+# The spaces in which variables are looked for: z, earlier layers, and baselines
+
+
+def space_functions(agent: Agent, *, seed: int = 0) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Functions from observations (B, *obs_shape) to features (B, …), by the name of the space.
+
+    `learner`, the features that policy and values read, is left out where they are z. The last ones are
+    untrained, for comparison: `pixels` of images, `observation` of vectors, and `random`, a new encoder with
+    the shape of f.
+    """
+    f, acts, spec = agent.representation.encoder, agent.learner.encoder, agent.spec
+    found: dict[str, Callable[[Tensor], Tensor]] = {Z: agent.representation.encode}
+    if spec.pixels and isinstance(f, Encoder):
+        found["convolutions"] = f.latent
+    if acts is not f and any(True for _ in acts.parameters()):
+        found["learner"] = acts
+    if spec.pixels:
+        found["pixels"] = lambda obs: small_pixels(unpack(obs, spec)[0] if spec.num_values else obs)
+    elif f is not None:
+        found["observation"] = lambda obs: visible(obs, spec)
+    if f is not None:
+        found["random"] = _random_encoder(agent, seed)
+    return found
+
+
+def small_pixels(obs: Tensor) -> Tensor:
+    """(B, C · 21 · 21): the means of blocks of stacked images (B, C, H, W)."""
+    height, width = (min(PIXEL_SIDE, side) for side in obs.shape[2:])
+    return F.adaptive_avg_pool2d(obs.float() / 255, (height, width))
+
+
+def _random_encoder(agent: Agent, seed: int) -> Encoder:
+    """An encoder as f was before training, with other weights."""
+    config, kind = agent.config, type(agent.representation)
+    seen = network_spec(agent.spec, config.augment)
+    # A hash of the seed: the run's own encoder may have an equal seed.
+    with seeded(run_seed(seed, RANDOM_STREAM), agent.device):
+        fresh = None if kind.uses_learner_encoder else kind.make_encoder(seen, config.representation)
+        return (fresh or Encoder(seen, config.learner.encoder)).to(agent.device).eval()
+
+
+@torch.no_grad()
+def encode_states(
+    agent: Agent, replay: Replay, slots: Tensor, names: Sequence[str] | None, *, seed: int = 0
+) -> dict[str, Tensor]:
+    """(n, d) float32 on the CPU: the features of the states in (n,) slots, in each of the named spaces.
+
+    Without names, in all that the agent has. `seed` is that of the random encoder.
+    """
+    spaces = space_functions(agent, seed=seed)
+    parts: dict[str, list[Tensor]] = {name: [] for name in spaces if names is None or name in names}
+    for chunk in slots.split(CHUNK):
+        obs = replay.observations(chunk).to(agent.device)
+        for name, found in parts.items():
+            with agent.precision():
+                features = spaces[name](obs)
+            found.append(features.flatten(1).float().cpu())
+    return {name: torch.cat(found) for name, found in parts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,31 +72,21 @@ class ProbeResult:
         found = [max(0.0, score) for score in chosen if math.isfinite(score)]
         return float(np.mean(found)) if found else math.nan
 
-    def metrics(self, space: str = "z") -> dict[str, float]:
-        """One row for the log, without undefined values."""
+    def metrics(self) -> dict[str, float]:
+        """One row for the log, of z and without undefined values."""
         row = {
-            "probe/controllable": self.mean_score(space, controllable=True),
-            "probe/variables": self.mean_score(space),
-            "probe/task_reward_f1": math.nan if self.task_reward is None else self.task_reward.scores[space],
+            "probe/controllable": self.mean_score("z", controllable=True),
+            "probe/variables": self.mean_score("z"),
+            "probe/task_reward_f1": math.nan if self.task_reward is None else self.task_reward.scores["z"],
         }
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; numbers that are not finite become None."""
-        means = {
-            name: {space: self.mean_score(space, controllable=own) for space in self.spaces}
-            for name, own in (("controllable", True), ("all", False))
-        }
-        found: dict[str, Any] = _plain({**dataclasses.asdict(self), "means": means})
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        of_all = {space: self.mean_score(space) for space in self.spaces}
+        means = {"controllable": {s: self.mean_score(s, controllable=True) for s in of_all}, "all": of_all}
+        text = json.dumps({**dataclasses.asdict(self), "means": means})
+        return json.loads(text, parse_constant=lambda name: None)  # type: ignore[no-any-return]
 
 
 # Tables of a stored probe, for the terminal and for reports
@@ -112,13 +103,11 @@ def final_probe(run: Path, steps: int) -> dict[str, Any] | None:
     remedy = f"run `voidrl probe {run}` again"
     try:
         saved: dict[str, Any] = read_json(path, "a probe")
-        agent = saved["agent"]
-        is_old = agent["steps"] < steps
+        is_old = saved["agent"]["steps"] < steps
         rows(saved), notes(saved)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise RunFolderError(
-            f"{path} is no probe: expected what `voidrl probe RUN` writes; {remedy}"
-        ) from None
+        what = "is no probe: expected what `voidrl probe RUN` writes"
+        raise RunFolderError(f"{path} {what}; {remedy}") from None
     if is_old:
         raise RunFolderError(f"{path} is of an earlier agent than the run's: {remedy}")
     return saved
@@ -140,20 +129,16 @@ def columns(saved: Mapping[str, Any]) -> list[str]:
 def rows(saved: Mapping[str, Any]) -> list[list[str]]:
     """A row for each variable, controllable ones first and marked by a star, the means, the task's reward."""
     variables = sorted(saved["variables"], key=lambda each: not each["controllable"])
-    found: list[tuple[str, str, Mapping[str, Any]]] = [
-        (f"{each['name']}{' *' * each['controllable']}", each["measure"], each["scores"])
-        for each in variables
-    ]
-    own = sum(each["controllable"] for each in variables)
-    if 1 < own < len(variables):
+    found = [(f"{v['name']}{' *' * v['controllable']}", v["measure"], v["scores"]) for v in variables]
+    if 1 < sum(each["controllable"] for each in variables) < len(variables):
         found.append(("mean of *", "", saved["means"]["controllable"]))
     if len(variables) > 1:
         found.append(("mean of all", "", saved["means"]["all"]))
     if (task := saved["task_reward"]) is not None:
         found.append(("task reward", "F1", task["scores"]))
+    spaces = saved["spaces"]
     return [
-        [name, measure, *(_number(scores.get(space)) for space in saved["spaces"])]
-        for name, measure, scores in found
+        [name, measure, *(_number(scores.get(each)) for each in spaces)] for name, measure, scores in found
     ]
 
 

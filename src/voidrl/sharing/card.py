@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -24,23 +24,17 @@ from voidrl.runs.checkpoint import MANIFEST, read_json
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.metrics import read_metrics
 
+CARD = "README.md"
 CUSTOM = "a custom environment"
 PHASES = {
     "pretrain": "pre-training without rewards",
     "finetune": "fine-tuning on a reward",
     "train": "training from scratch on a reward",
 }
+_SHARE = int | float | None
+_RESULT = {"env": str, "how": str, "mean_return": int | float, "std_return": int | float, "episodes": int}
 # `about` in the config.json of an agent
-ABOUT = {
-    "results?": [
-        {
-            **dict.fromkeys(("env", "how"), str),
-            **dict.fromkeys(("mean_return", "std_return"), int | float),
-            **dict.fromkeys(("human_normalized", "success_rate"), int | float | None),
-            "episodes": int,
-        }
-    ],
-}
+ABOUT = {"results?": [{**_RESULT, "human_normalized": _SHARE, "success_rate": _SHARE}]}
 _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z")
 
 
@@ -50,43 +44,41 @@ _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z"
 def results_of(origin: Path, sha256: str) -> list[dict[str, Any]]:
     """The evaluations of these weights in the run that is `origin`, or that has this checkpoint."""
     is_checkpoint = (origin / MANIFEST).is_file()
-    checkpoints = [origin] if is_checkpoint else sorted(origin.glob("checkpoints/step_*"))[-1:]
-    for folder in checkpoints:
+    found: list[dict[str, Any]] = []
+    for folder in [origin] if is_checkpoint else sorted(origin.glob("checkpoints/step_*"))[-1:]:
         with suppress(CheckpointError, RunFolderError, KeyError, TypeError):  # nothing is known, or damaged
             saved = read_json(folder / MANIFEST, "a manifest")
             if saved["files"]["agent.safetensors"]["sha256"] == sha256:
                 run, meta = folder.parents[1], saved["meta"]
-                return [*_after_training(run, meta), *_during_training(run, meta)]
-    return []
+                if "steps" in meta:  # no snapshot
+                    with suppress(RunFolderError, KeyError, TypeError):
+                        found += _after_training(run, meta)
+                found += _during_training(run, meta)
+    return found
 
 
-def _after_training(run: Path, meta: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _after_training(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The evaluation by `voidrl evaluate`, if it is of this agent."""
-    if "steps" not in meta:  # a snapshot
-        return
-    with suppress(RunFolderError, KeyError, TypeError):
-        saved = final_evaluation(run, meta["steps"])
-        if saved is not None and saved["agent"]["steps_with_pretraining"] == meta["agent_steps"]:
-            successes, how = saved["successes"], saved["settings"]
-            noise = "without" if how["deterministic"] else "with"
-            policy = f"seed {how['seed']}, {noise} exploration noise, ε = {how['epsilon']}"
-            yield {
-                "env": how["env"],
-                **{name: saved[name] for name in ("mean_return", "std_return", "episodes")},
-                "success_rate": sum(successes) / len(successes) if successes else None,
-                "human_normalized": saved["human_normalized"],
-                "how": f"by voidrl evaluate: {policy}",
-            }
+    saved = final_evaluation(run, meta["steps"])
+    if saved is None or saved["agent"]["steps_with_pretraining"] != meta["agent_steps"]:
+        return []
+    successes, how = saved["successes"], saved["settings"]
+    noise = "without" if how["deterministic"] else "with"
+    policy = f"seed {how['seed']}, {noise} exploration noise, ε = {how['epsilon']}"
+    numbers = {key: saved[key] for key in ("mean_return", "std_return", "episodes", "human_normalized")}
+    numbers["success_rate"] = sum(successes) / len(successes) if successes else None
+    return [{"env": how["env"], **numbers, "how": f"by voidrl evaluate: {policy}"}]
 
 
-def _during_training(run: Path, meta: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _during_training(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The evaluation by the run itself after the agent's last step."""
-    kept: dict[str, Any] | None = meta.get("evaluation")  # of an agent that fine-tuning kept as its best
+    row: dict[str, Any] | None = meta.get("evaluation")  # of an agent that fine-tuning kept as its best
     if "steps" in meta:
-        rows = (each for each in reversed(read_metrics(run)) if each["step"] == meta["steps"])
-        kept = next((each for each in rows if each.get("eval/return") is not None), None)
-    if kept is not None:
-        yield result(meta["config"]["env"]["id"], kept, f"during training, after step {kept['step']}")
+        of_it = (each for each in reversed(read_metrics(run)) if each["step"] == meta["steps"])
+        row = next((each for each in of_it if each.get("eval/return") is not None), None)
+    if row is None:
+        return []
+    return [result(meta["config"]["env"]["id"], row, f"during training, after step {row['step']}")]
 
 
 def result(env: str, row: Mapping[str, Any], how: str) -> dict[str, Any]:
@@ -116,8 +108,7 @@ def _place(env: str, style: Callable[[object], str]) -> str:
 
 def render(data: Mapping[str, Any], *, license: str | None, repo_id: str | None) -> str:
     """Return the card for the contents of a `config.json`, with a mark that `is_edited` recognizes."""
-    config, spec = data["config"], spec_from_json(data["spec"])
-    results = data["about"].get("results", [])
+    config, spec, results = data["config"], spec_from_json(data["spec"]), data["about"].get("results", [])
     env, phase, pieces = config["env"]["id"], config["phase"], [config[kind]["name"] for kind in PIECES]
     wrappers, importable = config["env"].get("wrappers", []), is_importable(env)
     names = [env.partition("?")[0]] if importable else []
@@ -126,9 +117,14 @@ def render(data: Mapping[str, Any], *, license: str | None, repo_id: str | None)
     front: dict[str, Any] = {"library_name": "voidrl", "pipeline_tag": "reinforcement-learning"}
     front |= {"license": license} if license else {}
     front["tags"] = ["reinforcement-learning", "voidrl", *tags]
-    if results:
-        name = (repo_id or (tags[0] if names else "agent")).rpartition("/")[2]
-        front["model-index"] = [{"name": name or "agent", "results": [_model_index(results[0])]}]
+    if results:  # the newest, as the Hub reads it
+        where, name = _place(results[0]["env"], one_line), repo_id or (tags[0] if names else "agent")
+        metric = {"type": "mean_reward", "value": results[0]["mean_return"], "verified": False}
+        task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+        entry = {"task": task, "dataset": {"type": where.partition("?")[0], "name": where}}
+        metric["name"] = f"mean return over {results[0]['episodes']} episodes"
+        model = {"name": name.rpartition("/")[2] or "agent", "results": [{**entry, "metrics": [metric]}]}
+        front["model-index"] = [model]
     stack = () if spec.frame_stack == 1 else (spec.frame_stack,)
     kind = f"{'uint8' if spec.pixels else 'float32'} of shape {(*stack, *spec.raw_shape)}"
     template = resources.files("voidrl.sharing").joinpath("templates/model_card.md").read_text("utf-8")
@@ -162,23 +158,6 @@ def is_edited(text: str) -> bool:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _model_index(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The result as the Hub reads it."""
-    env = _place(found["env"], one_line)
-    metrics = {"mean_reward": ("mean return", found["mean_return"])}
-    if found["success_rate"] is not None:
-        metrics["success_rate"] = ("success", found["success_rate"])
-    over = f"over {found['episodes']} episodes"
-    return {
-        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-        "dataset": {"type": env.partition("?")[0], "name": env},
-        "metrics": [
-            {"type": kind, "name": f"{name} {over}", "value": value, "verified": False}
-            for kind, (name, value) in metrics.items()
-        ],
-    }
 
 
 def _cells(found: Mapping[str, Any]) -> dict[str, Any]:

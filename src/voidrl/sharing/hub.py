@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from voidrl import __version__
-from voidrl.errors import ConfigError, HubError, MissingExtraError
+from voidrl.errors import ConfigError, HubError, MissingExtraError, VoidrlWarning
+from voidrl.sharing.card import CARD, is_edited
 
 _LIBRARY: dict[str, Any] = {"library_name": "voidrl", "library_version": __version__}
 _PROBLEMS = {  # by the client's exception
@@ -44,8 +46,17 @@ def download(repo_id: str, files: Sequence[str], revision: str | None, token: st
         return Path(hub.snapshot_download(repo_id, **about))
 
 
-def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | None) -> str:
-    """Create the model and the branch if necessary, and return the model's URL."""
+def publish(
+    folder: Path,
+    repo_id: str,
+    files: Sequence[str],
+    *,
+    private: bool,
+    message: str,
+    revision: str | None,
+    token: str | None,
+) -> str:
+    """Upload files of a folder in one commit to a model, made if necessary, and return the model's URL."""
     with _calls(repo_id, token) as (hub, api):
         if token is None and hub.get_token() is None:
             raise HubError(
@@ -59,23 +70,16 @@ def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | N
             )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-    return str(url)
-
-
-def read_text(repo_id: str, name: str, *, revision: str | None, token: str | None) -> str | None:
-    """Return the text of one file of the model; None if it has no such file."""
-    with _calls(repo_id, token) as (hub, api), suppress(hub.errors.EntryNotFoundError):
-        return Path(api.hf_hub_download(repo_id, name, revision=revision)).read_text("utf-8")
-    return None
-
-
-def upload(
-    folder: Path, repo_id: str, files: Sequence[str], *, message: str, revision: str | None, token: str | None
-) -> None:
-    """Upload these files of a folder in one commit."""
-    with _calls(repo_id, token) as (_, api):
+        uploaded = [*files]
+        with suppress(hub.errors.EntryNotFoundError):
+            published = Path(api.hf_hub_download(repo_id, CARD, revision=revision)).read_text("utf-8")
+            if is_edited(published):
+                uploaded.remove(CARD)
+                why = "was edited on the Hub and is kept; delete it to get a new one"
+                warnings.warn(f"the card of {repo_id!r} {why}", VoidrlWarning, stacklevel=3)
         where = {"repo_id": repo_id, "folder_path": folder, "revision": revision}
-        api.upload_folder(commit_message=message, allow_patterns=[*files], **where)
+        api.upload_folder(commit_message=message, allow_patterns=uploaded, **where)
+    return str(url)
 
 
 @contextmanager
@@ -93,18 +97,13 @@ def _calls(repo_id: str, token: str | None, absent: str = "") -> Iterator[tuple[
     try:
         yield hub, hub.HfApi(token=token, **_LIBRARY)
     except (errors.HFValidationError, errors.HTTPError, errors.EntryNotFoundError, OSError) as e:
-        problem = _PROBLEMS.get(type(e).__name__)
-        status = getattr(getattr(e, "response", None), "status_code", None)
-        if problem is not None:
+        if problem := _PROBLEMS.get(type(e).__name__):
             raise HubError(f"{absent}the model {repo_id!r} on the Hugging Face Hub {problem}") from e
+        line = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        status = getattr(getattr(e, "response", None), "status_code", None)
+        problem = f"cannot be reached for {repo_id!r} ({line}): check the network and HF_HUB_OFFLINE, or "
+        problem += "pass a folder"
         if status is not None:
             remedy = _NO_ACCESS if status in (401, 403) else ""
-            problem = f"answered {status} for {repo_id!r} ({_first_line(e)}){remedy}"
-        else:
-            problem = f"cannot be reached for {repo_id!r} ({_first_line(e)}): check the network and "
-            problem += "HF_HUB_OFFLINE, or pass a folder"
+            problem = f"answered {status} for {repo_id!r} ({line}){remedy}"
         raise HubError(f"{absent}the Hugging Face Hub {problem}") from e
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from voidrl.agent import Agent
@@ -11,6 +10,7 @@ from voidrl.errors import CheckpointError, RunFolderError, by_caller
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.sharing import pretrained as share
+from voidrl.sharing.hub import is_repo_id
 from voidrl.system.device import placed
 from voidrl.system.files import path_hint, user_path
 from voidrl.system.threads import cpu_threads
@@ -35,7 +35,9 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
             )
         return _newest_agent(root, device)
     is_saved = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
-    if not path.exists() and ((hint := path_hint(path)) or not share.is_on_hub(source)):
+    # A missing path can only mean a name on the Hub; a misspelled `runs/x` in `runs/` does not.
+    on_hub = is_repo_id(source) and not Path(source).parent.exists()
+    if not path.exists() and ((hint := path_hint(path)) or not on_hub):
         raise RunFolderError(
             f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, "
             f"or user/name on the Hugging Face Hub{hint}"
@@ -51,8 +53,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
 
 
 def _newest_agent(root: Path, device: str) -> Agent:
-    read = partial(saved_agent, device=device)
-    agent: Agent = checkpoint.latest(root, starting.say_once, read=read)
+    agent: Agent = checkpoint.latest(root, starting.say_once, read=lambda saved: saved_agent(saved, device))
     return agent
 
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from voidrl import __version__
@@ -46,6 +45,7 @@ from voidrl.runs import checkpoint
 from voidrl.runs.tensor_files import FileEntry, TensorHeader, read_headers, read_tensors, write_tensors
 from voidrl.sharing import card as model_card
 from voidrl.sharing import hub
+from voidrl.sharing.card import CARD
 from voidrl.system.device import placed
 from voidrl.system.files import user_path
 from voidrl.system.terminal.output import say
@@ -53,7 +53,7 @@ from voidrl.training.evaluation import Evaluation
 from voidrl.types import EnvSpec
 
 FORMAT = 3
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MAX_STEPS = 10**12  # as many as a checkpoint's name has digits for
 SHAPE = {
     "agent_steps": int,
@@ -96,9 +96,14 @@ def save_pretrained(
             f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk}, "
             f"which a saved folder is trusted to do; if you trust its author, load it with {_trusting()}"
         )
-    temporary = path / f".tmp-{WEIGHTS}"
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(f"{path} is a file: choose a folder for the agent")
+    temporary, card = path / f".tmp-{WEIGHTS}", path / CARD
     try:
-        _require_replaceable(path)
+        # Hidden files, such as Git's, are ignored and kept.
+        visible = path.is_dir() and any(entry.name[0] != "." for entry in path.iterdir())
+        if visible and not is_pretrained(path):
+            raise CheckpointError(f"{path} is not empty and holds no saved agent: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
         try:
             entry = write_tensors(temporary, agent.tensors())
@@ -107,12 +112,12 @@ def save_pretrained(
             checkpoint.write_json_atomic(path / CONFIG, {**data, "sha256": checkpoint.seal(data)})
         finally:
             temporary.unlink(missing_ok=True)
-        if (path / CARD).is_file() and model_card.is_edited((path / CARD).read_text("utf-8", "replace")):
-            message = f"{path / CARD} was edited by hand and is kept; delete it to get a new one"
+        if card.is_file() and model_card.is_edited(card.read_text("utf-8", "replace")):
+            message = f"{card} was edited by hand and is kept; delete it to get a new one"
             warnings.warn(message, VoidrlWarning, stacklevel=2)
         else:
-            card = model_card.render(data, license=license, repo_id=repo_id)
-            checkpoint.write_text_atomic(path / CARD, card)
+            text = model_card.render(data, license=license, repo_id=repo_id)
+            checkpoint.write_text_atomic(card, text)
     except OSError as e:
         raise CheckpointError(
             f"cannot save the agent in {path}: {e.strerror or e}; choose a writable folder with enough space"
@@ -125,21 +130,18 @@ def save_pretrained(
     return path
 
 
-def _require_replaceable(path: Path) -> None:
-    """Refuse a folder with anything but a saved agent; hidden files, such as Git's, are ignored and kept."""
-    if path.exists() and not path.is_dir():
-        raise CheckpointError(f"{path} is a file: choose a folder for the agent")
-    visible = path.is_dir() and any(entry.name[0] != "." for entry in path.iterdir())
-    if visible and not is_pretrained(path):
-        raise CheckpointError(f"{path} is not empty and holds no saved agent: choose another folder")
-
-
 def _config_json(agent: Agent, entry: FileEntry, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Return the contents of config.json without its own hash."""
-    results = _known_results(agent, entry["sha256"])
+    """The contents of config.json without its own hash, with all known evaluations of these weights."""
+    results = []
     if evaluation is not None:
-        env = agent.config.env.id
-        results = [model_card.result(env, evaluation.metrics(), "by voidrl.evaluate"), *results]
+        results.append(model_card.result(agent.config.env.id, evaluation.metrics(), "by voidrl.evaluate"))
+    if agent.origin is not None and not is_pretrained(agent.origin):
+        results += model_card.results_of(agent.origin, entry["sha256"])
+    elif agent.origin is not None:
+        with suppress(VoidrlError):
+            known = read_config(agent.origin)
+            if known["weights"]["sha256"] == entry["sha256"]:
+                results += known["about"].get("results", [])
     return {
         "library_name": "voidrl",
         "format": FORMAT,
@@ -150,18 +152,6 @@ def _config_json(agent: Agent, entry: FileEntry, evaluation: Evaluation | None) 
         "weights": {"bytes": entry["bytes"], "sha256": entry["sha256"]},
         "about": {"results": results},
     }
-
-
-def _known_results(agent: Agent, sha256: str) -> list[dict[str, Any]]:
-    """The evaluations of exactly these weights, from the folder that the agent comes from."""
-    if agent.origin is None:
-        return []
-    if not is_pretrained(agent.origin):
-        return model_card.results_of(agent.origin, sha256)
-    with suppress(VoidrlError):
-        known = read_config(agent.origin)
-        return [*known["about"].get("results", [])] if known["weights"]["sha256"] == sha256 else []
-    return []
 
 
 # Loading
@@ -190,12 +180,28 @@ def from_pretrained(
     is_local = path.exists()
     if is_local and revision is not None:
         raise ConfigError(f"revision = {revision!r} is for agents on the Hub, and {path} is a folder")
-    folder = path if is_local else _download(str(source), revision, token)
-    data = read_config(folder)
+    folder, repo_id = path, str(source)
+    if not is_local and not hub.is_repo_id(repo_id):
+        raise CheckpointError(
+            f"there is nothing at {repo_id!r}: expected the folder of a saved agent, or user/name on the "
+            f"Hugging Face Hub"
+        )
+    if not is_local:
+        if not is_pretrained(hub.download(repo_id, [CONFIG], revision, token)):  # before gigabytes of weights
+            raise HubError(
+                f"the model {repo_id!r} on the Hugging Face Hub is not a voidrl agent: expected one "
+                f"published by `voidrl.push_to_hub`"
+            )
+        folder = hub.download(repo_id, [CONFIG, WEIGHTS], revision, token)
+    data, file = read_config(folder), folder / WEIGHTS
     if not (trust_code or is_local):
-        _refuse_code(str(source), data["config"])
-    file = folder / WEIGHTS
-    _check_weights(file, data["weights"])
+        _refuse_code(repo_id, data["config"])
+    with suppress(OSError), file.open("rb") as start:
+        if start.read(12) == b"version http":
+            raise CheckpointError(
+                f"{file} is a Git LFS pointer, not the weights: fetch them with `git lfs pull`"
+            )
+    checkpoint.check_file(file, data["weights"])
     try:
         spec = spec_from_json(data.get("spec"))
         config = update(Config(), data["config"])
@@ -253,20 +259,16 @@ def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
 
 def is_pretrained(folder: Path) -> bool:
     """Whether the folder holds an agent saved by any version of voidrl."""
+    path = folder / CONFIG
     with suppress(CheckpointError):
-        return _unchecked_config(folder).get("library_name") == "voidrl"
+        return path.is_file() and checkpoint.read_json(path, "a config").get("library_name") == "voidrl"
     return False
-
-
-def is_on_hub(source: str | Path) -> bool:
-    """Whether a missing path can only mean a name on the Hub; a misspelled `runs/x` in `runs/` does not."""
-    return hub.is_repo_id(source) and not Path(source).parent.exists()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the `config.json` of a saved agent: every key is there and has its type, and its hash fits."""
     path = folder / CONFIG
-    data = _unchecked_config(folder)
+    data = checkpoint.read_json(path, "the config of an agent") if path.is_file() else {}
     if data.get("library_name") != "voidrl":
         raise CheckpointError(
             f"{folder} holds no agent saved by `voidrl.save_pretrained`: expected its {CONFIG}; open runs "
@@ -281,23 +283,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not 0 <= data["agent_steps"] < MAX_STEPS:
         raise CheckpointError(f"{path} is damaged: its agent_steps is {shown(data['agent_steps'])}")
     return data
-
-
-def _unchecked_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    return checkpoint.read_json(path, "the config of an agent") if path.is_file() else {}
-
-
-def _check_weights(path: Path, entry: FileEntry) -> None:
-    try:
-        checkpoint.check_file(path, entry)
-    except CheckpointError:
-        with suppress(OSError), path.open("rb") as file:
-            if file.read(12) == b"version http":
-                raise CheckpointError(
-                    f"{path} is a Git LFS pointer, not the weights: fetch them with `git lfs pull`"
-                ) from None
-        raise
 
 
 def _require_fitting(path: Path, spec: EnvSpec, config: Config) -> None:
@@ -322,13 +307,11 @@ def _require_finite(path: Path, tensors: Mapping[str, Tensor], agent: Agent) -> 
     """Refuse NaN in any tensor and infinity in a weight; a buffer may hold it, as a running maximum does."""
     weights = dict(agent.named_parameters())
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or torch.isfinite(tensor).all():
-            continue
-        if name in weights or torch.isnan(tensor).any():
-            count = int((~torch.isfinite(tensor)).sum())
+        bad = ~tensor.isfinite() if name in weights else tensor.isnan()
+        if bad.any():
             raise CheckpointError(
-                f"{path} cannot be used: {shown(name)} has {count} values that are NaN or infinite; the "
-                f"agent had diverged, or the file was tampered with"
+                f"{path} cannot be used: {shown(name)} has {int(bad.sum())} values that are NaN or infinite; "
+                f"the agent had diverged, or the file was tampered with"
             )
 
 
@@ -362,31 +345,8 @@ def push_to_hub(
     env = agent.config.env.id
     place = env if is_importable(env) else model_card.CUSTOM
     message = message or f"{agent.config.phase} in {place}, {agent.steps} steps"
-    where: dict[str, Any] = {"revision": revision, "token": token}
-    files = [CONFIG, WEIGHTS, CARD]
     with tempfile.TemporaryDirectory() as scratch:
         about: dict[str, Any] = {"evaluation": evaluation, "license": license, "repo_id": repo_id}
         folder = save_pretrained(agent, Path(scratch) / "agent", **about)
-        url = hub.prepare(repo_id, private=private, **where)
-        published = hub.read_text(repo_id, CARD, **where)
-        if published is not None and model_card.is_edited(published):
-            files.remove(CARD)
-            warning = f"the card of {repo_id!r} was edited on the Hub and is kept; delete it to get a new one"
-            warnings.warn(warning, VoidrlWarning, stacklevel=2)
-        hub.upload(folder, repo_id, files, message=message, **where)
-    return url
-
-
-def _download(repo_id: str, revision: str | None, token: str | None) -> Path:
-    """Return the cached folder of an agent on the Hub; other models' weights are not downloaded."""
-    if not hub.is_repo_id(repo_id):
-        raise CheckpointError(
-            f"there is nothing at {repo_id!r}: expected the folder of a saved agent, or user/name on the "
-            f"Hugging Face Hub"
-        )
-    if not is_pretrained(hub.download(repo_id, [CONFIG], revision, token)):
-        raise HubError(
-            f"the model {repo_id!r} on the Hugging Face Hub is not a voidrl agent: expected one published by "
-            f"`voidrl.push_to_hub`"
-        )
-    return hub.download(repo_id, [CONFIG, WEIGHTS], revision, token)
+        how: dict[str, Any] = {"private": private, "message": message, "revision": revision, "token": token}
+        return hub.publish(folder, repo_id, [CONFIG, WEIGHTS, CARD], **how)
