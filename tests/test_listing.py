@@ -59,8 +59,9 @@ def test_methods_are_listed_as_their_classes_describe_themselves(capsys):
     for row in rows:
         about = registry.find("method", row["name"]).about
         if about is not None:
-            assert (row["family"], row["rewards"]) == (about.family, about.reward)
-        assert row["rewards"]
+            found = {field: row[field] for field in about._fields}
+            assert found == about._asdict()
+        assert row["about"]
     families = [row["family"] for row in rows if row["family"]]
     assert families == sorted(families, key=listing.FAMILIES.index)
 

@@ -7,7 +7,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.learners.base import Learner
 from voidrl.learners.dqn import DQN
 from voidrl.methods.apt import APT
-from voidrl.methods.base import About, Method
+from voidrl.methods.base import Method
 from voidrl.representations.base import Representation
 
 BASES = {"method": Method, "representation": Representation, "learner": Learner}
@@ -72,11 +72,3 @@ def test_an_unknown_name_is_answered_with_a_near_one():
 def test_what_is_no_method(wrong):
     with pytest.raises(ConfigError, match=r"expected a subclass of voidrl\.methods.base.Method"):
         registry.find("method", wrong)
-
-
-def test_what_a_file_says_about_its_method_is_read_without_importing_it():
-    assert About._fields == registry.ABOUT_FIELDS
-    assert registry.read_about("my_module:Class") == registry.read_about("../config") == {}
-    for name in registry.names("method"):
-        about = registry.find("method", name).about
-        assert About(**registry.read_about(name)) == about if about else registry.read_about(name) == {}

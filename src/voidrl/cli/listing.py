@@ -71,13 +71,11 @@ def _methods() -> Listing:
     rows = []
     for file in _files("methods"):
         about = registry.parse_about(file.read_text("utf-8"))
-        reward = about.get("reward") or _first_line(file)
-        given = (about.get(name, "") for name in ("family", "year", "skills", "paper"))
-        family, year, skills, paper = given
-        rows.append((file.stem, family, year or None, skills or "none", reward, paper))
+        family, year, skills, paper = (about.get(name, "") for name in ("family", "year", "skills", "paper"))
+        rows.append((file.stem, family, year or None, skills or "none", _first_line(file), paper))
     rows += [(name, "", None, "", about, "") for name, about in _registered("method")]
     rows.sort(key=lambda row: (FAMILIES.index(row[1]), row[2] or sys.maxsize))
-    columns = ("method", "family", "year", "skills", "rewards", "paper")
+    columns = ("method", "family", "year", "skills", "about", "paper")
     return Listing("Methods: intrinsic rewards", columns, rows)
 
 

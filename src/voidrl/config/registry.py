@@ -15,14 +15,13 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError, printable, similar_names
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
 
-ABOUT_FIELDS = ("family", "year", "reward", "paper", "skills", "actions")  # of `methods.base.About`
+ABOUT_FIELDS = ("family", "year", "paper", "skills")  # of `methods.base.About`
 
 _given: dict[tuple[str, str], type] = {}  # classes passed in by this process; they may not be importable
 
@@ -80,13 +79,6 @@ def _shortly(error: Exception) -> str:
 def _described(kind: str, point: EntryPoint) -> str:
     package = f" of package {point.dist.name}" if point.dist else ""
     return f"{kind} {point.name!r}{package} ({point.value})"
-
-
-@cache
-def read_about(method: str) -> dict[str, Any]:
-    """Read the `About` of a method from its file, without importing it; empty for other methods."""
-    path = Path(__file__).parents[1] / "methods" / f"{method}.py"
-    return parse_about(path.read_text("utf-8")) if method.isidentifier() and path.is_file() else {}
 
 
 def parse_about(source: str) -> dict[str, Any]:

@@ -47,13 +47,7 @@ class APS(VISR):
 
     Config = APSConfig
     config: APSConfig
-    about = About(
-        family="competence",
-        year=2021,
-        reward="feature of s' along the skill, plus k-NN entropy of the features",
-        paper="Liu & Abbeel, arXiv:2108.13956",
-        skills="continuous",
-    )
+    about = About("competence", 2021, "Liu & Abbeel, arXiv:2108.13956", skills="continuous")
     gpi_skills = 0  # acts by the policy of the skill itself
 
     def __init__(self, spec: EnvSpec, config: APSConfig, representation: Representation) -> None:

@@ -61,12 +61,7 @@ class APT(Method):
 
     Config = APTConfig
     config: APTConfig
-    about = About(
-        family="data",
-        year=2021,
-        reward="distance to the nearest neighbors, in a learned space or between raw states",
-        paper="Liu & Abbeel, arXiv:2103.04551",
-    )
+    about = About("data", 2021, "Liu & Abbeel, arXiv:2103.04551")
 
     def __init__(self, spec: EnvSpec, config: APTConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

@@ -80,17 +80,17 @@ class Latents:
 
 
 class About(NamedTuple):
-    """A method's line in `voidrl list methods`; all values are literals, so that listing imports nothing."""
+    """A method's line in `voidrl list methods`, behind the first line of its file.
+
+    All values are literals, so that listing imports nothing.
+    """
 
     family: Literal["knowledge", "data", "competence", "baseline"]
     year: int | None
     """Year of the paper."""
-    reward: str
-    """The intrinsic reward in a line."""
     paper: str
     """Authors and arXiv number."""
     skills: Literal["none", "discrete", "continuous", "both"] = "none"
-    actions: Literal["discrete", "continuous", "both"] = "both"
 
 
 class Method(nn.Module):

@@ -36,12 +36,7 @@ class CBB(VisitMethod):
 
     Config = CBBConfig
     config: CBBConfig
-    about = About(
-        family="data",
-        year=2017,
-        reward="inverse square root of the number of visits, by hash code",
-        paper="Tang et al., arXiv:1611.04717",
-    )
+    about = About("data", 2017, "Tang et al., arXiv:1611.04717")
     steps_seen: Tensor
 
     def __init__(self, spec: EnvSpec, config: CBBConfig, representation: Representation) -> None:

@@ -70,13 +70,7 @@ class CIC(Method):
     config: CICConfig
     image_representation = "learner"
     can_train_encoder = True
-    about = About(
-        family="competence",
-        year=2022,
-        reward="distance to the nearest neighbors, where transitions of different skills lie apart",
-        paper="Laskin et al., arXiv:2202.00161",
-        skills="continuous",
-    )
+    about = About("competence", 2022, "Laskin et al., arXiv:2202.00161", skills="continuous")
     prefix: ClassVar[str] = "cic"
     """Prefix of the metrics' names."""
 

@@ -95,13 +95,7 @@ class DADS(Method):
 
     Config = DADSConfig
     config: DADSConfig
-    about = About(
-        family="competence",
-        year=2020,
-        reward="change of state that is likely with the skill and unlikely with others",
-        paper="Sharma et al., arXiv:1907.01657",
-        skills="both",
-    )
+    about = About("competence", 2020, "Sharma et al., arXiv:1907.01657", skills="both")
     projection: Tensor
 
     def __init__(self, spec: EnvSpec, config: DADSConfig, representation: Representation) -> None:

@@ -47,12 +47,7 @@ class Disagreement(Method):
 
     Config = DisagreementConfig
     config: DisagreementConfig
-    about = About(
-        family="knowledge",
-        year=2019,
-        reward="variance of the next state predicted by 5 forward models",
-        paper="Pathak et al., arXiv:1906.04161",
-    )
+    about = About("knowledge", 2019, "Pathak et al., arXiv:1906.04161")
     image_representation = "fixed"  # random features, as in the paper
 
     def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:

@@ -130,13 +130,7 @@ class EDL(DiscreteSkillMethod):
 
     Config = EDLConfig
     config: EDLConfig
-    about = About(
-        family="competence",
-        year=2020,
-        reward="apt's, then closeness to the code that stands for the skill, of those found by a VQ-VAE",
-        paper="Campos et al., arXiv:2002.03647",
-        skills="discrete",
-    )
+    about = About("competence", 2020, "Campos et al., arXiv:2002.03647", skills="discrete")
     stage: Tensor
     rate: Tensor
     mean: Tensor

@@ -18,12 +18,7 @@ from voidrl.types import Batch, EnvSpec
 class ICMReward(Method):
     """Rewards transitions that the forward model predicts badly."""
 
-    about = About(
-        family="knowledge",
-        year=2017,
-        reward="error of a forward model in a space learned by inverse dynamics",
-        paper="Pathak et al., arXiv:1705.05363",
-    )
+    about = About("knowledge", 2017, "Pathak et al., arXiv:1705.05363")
 
     def __init__(self, spec: EnvSpec, config: MethodConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

@@ -47,12 +47,7 @@ class MaxEnt(VisitMethod):
 
     Config = MaxEntConfig
     config: MaxEntConfig
-    about = About(
-        family="data",
-        year=2019,
-        reward="inverse of the share of visits, frozen for an epoch",
-        paper="Hazan et al., arXiv:1812.02690",
-    )
+    about = About("data", 2019, "Hazan et al., arXiv:1812.02690")
 
     def __init__(self, spec: EnvSpec, config: MaxEntConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

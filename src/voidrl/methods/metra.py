@@ -62,13 +62,7 @@ class METRA(Method):
 
     Config = METRAConfig
     config: METRAConfig
-    about = About(
-        family="competence",
-        year=2024,
-        reward="step along the skill in a space of temporal distances, or of LSD's or CSD's",
-        paper="Park et al., arXiv:2310.08887",
-        skills="both",
-    )
+    about = About("competence", 2024, "Park et al., arXiv:2310.08887", skills="both")
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: METRAConfig, representation: Representation) -> None:

@@ -65,12 +65,7 @@ class NGU(Method):
 
     Config = NGUConfig
     config: NGUConfig
-    about = About(
-        family="knowledge",
-        year=2020,
-        reward="novelty within the episode by k-NN, scaled by the error of RND",
-        paper="Badia et al., arXiv:2002.06038",
-    )
+    about = About("knowledge", 2020, "Badia et al., arXiv:2002.06038")
     image_representation = "icm"
     note_dim = 1
 

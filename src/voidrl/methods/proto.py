@@ -62,12 +62,7 @@ class Proto(Method):
 
     Config = ProtoConfig
     config: ProtoConfig
-    about = About(
-        family="data",
-        year=2021,
-        reward="distance to the 3rd neighbor among states drawn by learned prototypes",
-        paper="Yarats et al., arXiv:2102.11271",
-    )
+    about = About("data", 2021, "Yarats et al., arXiv:2102.11271")
     image_representation = "learner"
     can_train_encoder = True
     average: Tensor

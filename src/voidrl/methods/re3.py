@@ -39,12 +39,7 @@ class RE3(Method):
 
     Config = RE3Config
     config: RE3Config
-    about = About(
-        family="data",
-        year=2021,
-        reward="distance to the k-th nearest state in the space of a random encoder",
-        paper="Seo et al., arXiv:2102.09430",
-    )
+    about = About("data", 2021, "Seo et al., arXiv:2102.09430")
 
     def __init__(self, spec: EnvSpec, config: RE3Config, representation: Representation) -> None:
         super().__init__(spec, config, representation)

@@ -50,12 +50,7 @@ class RND(Method):
 
     Config = RNDConfig
     config: RNDConfig
-    about = About(
-        family="knowledge",
-        year=2018,
-        reward="error of a network that predicts a fixed random one",
-        paper="Burda et al., arXiv:1810.12894",
-    )
+    about = About("knowledge", 2018, "Burda et al., arXiv:1810.12894")
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:

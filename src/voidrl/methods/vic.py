@@ -59,13 +59,7 @@ class VIC(DiscreteSkillMethod):
 
     Config = VICConfig
     config: VICConfig
-    about = About(
-        family="competence",
-        year=2016,
-        reward="how well a classifier infers the option from its first and last state, at its end",
-        paper="Gregor et al., arXiv:1611.07507",
-        skills="discrete",
-    )
+    about = About("competence", 2016, "Gregor et al., arXiv:1611.07507", skills="discrete")
     image_representation = "learner"
     can_train_encoder = True
 

@@ -67,13 +67,7 @@ class VISR(Method):
 
     Config = VISRConfig
     config: VISRConfig
-    about = About(
-        family="competence",
-        year=2020,
-        reward="feature of s' along the skill, learned by component as successor features",
-        paper="Hansen et al., arXiv:1906.05030",
-        skills="continuous",
-    )
+    about = About("competence", 2020, "Hansen et al., arXiv:1906.05030", skills="continuous")
     image_representation = "learner"
     can_train_encoder = True
     regresses_skill = True
