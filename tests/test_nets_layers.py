@@ -16,7 +16,7 @@ from voidrl.nets import (
     silence,
     target_copy,
 )
-from voidrl.nets.tf32 import tf32_mm
+from voidrl.nets.layers import tf32_mm
 
 
 def test_outputs_by_hand():

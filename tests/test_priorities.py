@@ -20,7 +20,7 @@ from voidrl.learners.dqn import DQN
 from voidrl.replay import Replay
 from voidrl.replay import priorities as module
 from voidrl.replay.priorities import UNIT, Priorities
-from voidrl.replay.writing import Upload
+from voidrl.replay.ring import Upload
 
 CPU = torch.device("cpu")
 ROOTS = ReplayConfig(priority_exponent=0.5)

@@ -13,8 +13,7 @@ from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay import Replay, make_replay
 from voidrl.replay.pinned import pinned_zeros
-from voidrl.replay.sizes import slot_bytes
-from voidrl.replay.writing import Upload, write_directly
+from voidrl.replay.ring import Upload, slot_bytes, write_directly
 from voidrl.types import EnvSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -173,7 +172,7 @@ def copied(replay):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 4 * 2 * slot_bytes(pixel_spec(), 0))  # 4 rows of 2
+    monkeypatch.setattr("voidrl.replay.ring.CHUNK_BYTES", 4 * 2 * slot_bytes(pixel_spec(), 0))  # 4 rows of 2
 
 
 @pytest.mark.parametrize("steps", [0, 5, 100])

@@ -184,19 +184,15 @@ class RunningMean(nn.Module):
     the past shrinks at each update; as `total` and `count` shrink alike, the start is not biased.
     """
 
-    mean: Tensor
-    total: Tensor
-    count: Tensor
-
     def __init__(self, momentum: float | None = None, floor: float = 1e-8) -> None:
         super().__init__()
         _check_momentum(momentum)
         self.momentum = momentum
         self.floor = floor
-        self.register_buffer("mean", torch.ones(()))
+        self.mean = nn.Buffer(torch.ones(()))
         # Not 0-d: torch.compile treats 0-d float64 tensors as Python numbers and loses writes to them.
-        self.register_buffer("total", torch.zeros(1, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
+        self.total = nn.Buffer(torch.zeros(1, dtype=torch.float64))
+        self.count = nn.Buffer(torch.zeros(1, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
@@ -236,23 +232,17 @@ class RunningMoments(nn.Module):
     and 1. `momentum` is that of `RunningMean`.
     """
 
-    mean: Tensor
-    std: Tensor
-    count: Tensor
-    center: Tensor
-    squares: Tensor
-
     def __init__(
         self, shape: tuple[int, ...] = (1,), floor: float = 1e-8, momentum: float | None = None
     ) -> None:
         super().__init__()
         _check_momentum(momentum)
         self.floor, self.momentum = floor, momentum
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("std", torch.ones(shape))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
-        self.register_buffer("center", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))  # Σ (x − center)²
+        self.mean = nn.Buffer(torch.zeros(shape))
+        self.std = nn.Buffer(torch.ones(shape))
+        self.count = nn.Buffer(torch.zeros(1, dtype=torch.float64))
+        self.center = nn.Buffer(torch.zeros(shape, dtype=torch.float64))
+        self.squares = nn.Buffer(torch.zeros(shape, dtype=torch.float64))  # Σ (x − center)²
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:

@@ -54,11 +54,9 @@ class APS(VISR):
         super().__init__(spec, config, representation)
         if spec.discrete:  # (w, e)
             self.skill_dim = self.reward_dim = config.skill_dim + 1
+        k, include_self, momentum = config.k, config.include_self, config.mean_momentum
         particles = APTConfig(
-            k=config.k,
-            include_self=config.include_self,
-            normalize="distance_mean",
-            mean_momentum=config.mean_momentum,
+            k=k, include_self=include_self, mean_momentum=momentum, normalize="distance_mean"
         )
         self.entropy = APT(spec, particles, representation)
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
@@ -262,11 +261,6 @@ class Method(nn.Module):
         arguments and result of the critic itself, `dqn` chooses actions by these.
         """
         return None
-
-
-def one_hot_skills(episode_steps: Tensor, count: int) -> Tensor:
-    """(n, count): one of `count` discrete skills for each of n environments, uniformly."""
-    return F.one_hot(torch.randint_like(episode_steps, count), count).float()
 
 
 def momentum_encoder(representation: Representation) -> nn.Module | None:

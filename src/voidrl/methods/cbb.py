@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
@@ -37,11 +37,10 @@ class CBB(VisitMethod):
     Config = CBBConfig
     config: CBBConfig
     about = About("data", 2017, "Tang et al., arXiv:1611.04717")
-    steps_seen: Tensor
 
     def __init__(self, spec: EnvSpec, config: CBBConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.register_buffer("steps_seen", torch.zeros((), dtype=torch.int64))
+        self.steps_seen = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> None:
         """Count the states that were reached."""

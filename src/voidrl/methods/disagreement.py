@@ -15,7 +15,6 @@ error, not its square, and the reward is not divided.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +63,7 @@ class Disagreement(Method):
         """(models, B, dim): the next latents that each model predicts from (B, dim) and the actions."""
         x = join(z, action_vectors(self.spec, action))  # (B, dim + A)
         # From vectors in float32: bf16 would put a floor under the variance.
-        with nullcontext() if self.spec.pixels else full_precision(x):
+        with full_precision(x, unless=self.spec.pixels):
             predicted: Tensor = self.models(x.expand(MODELS, *x.shape))
         return predicted.float()
 

@@ -23,9 +23,8 @@ from torch import Tensor
 
 from voidrl.config import PositiveCount
 from voidrl.config.checks import Limit
-from voidrl.methods._visits import VisitConfig, VisitMethod
+from voidrl.methods._visits import VisitConfig, VisitMethod, VisitTable
 from voidrl.methods.base import About, Latents
-from voidrl.nets.counting import VisitTable
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -66,7 +65,7 @@ class MaxEnt(VisitMethod):
         # Nothing to remember between runs: it depends on the number of steps alone.
         every = self.config.epoch_steps
         if self.source == "image" and before // every < self.steps // every:
-            self.frozen.copy_(self.table)
+            self.frozen.load_state_dict(self.table.state_dict())
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The gradient of the entropy at p̂."""

@@ -14,7 +14,6 @@ images without augmentation; f is trained at every update; fine-tuning has the t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -65,10 +64,6 @@ class Proto(Method):
     about = About("data", 2021, "Yarats et al., arXiv:2102.11271")
     image_representation = "learner"
     can_train_encoder = True
-    average: Tensor
-    averaged: Tensor
-    queue: Tensor
-    head: Tensor
 
     def __init__(self, spec: EnvSpec, config: ProtoConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -80,11 +75,11 @@ class Proto(Method):
         self.normalize_prototypes()
         self.target_projector = target_copy(self.projector)
         self.target_encoder = momentum_encoder(representation)
-        self.register_buffer("average", torch.zeros(representation.dim))
-        self.register_buffer("averaged", torch.zeros(1))  # minibatches
+        self.average = nn.Buffer(torch.zeros(representation.dim))
+        self.averaged = nn.Buffer(torch.zeros(1))  # minibatches
         # At infinity, an entry that is not filled yet is nobody's neighbor.
-        self.register_buffer("queue", torch.full((QUEUE_SIZE, width), torch.inf))
-        self.register_buffer("head", torch.zeros(1, dtype=torch.int64))
+        self.queue = nn.Buffer(torch.full((QUEUE_SIZE, width), torch.inf))
+        self.head = nn.Buffer(torch.zeros(1, dtype=torch.int64))
         self._scored: Tensor | None = None  # u' of this update, on their way into the queue
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
@@ -101,7 +96,7 @@ class Proto(Method):
     def _target_latents(self, next_obs: Tensor, latents: Latents) -> Tensor:
         if self.target_encoder is None:
             return latents.z_next
-        with nullcontext() if self.spec.pixels else full_precision(next_obs):
+        with full_precision(next_obs, unless=self.spec.pixels):
             z: Tensor = self.target_encoder(next_obs)
         return z.float()
 

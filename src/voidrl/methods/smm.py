@@ -44,7 +44,7 @@ class SMMConfig(DiscreteSkillConfig):
 
     learning_rate: float = 1e-3
     """Learning rate of the classifier."""
-    allows_one_skill = True
+    fewest = 1
 
     vae_learning_rate: Positive = 1e-2
     """Learning rate of the VAE."""

@@ -9,6 +9,7 @@ from voidrl.nets.layers import (
     FullPrecisionLayerNorm,
     FullPrecisionLinear,
     Linear,
+    TF32Linear,
     action_vectors,
     init_orthogonal,
     join,
@@ -21,7 +22,6 @@ from voidrl.nets.layers import (
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 from voidrl.nets.successor import SuccessorCritic, SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
-from voidrl.nets.tf32 import TF32Linear
 
 __all__ = [
     "STACKS",

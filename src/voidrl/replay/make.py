@@ -10,8 +10,7 @@ from voidrl import dist
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay.replay import Replay
-from voidrl.replay.ring import CPU
-from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
+from voidrl.replay.ring import CPU, frame_bytes, row_count, slot_bytes
 from voidrl.system.machine import memory
 from voidrl.system.units import GIB
 from voidrl.types import EnvSpec
