@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -59,12 +59,10 @@ def small_gray(obs: Tensor, spec: EnvSpec, side: int) -> Tensor:
     channels = spec.frame_shape[0]
     frame = center_crop(images, spec.frame_shape[1:])[:, -channels:].float()  # (B, C, H, W)
     if channels == len(LUMA):
-        gray = sum(frame[:, i] * weight for i, weight in enumerate(LUMA))
-        assert isinstance(gray, Tensor)
+        gray: Tensor = sum(frame[:, i] * weight for i, weight in enumerate(LUMA))  # type: ignore[assignment]
     else:
         gray = frame.mean(1)
-    height, width = gray.shape[1:]
-    small = F.adaptive_avg_pool2d(gray[:, None], (min(side, height), min(side, width)))
+    small = F.adaptive_avg_pool2d(gray[:, None], [min(side, size) for size in gray.shape[1:]])  # type: ignore[arg-type]
     return small[:, 0] / 255
 
 
@@ -115,8 +113,7 @@ class SimHash(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, dim) → (B,) int64, the bucket of each code."""
-        buckets: Tensor = (self.bits(x) * self.weights).sum(1) % self.buckets
-        return buckets
+        return (self.bits(x) * self.weights).sum(1) % self.buckets  # type: ignore[no-any-return]
 
 
 class VisitTable(nn.Module):
@@ -186,13 +183,6 @@ class CodeSample(nn.Module):
         return (codes[:, None] == self.codes).sum(1)
 
 
-class Visits(NamedTuple):
-    """How often states were visited, of how many visits that were counted."""
-
-    n: Tensor  # (B,) int64
-    total: Tensor  # () int64
-
-
 class VisitMethod(Method):
     """Counts the hash codes of the states that environments reach.
 
@@ -235,16 +225,15 @@ class VisitMethod(Method):
             self.sample.recount(self.hash(latents.pool(self.config.pool)))
         return iter(())
 
-    def visits(self, table: VisitTable | None, batch: Batch, latents: Latents) -> Visits:
-        """Visits of s', in a table or, without one, in the sample of latents."""
+    def visits(self, table: VisitTable | None, batch: Batch, latents: Latents) -> tuple[Tensor, Tensor]:
+        """Visits of s', (B,), and of all states, in a table or, without one, in the sample of latents."""
         if table is not None:
-            return Visits(table(self.bucket(batch.next_obs)), table.total)
-        return Visits(self.sample(self.hash(latents.z_next)), self.sample.valid)
+            return table(self.bucket(batch.next_obs)), table.total
+        return self.sample(self.hash(latents.z_next)), self.sample.valid
 
     def bucket(self, obs: Tensor) -> Tensor:
         """(B,) int64: the entry of the table for each observation."""
-        bucket: Tensor = self.hash(hash_input(obs, self.spec, IMAGE_SIZE))
-        return bucket
+        return self.hash(hash_input(obs, self.spec, IMAGE_SIZE))  # type: ignore[no-any-return]
 
 
 def _source(config: VisitConfig, representation: type[Representation]) -> str:

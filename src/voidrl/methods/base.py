@@ -249,8 +249,7 @@ class Method(nn.Module):
         mean = total / inverse.bincount(minlength=len(skills))
         if len(skills) > 1 and mean.allclose(mean[0]):  # host read, once in a run
             self.skill_choice = f"although all {len(skills)} that were tried earned the same in the warm-up"
-        best: Tensor = skills[mean.argmax()]
-        return best
+        return skills[mean.argmax()]  # type: ignore[no-any-return]
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module | None:
         """A critic to use in place of the learner's, for instance on successor features.

@@ -53,11 +53,11 @@ class CBB(VisitMethod):
 
     def number(self, batch: Batch, latents: Latents) -> Tensor:
         """(B,) float64: how often s' was visited, counted or estimated."""
-        visits = self.visits(self.table if self.source == "image" else None, batch, latents)
-        number = visits.n.double()
+        visits, total = self.visits(self.table if self.source == "image" else None, batch, latents)
+        number = visits.double()
         if self.source == "latent":
             # s' is one more state of the sample: what is not in it came at most once in `recounted` states.
-            number = self.steps_seen * (number + 1) / (visits.total + 1)
+            number = self.steps_seen * (number + 1) / (total + 1)
         return number.clamp(min=1)  # what is in the replay was visited, if perhaps before counting began
 
     def metrics(self) -> Metrics:

@@ -80,8 +80,7 @@ class SkillDynamics(nn.Module):
         """The log-likelihood of the changes, (B,)."""
         log_weight, mean = self(x, skill)
         error = (change[:, None] - mean).square().sum(2)  # (B, M)
-        log_q: Tensor = (log_weight - error / 2).logsumexp(1) - change.shape[1] * LOG_2PI / 2
-        return log_q
+        return (log_weight - error / 2).logsumexp(1) - change.shape[1] * LOG_2PI / 2  # type: ignore[no-any-return]
 
     def expected(self, x: Tensor, skill: Tensor) -> Tensor:
         """The mean change, (B, d)."""
@@ -150,8 +149,8 @@ class DADS(DiscreteSkillMethod):
         """The log-likelihood of the changes with each of (B, n, S) skills, (B, n)."""
         n = skills.shape[1]
         x, change = (t[:, None].expand(-1, n, -1).flatten(0, 1) for t in (x, change))  # (B · n, d)
-        log_q: Tensor = self.dynamics.log_prob(x, skills.flatten(0, 1), change).unflatten(0, (-1, n))
-        return log_q
+        log_q = self.dynamics.log_prob(x, skills.flatten(0, 1), change)
+        return log_q.unflatten(0, (-1, n))  # type: ignore[no-any-return]
 
     def _project(self, z: Tensor) -> Tensor:
         with full_precision(z):

@@ -207,10 +207,8 @@ class EDL(DiscreteSkillMethod):
         """The state reached, in the space of the codes, (B, dim), without gradients."""
         if self.space is None:
             return latents.z_next.detach()
-        obs = batch.next_obs
-        with torch.no_grad(), full_precision(obs, unless=self.spec.pixels):
-            z: Tensor = self.space(obs)
-        return z.float()
+        with torch.no_grad(), full_precision(batch.next_obs, unless=self.spec.pixels):
+            return self.space(batch.next_obs).float()  # type: ignore[no-any-return]
 
     def _standardize(self, z: Tensor) -> Tensor:
         return ((z - self.mean) / self.std).clamp(-CLIP, CLIP)

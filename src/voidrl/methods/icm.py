@@ -40,6 +40,5 @@ class ICMReward(Method):
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The forward error, as a logarithm."""
-        predictor = latents.representation
-        error: Tensor = predictor.prediction_error(latents.z, batch.action, latents.z_next)  # type: ignore[union-attr,operator]
-        return error.log1p()
+        predict = latents.representation.prediction_error  # type: ignore[union-attr]
+        return predict(latents.z, batch.action, latents.z_next).log1p()  # type: ignore[operator, no-any-return]

@@ -69,9 +69,9 @@ class MaxEnt(VisitMethod):
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The gradient of the entropy at p̂."""
-        visits = self.visits(self.frozen if self.source == "image" else None, batch, latents)
+        visits, total = self.visits(self.frozen if self.source == "image" else None, batch, latents)
         epsilon = self.epsilon()
-        reward = 1 / (visits.n.double() / visits.total.double().clamp(min=1) + epsilon)
+        reward = 1 / (visits.double() / total.double().clamp(min=1) + epsilon)
         return (reward * epsilon).float()  # 1 for a state that was never visited
 
     def epsilon(self) -> Tensor:

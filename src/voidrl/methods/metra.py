@@ -32,6 +32,7 @@ from voidrl.methods._skills import DiscreteSkillMethod, EitherSkillConfig
 from voidrl.methods.base import About, Latents
 from voidrl.nets import Encoder, FullPrecisionLinear, Linear, TF32Linear, init_orthogonal, mlp
 from voidrl.nets.encoder import stack_for
+from voidrl.nets.layers import chain
 from voidrl.nets.observations import visible, visible_numbers
 from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.representations.base import Representation
@@ -74,10 +75,8 @@ class METRA(DiscreteSkillMethod):
         width = visible_numbers(spec)
         if spec.pixels:
             iterations, stack = NORM_ITERATIONS if lipschitz else 0, stack_for(spec.obs_shape)
-            layers = EncoderConfig(
-                stack, feature_dim=0, activation="relu", spectral_norm_iterations=iterations
-            )
-            self.encoder = Encoder(spec, layers)
+            config_of_f = {"feature_dim": 0, "activation": "relu", "spectral_norm_iterations": iterations}
+            self.encoder = Encoder(spec, EncoderConfig(stack, **config_of_f))  # type: ignore[arg-type]
             width = self.encoder.feature_dim
         if lipschitz:
             self.heads = mlp([width, hidden, hidden, config.skill_dim], layer=Linear)
@@ -229,11 +228,6 @@ def _network(inputs: int, hidden: int, outputs: int, *, pixels: bool = False) ->
     share that error. Between hidden layers errors are independent and average out, and so do those of the
     many features of an image.
     """
-    layers = [
-        (TF32Linear if pixels else FullPrecisionLinear)(inputs, hidden),
-        nn.ReLU(),
-        TF32Linear(hidden, hidden),
-        nn.ReLU(),
-        FullPrecisionLinear(hidden, outputs),
-    ]
-    return nn.Sequential(*layers).apply(init_orthogonal)
+    first = (TF32Linear if pixels else FullPrecisionLinear)(inputs, hidden)
+    layers = [first, TF32Linear(hidden, hidden), FullPrecisionLinear(hidden, outputs)]
+    return chain(layers).apply(init_orthogonal)

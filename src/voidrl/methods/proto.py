@@ -97,8 +97,7 @@ class Proto(Method):
         if self.target_encoder is None:
             return latents.z_next
         with full_precision(next_obs, unless=self.spec.pixels):
-            z: Tensor = self.target_encoder(next_obs)
-        return z.float()
+            return self.target_encoder(next_obs).float()  # type: ignore[no-any-return]
 
     @fusable
     def assign(self, z: Tensor, z_next: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,16 +107,13 @@ class Proto(Method):
             log_p = (online @ self.prototypes.T / TEMPERATURE).log_softmax(1)  # (B, K)
             with torch.no_grad():
                 target = F.normalize(self.target_projector(z_next - self.average), dim=1)
-                q = self._balanced(target @ self.prototypes.T / TEMPERATURE)  # (B, K)
+                scores = target @ self.prototypes.T / TEMPERATURE
+                # Balanced over the states of all ranks, of which this one has B.
+                first, everyone = dist.current().rank * len(scores), dist.all_gather(scores)
+                q = sinkhorn(everyone, SINKHORN_ITERATIONS)[first : first + len(scores)]  # (B, K)
         loss = -(q * log_p).sum(1).mean()
         used = log_p.detach().exp().mean(0)  # (K,)
         return loss, torch.special.entr(used).sum().exp()
-
-    @staticmethod
-    def _balanced(scores: Tensor) -> Tensor:
-        """(B, K): the assignments of this rank's states, balanced over those of all ranks."""
-        first = dist.current().rank * len(scores)
-        return sinkhorn(dist.all_gather(scores), SINKHORN_ITERATIONS)[first : first + len(scores)]
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The distance to the k-th neighbor; 0 as long as there are no k."""

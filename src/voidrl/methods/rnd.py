@@ -96,8 +96,7 @@ class RND(Method):
         x = self.observations.standardize(self._numbers(obs)).clamp(-CLIP, CLIP)
         with torch.no_grad():
             target = self.target(x).float()
-        error: Tensor = (self.predictor(x).float() - target).square().mean(1)
-        return error
+        return (self.predictor(x).float() - target).square().mean(1)  # type: ignore[no-any-return]
 
     def _numbers(self, obs: Tensor) -> Tensor:
         """Inputs of the networks before they are standardized: images of [0, 1], numbers as they are."""

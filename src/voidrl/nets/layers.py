@@ -176,10 +176,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 def scale_gradient(x: Tensor, scale: float) -> Tensor:
     """The input, whose gradient is multiplied by `scale`."""
-    if scale == 1:
-        return x
-    scaled: Tensor = _ScaledGradient.apply(x, scale)
-    return scaled
+    return x if scale == 1 else _ScaledGradient.apply(x, scale)
 
 
 def unit_vectors(x: Tensor) -> Tensor:
@@ -204,21 +201,14 @@ def mlp(
 
     `layer` is a class for all of them instead.
     """
-    inner = layer or Linear
+    *inner, last = pairwise(sizes)
     outer = layer or (FullPrecisionLinear if full_precision else Linear)
-    pairs = list(pairwise(sizes))
-    layers = (inner(a, b) if i < len(pairs) - 1 else outer(a, b) for i, (a, b) in enumerate(pairs))
-    return chain(layers).apply(init_orthogonal)
+    return chain([*((layer or Linear)(a, b) for a, b in inner), outer(*last)]).apply(init_orthogonal)
 
 
 def chain(layers: Iterable[nn.Module]) -> nn.Sequential:
     """Layers with ReLU in between."""
-    network = nn.Sequential()
-    for i, layer in enumerate(layers):
-        if i:
-            network.append(nn.ReLU())
-        network.append(layer)
-    return network
+    return nn.Sequential(*[part for layer in layers for part in (nn.ReLU(), layer)][1:])
 
 
 def join(*parts: Tensor) -> Tensor:

@@ -53,8 +53,7 @@ class SpectralNorm(nn.Module):
         if not (torch.is_grad_enabled() and weight.requires_grad):
             return weight / sigma
         # The next training pass changes the buffers, maybe before this one's gradient is taken.
-        divided: Tensor = _Divide.apply(weight, sigma, self.u.clone(), self.v.clone())
-        return divided
+        return _Divide.apply(weight, sigma, self.u.clone(), self.v.clone())  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -71,7 +70,7 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, iterations: int) -> Tensor:
     matrix = matrix / scale
     rows, cols = matrix.shape
     small = min(rows, cols) <= GRAM_SIDE and matrix.numel() <= GRAM_SIZE
-    length: Tensor = scale
+    length = scale
     while iterations > 0:
         steps = min(iterations, ROUND)
         iterations -= steps
@@ -93,8 +92,7 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, iterations: int) -> Tensor:
         v.addmv_(matrix.T, u, beta=PINCH)
         length = torch.linalg.vector_norm(v)
         v.div_(length)
-    sigma: Tensor = scale * length
-    return sigma
+    return scale * length  # type: ignore[no-any-return]
 
 
 def full_precision(x: Tensor, *, unless: bool = False) -> AbstractContextManager[Any]:

@@ -183,10 +183,12 @@ def successor_critic(
     """
     heads = (config.hidden_dim, config.hidden_layers)
     if spec.discrete:
-        options = ("dueling", "noisy_sigma", "shared_hidden")  # that the learner may have
-        given = {name: getattr(config, name) for name in options if hasattr(config, name)}
-        widths = {"skill_dim": skill_dim, "condition_dim": condition_dim, "gpi_skills": gpi_skills}
-        return SuccessorDuelingQ(feature_dim, spec.num_actions, *heads, **widths, **given)
+        of_learner = ("dueling", "noisy_sigma", "shared_hidden")
+        options: dict[str, Any] = {
+            name: getattr(config, name) for name in of_learner if hasattr(config, name)
+        }
+        options |= {"skill_dim": skill_dim, "condition_dim": condition_dim, "gpi_skills": gpi_skills}
+        return SuccessorDuelingQ(feature_dim, spec.num_actions, *heads, **options)  # type: ignore[misc]
     inputs = feature_dim + skill_dim
     if width := getattr(config, "trunk_dim", 0):
         return SuccessorTrunkQ(

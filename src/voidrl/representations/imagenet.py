@@ -11,6 +11,7 @@ saved and loaded with the agent like all others: whoever loads it does not need 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +32,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
 CACHED = "resnet18-f37072fd.pth"  # in torchvision's cache, IMAGENET1K_V1
 CHANNELS = 64  # of the first layer
 LAYERS = 4  # of two blocks each
-CLASSIFIER = "fc."  # begins the names of tensors that are not needed
-COUNTER = ".num_batches_tracked"  # ends them: only training reads it
+UNUSED = re.compile(r"^fc\.|\.num_batches_tracked$")  # tensors of the classifier and of training
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,8 @@ class ResNet(nn.Module):
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Copy weights and statistics from a file of a ResNet-18."""
-        needed = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if not name.startswith(CLASSIFIER) and not name.endswith(COUNTER)
-        }
         try:
-            self.load_state_dict(needed)
+            self.load_state_dict({name: t for name, t in tensors.items() if not UNUSED.search(name)})
         except RuntimeError as error:
             raise ConfigError(f"{source} does not hold a ResNet-18: {error}") from error
 
@@ -162,9 +157,7 @@ class ImageNet(Representation):
     def read_files(self) -> None:
         """Read the weights of the ResNet."""
         path = find_weights(self.config)
-        resnet = self.given_part.get_submodule("resnet")
-        assert isinstance(resnet, ResNet)
-        resnet.load(_tensors(path), str(path))
+        self.given_part.resnet.load(_tensors(path), str(path))  # type: ignore[operator, union-attr]
 
     @property
     def given_part(self) -> nn.Module:

@@ -50,28 +50,16 @@ class SimCLR(Representation):
         z = self.encode(obs)  # (2B, dim)
         h = F.normalize(self.projection(z), dim=-1)
         # The loss is defined over the batch: on several ranks, over the views of all of them.
-        pairs = (
-            dist.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
-            if dist.current().is_distributed
-            else None
-        )
-        loss, accuracy = nt_xent(
-            h,
-            self.config.temperature,
-            everyone=None if pairs is None else pairs.transpose(0, 1).flatten(0, 1),
-            first=dist.current().rank * (len(h) // 2),
-        )
+        pairs = dist.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
+        everyone, first = pairs.transpose(0, 1).flatten(0, 1), dist.current().rank * (len(h) // 2)
+        loss, accuracy = nt_xent(h, self.config.temperature, everyone=everyone, first=first)
         # The silent kind of collapse: if all z are equal, the loss is finite and the reward is 0.
         metrics = {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy}
         return loss, {**metrics, "z_std": z.detach().std(0).mean()}
 
 
 def nt_xent(
-    h: Tensor,
-    temperature: float,
-    *,
-    everyone: Tensor | None = None,
-    first: int = 0,
+    h: Tensor, temperature: float, *, everyone: Tensor | None = None, first: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state.
 
