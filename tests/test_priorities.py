@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from helpers import (
-    CONTINUOUS,
-    DISCRETE,
-    fill_replay,
-    make_agent,
-    moved,
-    needs_cuda,
-    snapshot,
-    watch_losses,
-)
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, moved, needs_cuda, snapshot, watch_losses
 from tiny_replays import Oracle
 
 from voidrl.config import ReplayConfig

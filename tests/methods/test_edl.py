@@ -3,15 +3,7 @@
 import numpy as np
 import torch
 from hand_batches import batch_of, latents_of, minimize
-from helpers import (
-    CPU,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    parameters_of,
-    snapshot,
-)
+from helpers import CPU, PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
 from tiny_runs import Walk, assert_same_run, callback, newest, tiny
 
 import voidrl

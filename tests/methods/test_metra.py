@@ -10,11 +10,7 @@ from voidrl.methods import metra
 from voidrl.types import EnvSpec
 
 N = 6
-QUICK = {
-    "method": "metra",
-    "method__hidden_dim": 32,
-    "method__learning_rate": 1e-3,
-}
+QUICK = {"method": "metra", "method__hidden_dim": 32, "method__learning_rate": 1e-3}
 
 
 @pytest.fixture(autouse=True)

@@ -3,15 +3,7 @@
 import pytest
 import torch
 from hand_batches import batch_of, minimize
-from helpers import (
-    CONTINUOUS,
-    DISCRETE,
-    fill_replay,
-    make_agent,
-    moved,
-    points,
-    snapshot,
-)
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, moved, points, snapshot
 
 from voidrl.agent.rewards import batch_latents
 from voidrl.entropy import RunningMoments

@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from helpers import (
-    DISCRETE,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    parameters_of,
-    shake,
-    snapshot,
-)
+from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, shake, snapshot
 
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
@@ -49,7 +40,7 @@ def test_the_gradient_is_the_weighted_sum_of_the_parts():
     found = gradient_of(total, f.encoder)
     expected = [torch.zeros_like(p) for p in found]
     for name, weight in weights.items():
-        parts = gradient_of(f.part(name).loss(views)[0], f.encoder)
+        parts = gradient_of(f.parts[name].loss(views)[0], f.encoder)
         assert max(g.abs().max() for g in parts) > 0
         expected = [e + weight * g for e, g in zip(expected, parts, strict=True)]
     for one, other in zip(found, expected, strict=True):
@@ -69,7 +60,7 @@ def test_all_losses_train_one_encoder_whatever_the_learner_shares(share):
     assert (f.encoder is agent.learner.encoder) == (share == "all")
     views = plain_views(replay, 8)
     for name in f.parts:
-        assert all(g.abs().max() > 0 for g in gradient_of(f.part(name).loss(views)[0], f.encoder)), name
+        assert all(g.abs().max() > 0 for g in gradient_of(f.parts[name].loss(views)[0], f.encoder)), name
     optimized = agent.optimizers.all_parameters()
     assert len(optimized) == len({id(p) for p in optimized})
     before = snapshot(parameters_of(f))

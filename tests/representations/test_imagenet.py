@@ -122,10 +122,7 @@ def test_a_file_that_is_not_there_is_a_sentence_with_the_line_to_run(tmp_path, m
         'run `python -c "from torchvision.models import resnet18; '
         "resnet18(weights='IMAGENET1K_V1')\"` where there is network access"
     )
-    for weights, why in (
-        ("", "there is no "),
-        ("no.pth", "no.pth"),
-    ):
+    for weights, why in (("", "there is no "), ("no.pth", "no.pth")):
         with pytest.raises(ConfigError) as refused:
             voidrl.train(MAZE, out=tmp_path / "run", config=tiny(**SHARED, representation__weights=weights))
         assert why in str(refused.value)

@@ -3,16 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import (
-    DISCRETE,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    parameters_of,
-    shake,
-    snapshot,
-)
+from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, shake, snapshot
 
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
