@@ -81,7 +81,6 @@ ONE = torch.ones(1, 1)
 MISTAKES = {
     "each transition": (lambda m: Loss("fast", m.fast(ONE.expand(4, 1)), {}), "expected Loss"),
     "a number as metric": (lambda m: Loss("fast", m.fast(ONE).sum(), {"loss": 1.0}), "expected Loss"),
-    "no Loss": (lambda m: m.fast(ONE).sum(), "expected Loss"),
     "detached": (lambda m: Loss("fast", m.fast(ONE).sum().detach(), {}), "depends on none"),
 }
 

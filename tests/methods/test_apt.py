@@ -86,19 +86,6 @@ def test_distances_divided_by_their_running_variance():
 
 
 def test_the_pool_is_drawn_from_the_replay():
-    method = make_agent(method__k=2, method__pool=50, method__normalize="none").method
-    z, asked = torch.randn(4, 4), []
-
-    def pool(n):
-        asked.append(n)
-        return 10 + torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
-
-    reward = method.reward(None, latents_of(None, z, pool))
-    assert asked == [50]
-    particles = 10 + torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    nearest = torch.cdist(z, particles).sort(1).values[:, :2]
-    torch.testing.assert_close(reward, (1 + nearest.mean(1)).log())
-
     agent, replay = make_agent(method__pool=40, representation="identity"), fill_replay()
     batch = replay.batch(replay.sample(3), 1, 1.0)
     stored = replay.observations(replay.starts[: len(replay)])

@@ -6,7 +6,6 @@ import torch
 from helpers import (
     CONTINUOUS,
     Chain,
-    fill_replay,
     line_replay,
     make_agent,
     moved,
@@ -21,10 +20,6 @@ from voidrl.types import EnvSpec
 
 
 def test_nothing_is_trained(tmp_path):
-    agent = make_agent(method="random")
-    assert not agent.learns
-    assert not list(agent.optimizers)
-    assert agent.update(fill_replay()) == {}
     agent = make_agent(spec_of(Chain), method="random", steps=50, warmup_steps=0)
     before = snapshot(parameters_of(agent))
     loop = run_loop(tmp_path / "run", Chain, agent)
