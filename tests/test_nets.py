@@ -7,8 +7,9 @@ from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import Conv, DuelingQ, Encoder, TwinQ, mlp, rescale
+from voidrl.nets import DuelingQ, Encoder, TwinQ, mlp
 from voidrl.nets.augment import to_layout
+from voidrl.nets.layers import Conv, rescale
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 

@@ -6,17 +6,9 @@ from helpers import seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
-from voidrl.nets import (
-    DuelingQ,
-    Encoder,
-    NoisyLinear,
-    TF32Linear,
-    polyak_update,
-    redraw_noise,
-    silence,
-    target_copy,
-)
+from voidrl.nets import DuelingQ, Encoder, TF32Linear, polyak_update, target_copy
 from voidrl.nets.layers import tf32_mm
+from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 
 
 def test_outputs_by_hand():

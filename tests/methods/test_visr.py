@@ -119,7 +119,9 @@ def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features():
             along = F.cosine_similarity(phi, batch.skill[:, :10])
             entropy = agent.method.scalar_reward(reward, batch.skill) - along
             torch.testing.assert_close(entropy, reward[:, 10], atol=1e-6, rtol=1e-5)
-            torch.testing.assert_close(entropy, apt.knn_reward(phi, None), atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(
+                entropy, apt.knn_reward(phi, phi, own_first=True), atol=1e-6, rtol=1e-5
+            )
     assert agent.method.metrics()["aps_distance_mean"] == apt.mean.mean
 
 

@@ -270,7 +270,7 @@ def momentum_encoder(representation: Representation) -> nn.Module | None:
     return target_copy(encoder) if encoder is not None and plain and learns else None
 
 
-def whole_minibatch(z: Tensor) -> Tensor | None:
-    """(size · n, dim): the (n, dim) particles of all processes, this one's first; None if it has them all."""
+def whole_minibatch(z: Tensor) -> Tensor:
+    """(size · n, dim): the (n, dim) particles of all processes, this one's first."""
     group = dist.current()
-    return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
+    return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else z

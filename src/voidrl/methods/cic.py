@@ -104,9 +104,7 @@ class CIC(Method):
         # From vectors in float32: bf16 would make neighbors equal.
         with full_precision(z_next, unless=self.spec.pixels):
             h = self.phi(z_next)  # (B, rep_dim)
-        particles = whole_minibatch(h)
-        particles = h if particles is None else particles
-        return F.pad(knn_distances(h, particles, self.config.k - 1, exclude_self=True), (1, 0))
+        return F.pad(knn_distances(h, whole_minibatch(h), self.config.k - 1, exclude_self=True), (1, 0))
 
     def metrics(self) -> Metrics:
         """The mean distance shows how the space of φ shrinks or grows."""

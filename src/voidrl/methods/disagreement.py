@@ -24,7 +24,8 @@ from voidrl.config import MethodConfig, Size
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
-from voidrl.nets import EnsembleLinear, action_vectors, join
+from voidrl.nets import join
+from voidrl.nets.layers import EnsembleLinear, action_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics

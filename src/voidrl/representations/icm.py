@@ -17,7 +17,8 @@ from torch import Tensor
 from voidrl.config import EncoderConfig, RepresentationConfig, Size
 from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Encoder, action_vectors, join, mlp
+from voidrl.nets import Encoder, join, mlp
+from voidrl.nets.layers import action_vectors
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 

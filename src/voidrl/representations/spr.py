@@ -28,9 +28,9 @@ from voidrl.config import require
 from voidrl.config.checks import Limit
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Conv, Encoder, FullPrecisionLinear, Linear, polyak_update, target_copy
+from voidrl.nets import Encoder, FullPrecisionLinear, Linear, polyak_update, target_copy
 from voidrl.nets.encoder import CHANNELS
-from voidrl.nets.layers import action_vectors, in_bf16, init_orthogonal, mlp, rescale, unit_vectors
+from voidrl.nets.layers import Conv, action_vectors, in_bf16, init_orthogonal, mlp, rescale, unit_vectors
 from voidrl.nets.observations import input_shape
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import AuxiliaryConfig, Representation, Views, require_targets
