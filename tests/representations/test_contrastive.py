@@ -19,7 +19,7 @@ from helpers import (
 )
 
 from voidrl.errors import ConfigError
-from voidrl.nets import top1_accuracy
+from voidrl.nets import top1_hits
 from voidrl.representations.simclr import nt_xent
 
 
@@ -51,9 +51,9 @@ def test_a_tie_counts_as_its_share():
         [[3.0, 1.0, 3.0, 0.0], [1.0, 2.0, 0.0, 0.0], [5.0, 5.0, 5.0, 5.0], [0.0, 9.0, 0.0, 0.0]]
     )
     right = scores[:, 0]  # tied with another: 1/2; beaten: 0; one of four: 1/4; beaten: 0
-    assert top1_accuracy(scores, right).item() == pytest.approx((1 / 2 + 0 + 1 / 4 + 0) / 4)
-    assert top1_accuracy(scores, scores[:, 1]).item() == pytest.approx((0 + 1 + 1 / 4 + 1) / 4)
-    assert top1_accuracy(scores * math.nan, right * math.nan) == 0
+    assert top1_hits(scores, right).mean().item() == pytest.approx((1 / 2 + 0 + 1 / 4 + 0) / 4)
+    assert top1_hits(scores, scores[:, 1]).mean().item() == pytest.approx((0 + 1 + 1 / 4 + 1) / 4)
+    assert top1_hits(scores * math.nan, right * math.nan).mean() == 0
 
 
 def test_each_transition_has_the_mean_loss_of_the_batch():

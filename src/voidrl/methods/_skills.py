@@ -12,7 +12,7 @@ from torch import Tensor
 from voidrl.config import SkillConfig, require
 from voidrl.config.checks import between
 from voidrl.methods.base import Method
-from voidrl.nets import top1_accuracy
+from voidrl.nets import top1_hits
 from voidrl.representations.base import Representation
 from voidrl.types import EnvSpec
 
@@ -73,4 +73,4 @@ def skill_loss(logits: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy and accuracy of (B, K) logits, given (B, K) one-hot skills."""
     label = skill.argmax(1)
     right = logits.gather(1, label[:, None]).squeeze(1)
-    return F.cross_entropy(logits, label), top1_accuracy(logits, right)
+    return F.cross_entropy(logits, label), top1_hits(logits, right).mean()

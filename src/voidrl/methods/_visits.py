@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from voidrl.methods.base import Latents, Method
 from voidrl.nets.augment import center_crop
 from voidrl.nets.observations import mask_width, symlog, unpack
 from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Loss
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 DEFAULT_BITS = {"image": 128, "vector": 32, "latent": 32}
 WIDE = 2**54  # buckets without a table: two different codes practically never share one
@@ -194,6 +194,8 @@ class VisitMethod(Method):
     config: VisitConfig
     reads_latents = False
     counts_visits = True
+    prefix: ClassVar[str]
+    """Prefix of the metrics' names."""
 
     def __init__(self, spec: EnvSpec, config: VisitConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -230,6 +232,13 @@ class VisitMethod(Method):
         if table is not None:
             return table(self.bucket(batch.next_obs)), table.total
         return self.sample(self.hash(latents.z_next)), self.sample.valid
+
+    def metrics(self) -> Metrics:
+        """How even the visits are, and how fine the codes."""
+        if self.source == "latent":
+            return {f"{self.prefix}_equal_codes": self.sample.equal}
+        found = {"codes": self.table.distinct.float(), "entropy": self.table.entropy}
+        return {f"{self.prefix}_{name}": value for name, value in found.items()}
 
     def bucket(self, obs: Tensor) -> Tensor:
         """(B,) int64: the entry of the table for each observation."""

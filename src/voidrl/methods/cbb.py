@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
 from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class CBB(VisitMethod):
     """Rewards states that were visited rarely, by counts."""
 
     Config = CBBConfig
+    prefix = "cbb"
     config: CBBConfig
     about = About("data", 2017, "Tang et al., arXiv:1611.04717")
 
@@ -59,9 +60,3 @@ class CBB(VisitMethod):
             # s' is one more state of the sample: what is not in it came at most once in `recounted` states.
             number = self.steps_seen * (number + 1) / (total + 1)
         return number.clamp(min=1)  # what is in the replay was visited, if perhaps before counting began
-
-    def metrics(self) -> Metrics:
-        """How fine the codes are."""
-        if self.source == "latent":
-            return {"cbb_equal_codes": self.sample.equal}
-        return {"cbb_codes": self.table.distinct.float(), "cbb_entropy": self.table.entropy}

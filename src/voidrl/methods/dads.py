@@ -98,9 +98,7 @@ class DADS(DiscreteSkillMethod):
     def __init__(self, spec: EnvSpec, config: DADSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
         width, dim = representation.dim, min(representation.dim, MAX_DIM)
-        self.projects = width > dim
-        if self.projects:
-            self.projection = nn.Buffer(nn.init.orthogonal_(torch.empty(width, dim)))
+        self.projection = nn.Buffer(nn.init.orthogonal_(torch.empty(width, dim))) if width > dim else None
         self.dynamics = SkillDynamics(dim, self.skill_dim, config.hidden_dim)
         self.states = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
         self.changes = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
@@ -154,7 +152,7 @@ class DADS(DiscreteSkillMethod):
 
     def _project(self, z: Tensor) -> Tensor:
         with full_precision(z):
-            return z.float() @ self.projection if self.projects else z.float()
+            return z.float() if self.projection is None else z.float() @ self.projection
 
     def _standardize(self, x: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
         """State and change in standard deviations, (B, d) each."""

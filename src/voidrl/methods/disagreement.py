@@ -70,14 +70,11 @@ class Disagreement(Method):
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The models' errors, each on its own part of the minibatch."""
-        weight = self._weights(batch.reward)
+        # (models, B): 0 for the transitions that a model skips; the rest has mean 1 over the draws.
+        chance = torch.rand(MODELS, len(batch.reward), device=batch.reward.device)
+        weight = (chance < DATA_FRACTION).float() / DATA_FRACTION
         loss, metrics = self.model_loss(latents.z, batch.action, latents.z_next, weight)
         yield Loss("method", loss, metrics)
-
-    def _weights(self, like: Tensor) -> Tensor:
-        """(models, B): 0 for the transitions that a model skips; the rest has mean 1 over the draws."""
-        chance = torch.rand(MODELS, len(like), device=like.device)
-        return (chance < DATA_FRACTION).float() / DATA_FRACTION
 
     @fusable
     def model_loss(self, z: Tensor, action: Tensor, z_next: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]:

@@ -26,7 +26,7 @@ from voidrl.config.checks import Limit
 from voidrl.methods._visits import VisitConfig, VisitMethod, VisitTable
 from voidrl.methods.base import About, Latents
 from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec
 
 Epsilon = Annotated[float, Limit(lambda value: 0 <= value < 1, "a number in (0, 1), or 0 for |S|^−½")]
 
@@ -45,6 +45,7 @@ class MaxEnt(VisitMethod):
     """Rewards states that had a small part of all visits when the epoch began."""
 
     Config = MaxEntConfig
+    prefix = "maxent"
     config: MaxEntConfig
     about = About("data", 2019, "Hazan et al., arXiv:1812.02690")
 
@@ -80,9 +81,3 @@ class MaxEnt(VisitMethod):
         if self.config.epsilon:
             return torch.full_like(states, self.config.epsilon, dtype=torch.float64)
         return states.double().clamp(min=1).rsqrt()
-
-    def metrics(self) -> Metrics:
-        """How even the visits are, and how fine the codes."""
-        if self.source == "latent":
-            return {"maxent_equal_codes": self.sample.equal}
-        return {"maxent_codes": self.table.distinct.float(), "maxent_entropy": self.table.entropy}

@@ -60,7 +60,7 @@ class RE3(Method):
 
     @fusable
     def distance(self, z: Tensor, particles: Tensor, own_first: bool = False) -> Tensor:
-        """(B,): the distance of each of (B, dim) to its k-th nearest of particles, which may begin with them."""
+        """(B,): the distance of each of (B, dim) to its k-th nearest particle; they may begin with these."""
         return knn_distances(z, particles, self.config.k, exclude_self=own_first)[:, -1]
 
     def metrics(self) -> Metrics:

@@ -68,9 +68,8 @@ class RND(Method):
             sizes = [visible_numbers(spec), hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
             return mlp(sizes, layer=TF32Linear)
         config = EncoderConfig(stack_for(spec.obs_shape), feature_dim=0, activation="relu")
-        stack = None
-        if config.stack == "tiny":  # of standardized values it must not take the logarithm
-            stack = ConvStack(spec.obs_shape[0], config).apply(init_orthogonal)
+        tiny = config.stack == "tiny"  # of standardized values it must not take the logarithm
+        stack = ConvStack(spec.obs_shape[0], config).apply(init_orthogonal) if tiny else None
         encoder = Encoder(spec, config, stack=stack)
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)

@@ -35,8 +35,7 @@ from voidrl.config.checks import Limit
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
 from voidrl.methods.base import About, Latents, Option
-from voidrl.nets import join, mlp
-from voidrl.nets.contrast import top1_hits
+from voidrl.nets import join, mlp, top1_hits
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 

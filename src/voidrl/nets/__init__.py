@@ -1,6 +1,6 @@
 """Networks: encoders, heads, layers and targets."""
 
-from voidrl.nets.contrast import info_nce, top1_accuracy
+from voidrl.nets.contrast import info_nce, top1_hits
 from voidrl.nets.encoder import Encoder
 from voidrl.nets.heads import DuelingQ, TwinQ
 from voidrl.nets.layers import (
@@ -30,6 +30,6 @@ __all__ = [
     "polyak_update",
     "successor_critic",
     "target_copy",
-    "top1_accuracy",
+    "top1_hits",
     "unit_vectors",
 ]

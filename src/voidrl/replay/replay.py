@@ -67,8 +67,7 @@ class Rollout(NamedTuple):
         row = torch.arange(len(self.real), device=x.device)[:, None]
         begins = F.pad(~self.real[:-1], (0, 0, 1, 0), value=True)  # after an empty place
         first = torch.where(begins, row, 0).cummax(0).values  # (R, N) the row in which the episode begins
-        sums: Tensor = (total[1:] - total.gather(0, first))[self.real]
-        return sums
+        return (total[1:] - total.gather(0, first))[self.real]
 
 
 class Replay(Ring):

@@ -11,7 +11,7 @@ from torch import Tensor
 from voidrl import dist
 from voidrl.config import OptionalSize, Positive, RepresentationConfig, Size
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Encoder, mlp, top1_accuracy
+from voidrl.nets import Encoder, mlp, top1_hits
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 
@@ -75,5 +75,5 @@ def nt_xent(
     if n < total:
         itself = itself.unflatten(0, (2, total))[:, first : first + n].flatten(0, 1)  # (2B, 2N)
     similarity = similarity.masked_fill(itself, -torch.inf)
-    accuracy = top1_accuracy(similarity, attract)
+    accuracy = top1_hits(similarity, attract).mean()
     return (similarity.logsumexp(1) - attract).mean(), accuracy
