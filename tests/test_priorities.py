@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, needs_cuda, watch_losses
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, watch_losses
 from tiny_replays import Oracle
 
 from voidrl.config import ReplayConfig
@@ -152,42 +152,6 @@ def test_new_transitions_have_the_highest_priority_so_far():
     slots = torch.cat([oracle.replay.draw(8)[0] for _ in range(50)])
     assert p.values[:6].mul(UNIT).tolist() == [0.5, 0.5, 0.5, 0.5, 3, 3]
     assert (slots >= 4).double().mean() == pytest.approx(6 / 8)
-
-
-@pytest.mark.gpu
-@needs_cuda
-def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
-    cuda, random = torch.device("cuda", 0), torch.rand(40, 64, dtype=torch.float64)
-    here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))
-    uniform, error = torch.zeros(64, dtype=torch.float64, device=cuda), torch.zeros(64, device=cuda)
-    # The first call of a kernel imports the compiler, which must know the real `torch.rand`.
-    Priorities(1, 1.0, (1.0, 1.0), cuda).update(torch.zeros(1, dtype=torch.int64, device=cuda), error[:1])
-    monkeypatch.setattr(torch, "rand", lambda *size, device, **options: uniform.to(device))
-    drawn = []
-
-    def step(replay):
-        drawn[:] = [*replay.draw(64), replay.priorities]
-        replay.priorities.update(drawn[0], error)
-
-    for time in range(600):  # of which the first are not drawn from
-        for oracle in (here, there):
-            oracle.step() if time % 41 else oracle.reset()
-    step(there.replay)  # what is allocated lazily
-    step(here.replay)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(there.replay)
-    captured = list(drawn)
-    for number in random:
-        uniform.copy_(number)
-        error.copy_(number * 9)
-        for oracle in (here, there):
-            oracle.step()
-        graph.replay()
-        step(here.replay)
-        assert torch.equal(captured[0].cpu(), drawn[0])
-        torch.testing.assert_close(captured[1].cpu(), drawn[1])
-        torch.testing.assert_close(captured[2].values.cpu(), drawn[2].values, rtol=0, atol=1)
 
 
 # In a run

@@ -35,12 +35,6 @@ def walks(spec, skills, moves, noise, steps=150):
     return replay
 
 
-def train(agent, draw, updates):
-    """Updates of q with batches and their latents."""
-    for _ in range(updates):
-        minimize(agent, agent.method.losses(*draw(128)))
-
-
 def single_steps(noise):
     """Steps s' = s + w + noise with w = ±1 as one-hot skills, which s does not tell."""
 
@@ -68,7 +62,8 @@ def information(noise):
 def test_the_mean_reward_is_the_information_of_a_step_about_its_skill(noise):
     agent = make(discrete_skills=True, learning_rate=5e-3)
     draw = single_steps(noise)
-    train(agent, draw, 120)
+    for _ in range(120):
+        minimize(agent, agent.method.losses(*draw(128)))
     with torch.no_grad():
         reward = agent.method.reward(*draw(4000))
     assert reward.mean().item() == pytest.approx(information(noise), abs=0.04)

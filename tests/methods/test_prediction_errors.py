@@ -71,11 +71,9 @@ def test_the_reward_is_the_representations_forward_error():
         assert set(agent.optimizers) >= {"representation", "critic"}
 
 
-SMALL_MODELS = {"method__hidden_dim": 32, "method__learning_rate": 3e-3, "learner__batch_size": 64}
-
-
-def small_agent(spec=DISCRETE, **changes):
-    return make_agent(spec, method="disagreement", **{**SMALL_MODELS, **changes})
+def small_agent(spec=DISCRETE):
+    small = {"method__hidden_dim": 32, "method__learning_rate": 3e-3, "learner__batch_size": 64}
+    return make_agent(spec, method="disagreement", **small)
 
 
 def train_models(agent, batches):

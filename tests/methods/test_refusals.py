@@ -43,6 +43,7 @@ CASES = [  # each on a minibatch of 16
     ("proto", {"num_prototypes": 2049}, "num_prototypes = 2049 cannot be used: expected 1 to 2048"),
     # Other pieces
     ("icm", {"representation": "simclr"}, "'simclr', which has no prediction_error: use representation icm"),
+    ("icm", {"representation": {"name": "icm", "forward_weight": 0}}, r"representation\.forward_weight = 0"),
     ("visr", {"learner": "rainbow"}, "learner 'rainbow' cannot be used with method 'visr'"),
     ("mepol", {"learner": "dqn"}, "cannot be used with learner 'dqn'.*leave the learner out"),
     ("apt", {"learner": "mepol"}, "learner 'mepol' cannot be used with method 'apt'"),

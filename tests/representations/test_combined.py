@@ -65,12 +65,6 @@ def test_all_losses_train_one_encoder_whatever_the_learner_shares(share):
     assert not moved(agent.tensors(), other.tensors())
 
 
-def test_the_method_icm_needs_a_forward_model():
-    options = {"method": "icm", "representation": {"name": "icm", "forward_weight": 0}}
-    with pytest.raises(ConfigError, match=r"'icm' cannot be used with representation\.forward_weight = 0"):
-        make_agent(**options)
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
