@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of, latents_of, minimize
-from helpers import CPU, make_agent, points, shake, watch_losses
+from helpers import CPU, make_agent, points, seen_as, shake, watch_losses
 
 from voidrl.methods import dads
 from voidrl.replay import Replay
-from voidrl.types import EnvSpec
 
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
-WIDE = EnvSpec((80,), False, 1, num_actions=2, raw_shape=(80,))
-PLANE = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
+LINE = seen_as((1,))
+WIDE = seen_as((80,))
+PLANE = seen_as((2,))
 
 
 def make(spec=LINE, **options):

@@ -8,13 +8,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from hand_batches import batch_of, latents_of, minimize, rooms_replay
-from helpers import CPU, Place, fill_replay, line_replay, make_agent, run_loop, spec_of, watch_losses
+from helpers import CPU, Place, fill_replay, line_replay, make_agent, run_loop, seen_as, spec_of, watch_losses
 from torch import nn
 
 from voidrl.agent.rewards import batch_latents
 from voidrl.methods import becl as module
 from voidrl.replay import SKILL_ENDED, Replay
-from voidrl.types import EnvSpec, Loss
+from voidrl.types import Loss
 
 K = 4
 
@@ -70,7 +70,7 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
     assert not (loop.replay.ending[later] == SKILL_ENDED).any()  # the chosen skill stays
 
 
-PLANE = EnvSpec((2,), False, 1, num_actions=3, raw_shape=(2,))
+PLANE = seen_as((2,))
 COMMON, RARE = 0, 1
 PLACES = np.float32([[[0, 1], [0, -1]]] * 2)  # of both skills
 

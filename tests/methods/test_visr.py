@@ -5,11 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hand_batches import batch_of, latents_of
-from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, points, shake
+from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, points, seen_as, shake
 from torch import nn
 
 from voidrl.replay import Replay
-from voidrl.types import EnvSpec
 
 
 def visr(spec=DISCRETE, **changes):
@@ -45,7 +44,7 @@ def test_the_critic_improves_over_ten_other_policies():
     assert (improved > own).any()
 
 
-WIDE = EnvSpec((12,), False, 1, num_actions=3, raw_shape=(12,))
+WIDE = seen_as((12,))
 
 
 # With discrete actions a skill is (w, e): ten numbers on the sphere, and the weight of the entropy term.
