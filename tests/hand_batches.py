@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from voidrl.config import AugmentConfig
 from voidrl.methods.base import Latents
+from voidrl.nets.augment import Augment
 from voidrl.replay import Replay
-from voidrl.types import Batch
+from voidrl.representations.base import Views
+from voidrl.types import Batch, Layout
 
 
 def batch_of(skill=None, obs=None, next_obs=None, reward=None, *, action=None, discount=0.0, weight=None):
@@ -28,6 +31,12 @@ def latents_of(z=None, z_next=None, pool=None):
         return lambda: pytest.fail(f"{name} is read") if value is None else value
 
     return Latents(given(z, "z"), given(z_next, "z_next"), pool)
+
+
+def views_of(replay, slots, learner=None):
+    """Transitions without augmentation, so that each read is the same."""
+    segment = replay.segment(torch.as_tensor(slots), 1, 1.0)
+    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout(), learner)
 
 
 def rooms_replay(agent, rooms, k=4, steps=60):

@@ -93,7 +93,7 @@ VALUES = [
     (Walk, {"steps": None, "config": {"steps": -1}}, "steps = -1"),
     (Walk, {"seed": "one"}, "seed = 'one' .* a whole number"),
     (Walk, {"device": "tpu"}, "device = 'tpu'.*expected auto, cpu, cuda"),
-    (Walk, {"method": {"name": "metra", "skill_dim": 0, "discrete_skills": True}}, "dim = 0 .*expected 2"),
+    (Walk, {"method": {"name": "metra", "skill_dim": 1, "discrete_skills": True}}, "dim = 1 .*expected 2"),
     *((Walk, {"method": {"name": name, field: 0}}, rf"{field} = 0 cannot be used: expected [12] .*(apt|rnd)")
       for name, field in WITHOUT_SKILLS.items()),
 ]  # fmt: skip

@@ -23,7 +23,7 @@ RUN = {"warmup_steps": 10_000, "learner__hidden_dim": 8, "log__checkpoint_every_
 
 def test_the_estimate_is_near_what_a_run_writes(tmp_path, monkeypatch):
     """The replay has many chunks, some of which consecutive checkpoints share."""
-    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 40_000)
+    monkeypatch.setattr("voidrl.replay.ring.CHUNK_BYTES", 40_000)
     monkeypatch.setattr(starting, "ADAM_MOMENTS", 0)  # without updates there are none
     changes = tiny(**RUN, replay__capacity_steps=800, log__keep_last=2, env__num_envs=2)
     env = MAZE.replace("steps=9", "steps=300")

@@ -171,5 +171,3 @@ def test_running_mean_before_and_without_signal():
     running.update(torch.zeros(5))
     assert torch.equal(running(torch.zeros(2)), torch.zeros(2))
     assert running(x.bfloat16()).dtype == torch.bfloat16
-    with pytest.raises(ConfigError, match="momentum = 1"):
-        RunningMean(momentum=1.0)

@@ -11,7 +11,8 @@ from helpers import KERNEL_DEVICES, needs_cuda
 from voidrl.config import EncoderConfig
 from voidrl.kernels import conv, conv_check
 from voidrl.kernels.conv import conv_stack, suits
-from voidrl.nets import ConvStack, Encoder, check_convolutions
+from voidrl.nets import Encoder
+from voidrl.nets.encoder import ConvStack, check_convolutions
 from voidrl.types import EnvSpec
 
 pytestmark = pytest.mark.parametrize("device", KERNEL_DEVICES)

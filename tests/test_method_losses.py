@@ -65,10 +65,7 @@ def test_groups_that_would_leave_weights_untrained_are_refused(groups, sentence,
     [
         ({"named": ("slow", "fast")}, "loss of optimizer 'slow' depends on none of its weights"),
         ({"named": ("critic", "slow")}, r"names optimizer 'critic': expected one of .*'fast' or 'slow'"),
-        (
-            {"logged": ("critic_loss", "slow_loss")},
-            "'critic_loss' is logged by both the method and",
-        ),
+        ({"logged": ("critic_loss", "slow_loss")}, "'critic_loss' is logged by both the method and"),
     ],
     ids=["swapped", "the learner's", "metric"],
 )
@@ -83,11 +80,7 @@ def test_what_would_train_or_log_something_else_is_refused(change, sentence, mon
 ONE = torch.ones(1, 1)
 MISTAKES = {
     "each transition": (lambda m: Loss("fast", m.fast(ONE.expand(4, 1)), {}), "expected Loss"),
-    "a number as metric": (
-        lambda m: Loss("fast", m.fast(ONE).sum(), {"loss": 1.0}),
-        "expected Loss",
-    ),
-    "no Loss": (lambda m: m.fast(ONE).sum(), "expected Loss"),
+    "a number as metric": (lambda m: Loss("fast", m.fast(ONE).sum(), {"loss": 1.0}), "expected Loss"),
     "detached": (lambda m: Loss("fast", m.fast(ONE).sum().detach(), {}), "depends on none"),
 }
 

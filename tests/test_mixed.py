@@ -16,7 +16,7 @@ from voidrl.nets.augment import Augment, images
 from voidrl.nets.observations import input_shape, symlog, unpack, visible_numbers
 from voidrl.probing.probe import encode_states
 from voidrl.replay import Replay
-from voidrl.replay.sizes import slot_bytes
+from voidrl.replay.ring import slot_bytes
 from voidrl.types import EnvSpec, Frames
 
 MIXED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4)

@@ -6,17 +6,9 @@ from helpers import seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
-from voidrl.nets import (
-    DuelingQ,
-    Encoder,
-    NoisyLinear,
-    TF32Linear,
-    polyak_update,
-    redraw_noise,
-    silence,
-    target_copy,
-)
-from voidrl.nets.tf32 import tf32_mm
+from voidrl.nets import DuelingQ, Encoder, TF32Linear, polyak_update, target_copy
+from voidrl.nets.layers import tf32_mm
+from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 
 
 def test_outputs_by_hand():
@@ -98,18 +90,17 @@ class Counted(nn.Module):
     def __init__(self, value):
         super().__init__()
         self.weight = nn.Parameter(torch.full((2,), value))
-        self.register_buffer("mean", torch.full((3,), 10 * value))
-        self.register_buffer("count", torch.tensor(int(value)))
+        self.mean = nn.Buffer(torch.full((3,), 10 * value))
+        self.count = nn.Buffer(torch.tensor(int(value)))
 
 
-def test_follow_is_an_exponential_average_of_weights_and_buffers():
+def test_a_target_is_an_exponential_average_of_weights_and_buffers():
     target, online = Counted(1.0), Counted(3.0)
-    polyak_update(target, online, 0.25)
-    assert target.weight.tolist() == [1.5] * 2
-    assert target.mean.tolist() == [15.0] * 3
-    assert target.count == 1
-    polyak_update(target, online, 0.25)
-    assert target.weight.tolist() == [1.875] * 2
+    for expected in (1.5, 1.875):
+        polyak_update(target, online, 0.25)
+        assert target.weight.tolist() == [expected] * 2
+        assert target.mean.tolist() == [10 * expected] * 3
+        assert target.count == 1
     assert online.weight.tolist() == [3.0] * 2
     polyak_update(target, online, 1.0)
     assert torch.equal(target.weight, online.weight)

@@ -2,25 +2,14 @@
 
 import pytest
 import torch
-from helpers import (
-    CONTINUOUS,
-    DISCRETE,
-    fill_replay,
-    make_agent,
-    moved,
-    needs_cuda,
-    snapshot,
-    watch_losses,
-)
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, watch_losses
 from tiny_replays import Oracle
 
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError
 from voidrl.learners.dqn import DQN
-from voidrl.replay import Replay
 from voidrl.replay import priorities as module
 from voidrl.replay.priorities import UNIT, Priorities
-from voidrl.replay.writing import Upload
 
 CPU = torch.device("cpu")
 ROOTS = ReplayConfig(priority_exponent=0.5)
@@ -130,19 +119,7 @@ def test_weights_are_relative_to_the_rarest_of_the_batch():
 # In a replay
 
 
-@pytest.fixture(params=["direct", "upload"])
-def written(request, monkeypatch):
-    """Both ways in which steps are written; the second is the one to a GPU."""
-    if request.param == "upload":
-        made = {}
-        monkeypatch.setattr(
-            "voidrl.replay.ring.write_directly",
-            lambda stored, writes: made.setdefault(id(stored), Upload(stored))(writes),
-        )
-
-
 @pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 40, 4)])
-@pytest.mark.usefixtures("written")
 def test_what_can_be_sampled_has_a_priority_and_nothing_else_has(num_envs, capacity, stack):
     """Through several rounds of the ring, with episodes that end in steps, in resets and nowhere."""
     oracle = Oracle(num_envs, capacity, stack, config=ROOTS)
@@ -175,65 +152,6 @@ def test_new_transitions_have_the_highest_priority_so_far():
     slots = torch.cat([oracle.replay.draw(8)[0] for _ in range(50)])
     assert p.values[:6].mul(UNIT).tolist() == [0.5, 0.5, 0.5, 0.5, 3, 3]
     assert (slots >= 4).double().mean() == pytest.approx(6 / 8)
-
-
-def test_a_loaded_replay_draws_as_the_saved_one():
-    oracle = Oracle(2, 30, 3, config=ROOTS)
-    saved, loaded = oracle.replay, Replay(oracle.replay.spec, 2, 30, 0, CPU, CPU, ROOTS)
-    oracle.reset()
-    for _ in range(50):
-        oracle.step()
-        saved.priorities.update(saved.draw(4).slots, torch.rand(4) * 4)
-    oracle.step()  # new ones among what is saved
-    chunks = [(name, tag, make()) for name, tag, make in saved.chunks()]
-    loaded.load(snapshot(saved.state()), iter(chunks))
-    for seed in range(20):
-        found = []
-        for replay in (saved, loaded):
-            torch.manual_seed(seed)
-            found.append(replay.draw(16))
-            replay.priorities.update(found[-1].slots, torch.rand(16))
-        assert torch.equal(found[0].slots, found[1].slots)
-        assert torch.equal(found[0].weight, found[1].weight)
-        oracle.step()
-        loaded.add(*oracle.last)
-    assert not moved(saved.state(), loaded.state())
-
-
-@pytest.mark.gpu
-@needs_cuda
-def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
-    cuda, random = torch.device("cuda", 0), torch.rand(40, 64, dtype=torch.float64)
-    here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))
-    uniform, error = torch.zeros(64, dtype=torch.float64, device=cuda), torch.zeros(64, device=cuda)
-    # The first call of a kernel imports the compiler, which must know the real `torch.rand`.
-    Priorities(1, 1.0, (1.0, 1.0), cuda).update(torch.zeros(1, dtype=torch.int64, device=cuda), error[:1])
-    monkeypatch.setattr(torch, "rand", lambda *size, device, **options: uniform.to(device))
-    drawn = []
-
-    def step(replay):
-        drawn[:] = [*replay.draw(64), replay.priorities]
-        replay.priorities.update(drawn[0], error)
-
-    for time in range(600):  # of which the first are not drawn from
-        for oracle in (here, there):
-            oracle.step() if time % 41 else oracle.reset()
-    step(there.replay)  # what is allocated lazily
-    step(here.replay)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(there.replay)
-    captured = list(drawn)
-    for number in random:
-        uniform.copy_(number)
-        error.copy_(number * 9)
-        for oracle in (here, there):
-            oracle.step()
-        graph.replay()
-        step(here.replay)
-        assert torch.equal(captured[0].cpu(), drawn[0])
-        torch.testing.assert_close(captured[1].cpu(), drawn[1])
-        torch.testing.assert_close(captured[2].values.cpu(), drawn[2].values, rtol=0, atol=1)
 
 
 # In a run

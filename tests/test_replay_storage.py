@@ -13,11 +13,11 @@ from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay import Replay, make_replay
 from voidrl.replay.pinned import pinned_zeros
-from voidrl.replay.sizes import slot_bytes
-from voidrl.replay.writing import Upload, write_directly
+from voidrl.replay.ring import Upload, slot_bytes, write_directly
 from voidrl.types import EnvSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+ROOTS = ReplayConfig(priority_exponent=0.5)
 
 
 def test_capacity_is_what_is_kept_in_the_long_run():
@@ -32,7 +32,8 @@ def stored(replay):
     """All that a step writes."""
     names = ("frames", "action", "reward", "ending", "age", "skill", "starts")
     positions = (replay.head, replay.starts_head, replay.starts_count)
-    return [*(getattr(replay, name).cpu() for name in names), *(p.cpu() for p in positions)]
+    found = [*(getattr(replay, name).cpu() for name in names), *(p.cpu() for p in positions)]
+    return found if replay.priorities is None else [*found, replay.priorities.values]
 
 
 @pytest.fixture
@@ -73,10 +74,10 @@ def test_frames_and_actions_may_be_tensors_in_any_layout(path, request):
 
 @pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(3, 12, 3)])
 def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, uploads):
-    oracle = Oracle(num_envs, capacity, stack, skill_dim=2)
+    oracle = Oracle(num_envs, capacity, stack, skill_dim=2, config=ROOTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("voidrl.replay.ring.write_directly", write_directly)
-        direct = Oracle(num_envs, capacity, stack, skill_dim=2)
+        direct = Oracle(num_envs, capacity, stack, skill_dim=2, config=ROOTS)
     for time in range(150):
         for each in (oracle, direct):
             each.step() if time % 41 else each.reset()
@@ -85,7 +86,7 @@ def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, up
             oracle.check(oracle.replay.sample(8), 3, 0.9)
     assert len(uploads) == 1
     state, chunks = copied(oracle.replay)
-    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, CPU)
+    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, CPU, ROOTS)
     again.load(state, iter(chunks))
     assert all(map(torch.equal, stored(again), stored(oracle.replay)))
 
@@ -173,16 +174,17 @@ def copied(replay):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 4 * 2 * slot_bytes(pixel_spec(), 0))  # 4 rows of 2
+    monkeypatch.setattr("voidrl.replay.ring.CHUNK_BYTES", 4 * 2 * slot_bytes(pixel_spec(), 0))  # 4 rows of 2
 
 
-@pytest.mark.parametrize("steps", [0, 5, 100])
+@pytest.mark.parametrize(("steps", "config"), [(0, None), (5, None), (100, None), (50, ROOTS)])
 @pytest.mark.usefixtures("small_chunks")
-def test_a_loaded_replay_goes_on_as_the_saved_one(steps):
-    oracle, again = Oracle(2, 30, 3), Replay(pixel_spec(3), 2, 30, 0, CPU, CPU)
+def test_a_loaded_replay_goes_on_as_the_saved_one(steps, config):
+    oracle, again = Oracle(2, 30, 3, config=config), Replay(pixel_spec(3), 2, 30, 0, CPU, CPU, config)
     oracle.reset()
     for _ in range(steps):
         oracle.step()
+        sampled(oracle.replay)
     state, chunks = copied(oracle.replay)
     again.load(state, iter(chunks))
     assert [c[:2] for c in again.chunks()] == [c[:2] for c in oracle.replay.chunks()]
@@ -198,7 +200,10 @@ def test_a_loaded_replay_goes_on_as_the_saved_one(steps):
 
 def sampled(replay):
     torch.manual_seed(5)
-    return replay.batch(replay.sample(32), 4, 0.9)
+    slots, weight = replay.draw(32)
+    if replay.priorities is not None:
+        replay.priorities.update(slots, torch.rand(32))
+    return [*replay.batch(slots, 4, 0.9), weight]
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -242,17 +247,13 @@ def make(config, device, said):
     return make_replay(config, spec, 2, 0, device, said.append)
 
 
-def test_auto_keeps_the_replay_beside_the_networks(monkeypatch):
+def test_auto_keeps_the_replay_beside_the_networks_or_says_that_it_went_to_main_memory(monkeypatch):
     said, second = [], torch.device("cuda", 1)
     memory(monkeypatch, cuda=2**40, cpu=2**40)
     assert make(ReplayConfig(), CUDA, said)[-2:] == (CUDA, CUDA)
     assert make(ReplayConfig(device="cuda"), second, said)[-2:] == (second, second)
     assert make(ReplayConfig(), CPU, said)[-2:] == (CPU, CPU)
     assert said == []
-
-
-def test_auto_says_that_it_went_to_main_memory(monkeypatch):
-    said = []
     memory(monkeypatch, cuda=2**30, cpu=2**40)
     frames = "the replay's frames, 6.57 GiB, are kept in main memory"
     pinning = "; to pin it may take a second per GiB"

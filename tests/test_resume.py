@@ -29,7 +29,7 @@ import voidrl
 from voidrl.cli import main as cli
 from voidrl.config import registry
 from voidrl.errors import CheckpointError
-from voidrl.nets import resnet
+from voidrl.representations import imagenet
 from voidrl.runs import checkpoint
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
@@ -86,7 +86,7 @@ def test_every_registered_piece_resumes_bit_for_bit(tmp_path, monkeypatch, kind,
     if (kind, name) == ("representation", "curl"):  # contrasts images
         env, changes = MAZE, {**changes, "augment__shift_pixels": 1}
     if (kind, name) == ("representation", "imagenet"):
-        monkeypatch.setattr(resnet, "CHANNELS", NARROW)
+        monkeypatch.setattr(imagenet, "CHANNELS", NARROW)
         weights = write_weights(tmp_path / "weights.pth", resnet_weights(channels=NARROW))
         env, changes = MAZE, {**changes, kind: {"name": name, "weights": str(weights)}}
     if name == "mepol":  # which learns from rollouts, and has both

@@ -35,9 +35,9 @@ def knn_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: b
         from voidrl.kernels import knn  # imports Triton
 
         if k <= knn.MAX_K:
-            found: Tensor = knn.knn_distances(queries, particles, k, exclude_self)
-            return found
-    return _knn_distances(queries, particles, k, exclude_self)
+            return knn.knn_distances(queries, particles, k, exclude_self)  # type: ignore[no-any-return]
+    # In plain PyTorch, for CPUs, float64 and very many neighbors.
+    return _knn(*_widen(queries, particles), k, exclude_self)[0].float()
 
 
 @torch.no_grad()
@@ -123,8 +123,8 @@ def weighted_entropy(hoods: Neighborhoods, log_weight: Tensor) -> tuple[Tensor, 
 
 def _spacing(z: Tensor) -> Tensor:
     """(n,) float64: distance between floats at each of (n, d) particles."""
-    found: Tensor = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)
-    return found
+    info = torch.finfo(z.dtype)
+    return (info.eps * z.double().norm(dim=1)).clamp(min=info.tiny)  # type: ignore[no-any-return]
 
 
 def _log_ball(z: Tensor, radius: Tensor) -> Tensor:
@@ -132,8 +132,7 @@ def _log_ball(z: Tensor, radius: Tensor) -> Tensor:
     z, _ = _widen(z, z)
     d, radius, spacing = z.shape[1], radius.double(), _spacing(z)
     log_unit_ball = d / 2 * math.log(math.pi) - math.lgamma(d / 2 + 1)
-    log_volume: Tensor = d * torch.where(radius == 0, spacing, radius).log() + log_unit_ball
-    return log_volume
+    return d * torch.where(radius == 0, spacing, radius).log() + log_unit_ball
 
 
 @torch.no_grad()
@@ -184,19 +183,13 @@ class RunningMean(nn.Module):
     the past shrinks at each update; as `total` and `count` shrink alike, the start is not biased.
     """
 
-    mean: Tensor
-    total: Tensor
-    count: Tensor
-
     def __init__(self, momentum: float | None = None, floor: float = 1e-8) -> None:
         super().__init__()
-        _check_momentum(momentum)
-        self.momentum = momentum
-        self.floor = floor
-        self.register_buffer("mean", torch.ones(()))
+        self.momentum, self.floor = momentum, floor
+        self.mean = nn.Buffer(torch.ones(()))
         # Not 0-d: torch.compile treats 0-d float64 tensors as Python numbers and loses writes to them.
-        self.register_buffer("total", torch.zeros(1, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
+        self.total = nn.Buffer(torch.zeros(1, dtype=torch.float64))
+        self.count = nn.Buffer(torch.zeros(1, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
@@ -236,36 +229,24 @@ class RunningMoments(nn.Module):
     and 1. `momentum` is that of `RunningMean`.
     """
 
-    mean: Tensor
-    std: Tensor
-    count: Tensor
-    center: Tensor
-    squares: Tensor
-
     def __init__(
         self, shape: tuple[int, ...] = (1,), floor: float = 1e-8, momentum: float | None = None
     ) -> None:
         super().__init__()
-        _check_momentum(momentum)
         self.floor, self.momentum = floor, momentum
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("std", torch.ones(shape))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
-        self.register_buffer("center", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))  # Σ (x − center)²
+        self.mean = nn.Buffer(torch.zeros(shape))
+        self.std = nn.Buffer(torch.ones(shape))
+        self.count = nn.Buffer(torch.zeros(1, dtype=torch.float64))
+        self.center = nn.Buffer(torch.zeros(shape, dtype=torch.float64))
+        self.squares = nn.Buffer(torch.zeros(shape, dtype=torch.float64))  # Σ (x − center)²
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Update with a batch (n, *shape), of numbers also (n,); an empty batch changes nothing."""
-        shape = tuple(self.mean.shape)
-        if x.ndim == 1 and shape == (1,):
-            x = x[:, None]
-        if x.shape[1:] != shape:  # it would be broadcast
-            raise ConfigError(f"moments of shape {shape} cannot be updated with {tuple(x.shape)}")
         is_distributed = dist.current().is_distributed
         if len(x) == 0 and not is_distributed:
             return
-        x = x.double()
+        x = x.view(len(x), *self.mean.shape).double()
         n, mean, squares = _moments_of_ranks(x) if is_distributed else _moments(x)
         if self.momentum is not None:
             momentum = _unless_empty(self.momentum, n) if is_distributed else self.momentum
@@ -316,11 +297,6 @@ def _unless_empty(momentum: float, count: Tensor | int) -> Tensor:
     return torch.where(count > 0, momentum, torch.ones_like(count))
 
 
-def _check_momentum(momentum: float | None) -> None:
-    if momentum is not None and not 0 <= momentum < 1:
-        raise ConfigError(f"momentum = {momentum} cannot be used: expected a number in [0, 1), or None")
-
-
 def _check(
     queries: Tensor, particles: Tensor, k: int, exclude_self: bool, include_self: bool = False
 ) -> None:
@@ -337,11 +313,6 @@ def _check(
             f"{', where the point itself counts as a neighbor' * include_self}: expected {fewest} to {most}; "
             f"lower k, or use more particles (a larger batch or pool)"
         )
-
-
-def _knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
-    """The reference in plain PyTorch, for CPUs, float64 and very many neighbors."""
-    return _knn(*_widen(queries, particles), k, exclude_self)[0].float()
 
 
 def _knn(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from doc_shell import Shell
 from doc_tiny import make_tiny
 from tiny_weights import NARROW, resnet_weights, write_weights
 
-from voidrl.nets import resnet
+from voidrl.representations import imagenet
 
 QUICK = {"README.md", "CONTRIBUTING.md"}
 QUICK |= {f"docs/{name}.md" for name in ("quickstart", "own_environment")}
@@ -49,7 +49,7 @@ def workplace(request, tmp_path, tmp_path_factory, monkeypatch):
     make_tiny(monkeypatch, quick=request.getfixturevalue("name") in QUICK)
     hub_fakes.install(monkeypatch, tmp_path_factory.mktemp("hub"))
     if request.getfixturevalue("name") == "docs/representations.md":
-        monkeypatch.setattr(resnet, "CHANNELS", NARROW)
+        monkeypatch.setattr(imagenet, "CHANNELS", NARROW)
         write_weights(tmp_path / "resnet18-f37072fd.pth", resnet_weights(channels=NARROW))
     yield tmp_path
     for name in set(sys.modules) - before:

@@ -6,25 +6,19 @@ import torch
 from helpers import (
     CONTINUOUS,
     Chain,
-    fill_replay,
     line_replay,
     make_agent,
     moved,
     parameters_of,
     run_loop,
+    seen_as,
     snapshot,
     spec_of,
     watch_losses,
 )
 
-from voidrl.types import EnvSpec
-
 
 def test_nothing_is_trained(tmp_path):
-    agent = make_agent(method="random")
-    assert not agent.learns
-    assert not list(agent.optimizers)
-    assert agent.update(fill_replay()) == {}
     agent = make_agent(spec_of(Chain), method="random", steps=50, warmup_steps=0)
     before = snapshot(parameters_of(agent))
     loop = run_loop(tmp_path / "run", Chain, agent)
@@ -44,7 +38,7 @@ def test_actions_are_uniform():
     assert np.histogram(actions, 4, (-1, 1))[0] == pytest.approx([4500] * 4, rel=0.1)
 
 
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+LINE = seen_as((1,))
 
 
 def test_one_for_every_step_that_does_not_end_the_episode():

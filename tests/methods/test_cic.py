@@ -43,7 +43,7 @@ def test_fine_tuning_keeps_the_constant_skill_that_earns_most(tmp_path, monkeypa
     assert torch.equal(agent.task_skill, torch.ones(3))
 
 
-SMALL_MOSS = {"method": "moss", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
+SMALL_MOSS = {**SMALL, "method": "moss"}
 
 
 class Long(Point):
@@ -54,15 +54,9 @@ class Long(Point):
         return obs, reward, False, self.time >= 30, info
 
 
-def stored_skills(replay):
-    """The skills of one environment, in order, by steps of the episode."""
-    slots = sorted(replay.starts[: len(replay)].tolist())
-    return replay.skill[slots]
-
-
 def test_the_sign_of_the_reward_follows_the_sign_of_the_skill():
     method = make_agent(CONTINUOUS, **SMALL_MOSS).method
-    cic = make_agent(CONTINUOUS, **{**SMALL_MOSS, "method": "cic"}).method
+    cic = make_agent(CONTINUOUS, **SMALL).method
     cic.load_state_dict(method.state_dict())
     skill = torch.rand(16, 3)
     skill[::3] *= -1
@@ -88,7 +82,8 @@ def test_a_third_of_all_skills_is_in_control_mode():
 def test_with_explore_steps_the_last_third_of_an_episode_is_control(tmp_path):
     options = {**SMALL_MOSS, "method__skill_every_steps": 5, "method__explore_steps": 20}
     agent = make_agent(spec_of(Long), steps=90, warmup_steps=80, **options)
-    skills = stored_skills(run_loop(tmp_path / "run", Long, agent).replay)
+    replay = run_loop(tmp_path / "run", Long, agent).replay
+    skills = replay.skill[sorted(replay.starts[: len(replay)].tolist())]
     assert len(skills) == 90
     age = np.arange(90) % 30
     assert (skills[age < 20] > 0).all()

@@ -8,7 +8,7 @@ from hand_batches import batch_of
 from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, run_loop, shake, spec_of
 
 from voidrl.agent.rewards import batch_latents, encoded_pool
-from voidrl.nets.counting import SimHash, VisitTable, hash_input, hash_width
+from voidrl.methods._visits import SimHash, VisitTable, hash_input, hash_width
 
 NO_SKILL = torch.zeros(0)
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of, latents_of, minimize
-from helpers import CPU, make_agent, points, shake, watch_losses
+from helpers import CPU, make_agent, points, seen_as, shake, watch_losses
 
 from voidrl.methods import dads
 from voidrl.replay import Replay
-from voidrl.types import EnvSpec
 
-LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
-WIDE = EnvSpec((80,), False, 1, num_actions=2, raw_shape=(80,))
-PLANE = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
+LINE = seen_as((1,))
+WIDE = seen_as((80,))
+PLANE = seen_as((2,))
 
 
 def make(spec=LINE, **options):
@@ -33,12 +32,6 @@ def walks(spec, skills, moves, noise, steps=150):
         at = (at + moves + noise * rng.normal(size=at.shape)).astype(np.float32)
         replay.add(actions, np.zeros(n), no, no, np.tile(at, copies), torch.from_numpy(skills))
     return replay
-
-
-def train(agent, draw, updates):
-    """Updates of q with batches and their latents."""
-    for _ in range(updates):
-        minimize(agent, agent.method.losses(*draw(128)))
 
 
 def single_steps(noise):
@@ -68,7 +61,8 @@ def information(noise):
 def test_the_mean_reward_is_the_information_of_a_step_about_its_skill(noise):
     agent = make(discrete_skills=True, learning_rate=5e-3)
     draw = single_steps(noise)
-    train(agent, draw, 120)
+    for _ in range(120):
+        minimize(agent, agent.method.losses(*draw(128)))
     with torch.no_grad():
         reward = agent.method.reward(*draw(4000))
     assert reward.mean().item() == pytest.approx(information(noise), abs=0.04)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from hand_batches import batch_of, latents_of, minimize, rooms_replay
-from helpers import CPU, Place, fill_replay, line_replay, make_agent, run_loop, spec_of, watch_losses
+from helpers import CPU, Place, fill_replay, line_replay, make_agent, run_loop, seen_as, spec_of, watch_losses
 from torch import nn
 
 from voidrl.agent.rewards import batch_latents
 from voidrl.methods import becl as module
 from voidrl.replay import SKILL_ENDED, Replay
-from voidrl.types import EnvSpec, Loss
+from voidrl.types import Loss
 
 K = 4
 
@@ -58,11 +58,8 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
     """Also where episodes end with a skill: of the two that follow, the one of the new episode is tried."""
     options = {"method": "diayn", "method__num_skills": 3, "method__skill_every_steps": period}
     agent = make_agent(spec_of(Rooms), phase="finetune", steps=150, finetune__warmup_steps=120, **options)
-
-    def act(obs, skill, deterministic):
-        return skill.argmax(1)  # skill i always takes action i, of which the last pays
-
-    agent.learner.act = act
+    # Skill i always takes action i, of which the last pays.
+    agent.learner.act = lambda obs, skill, deterministic: skill.argmax(1)
     loop = run_loop(tmp_path / "run", Rooms, agent, num_envs)
     slots = sorted(loop.replay.starts[:120].tolist())
     counts = loop.replay.skill[slots].sum(0)
@@ -73,7 +70,7 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
     assert not (loop.replay.ending[later] == SKILL_ENDED).any()  # the chosen skill stays
 
 
-PLANE = EnvSpec((2,), False, 1, num_actions=3, raw_shape=(2,))
+PLANE = seen_as((2,))
 COMMON, RARE = 0, 1
 PLACES = np.float32([[[0, 1], [0, -1]]] * 2)  # of both skills
 
@@ -100,17 +97,12 @@ def score(agent, place):
         return agent.method.reward(batch, latents_of(None, obs)).mean().item()
 
 
-def trained(replay):
+def test_a_rare_state_earns_more_than_a_common_one():
     method = {"name": "smm", "num_skills": 2, "hidden_dim": 32, "code_dim": 4}
-    agent = make_agent(PLANE, method=method)
+    agent, replay = make_agent(PLANE, method=method), mixture([0.97, 0.03])
     for _ in range(120):
         batch = replay.batch(replay.sample(64), 1, 1.0)
         metrics = minimize(agent, agent.method.losses(batch, batch_latents(agent, batch, None)))
-    return agent, metrics
-
-
-def test_a_rare_state_earns_more_than_a_common_one():
-    agent, metrics = trained(mixture([0.97, 0.03]))
     assert score(agent, RARE) > score(agent, COMMON) + 1  # neither tells which skill it is
     assert metrics["smm_error"] < 2  # the variance of two standardized coordinates
 
@@ -122,9 +114,8 @@ def test_the_reward_by_hand():
         parameter.data.zero_()
     method = agent.method
     method.moments.update(torch.tensor([[-1.0, 0.0, 2.0, 5.0], [3.0, 1.0, 4.0, 9.0]]))
-    z = torch.tensor(
-        [[3.0, 0.5, 0.0, 7.0], [1.0, 0.5, 3.0, 1000.0]]
-    )  # standardized: (1, 0, −3, 0), (0, 0, 0, 5)
+    # Standardized: (1, 0, −3, 0), (0, 0, 0, 5).
+    z = torch.tensor([[3.0, 0.5, 0.0, 7.0], [1.0, 0.5, 3.0, 1000.0]])
     replay = fill_replay(skill_dim=3)
     batch = replay.batch(replay.sample(2), 1, 1.0)._replace(skill=torch.eye(3)[:2])
     latents = latents_of(None, z)
@@ -139,9 +130,9 @@ STEPS = 5
 OPTIONS = {
     "name": "vic",
     "num_skills": K,
-    "skill_every_steps": STEPS,
     "learning_rate": 1e-2,
     "hidden_dim": 32,
+    "skill_every_steps": STEPS,
 }
 
 

@@ -3,15 +3,7 @@
 import numpy as np
 import torch
 from hand_batches import batch_of, latents_of, minimize
-from helpers import (
-    CPU,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    parameters_of,
-    snapshot,
-)
+from helpers import CPU, PIXELS, fill_replay, make_agent, moved, parameters_of, seen_as, snapshot
 from tiny_runs import Walk, assert_same_run, callback, newest, tiny
 
 import voidrl
@@ -19,9 +11,8 @@ from voidrl.agent.rewards import batch_latents
 from voidrl.methods import edl as module
 from voidrl.methods.edl import EXPLORE, FIT, SKILLS, EDLConfig
 from voidrl.replay import Replay
-from voidrl.types import EnvSpec
 
-PLANE = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
+PLANE = seen_as((2,))
 
 
 def edl(spec=PLANE, **changes):

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import (
-    CPU,
-    DISCRETE,
-    make_agent,
-    points,
-    run_loop,
-    small_method,
-    spec_of,
-)
+from helpers import CPU, DISCRETE, make_agent, points, run_loop, small_method, spec_of
 from tiny_runs import MAZE, Walk, assert_same_run, newest, rows, tiny
 
 import voidrl
@@ -33,10 +25,7 @@ def gaussian(d, sigma=1.0):
 
 @pytest.mark.parametrize(
     ("z", "expected"),
-    [
-        (torch.rand(2000, 2, generator=torch.Generator().manual_seed(0)), 0.0),
-        (points(2000, 3), gaussian(3)),
-    ],
+    [(torch.rand(2000, 2, generator=torch.Generator().manual_seed(0)), 0.0), (points(2000, 3), gaussian(3))],
     ids=["uniform", "normal"],
 )
 def test_equal_weights_give_the_entropy_of_the_particles_and_no_divergence(z, expected):

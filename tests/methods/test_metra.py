@@ -4,17 +4,12 @@ import numpy as np
 import pytest
 import torch
 from hand_batches import batch_of, minimize
-from helpers import make_agent
+from helpers import make_agent, seen_as
 
 from voidrl.methods import metra
-from voidrl.types import EnvSpec
 
 N = 6
-QUICK = {
-    "method": "metra",
-    "method__hidden_dim": 32,
-    "method__learning_rate": 1e-3,
-}
+QUICK = {"method": "metra", "method__hidden_dim": 32, "method__learning_rate": 1e-3}
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +17,6 @@ def quick_multiplier(monkeypatch):
     """A multiplier that begins near the rewards of these tests, and follows them."""
     monkeypatch.setattr(metra, "INITIAL_MULTIPLIER", 1.0)
     monkeypatch.setattr(metra, "MULTIPLIER_LEARNING_RATE", 3e-3)
-
-
-def vectors(dim):
-    return EnvSpec((dim,), False, 1, num_actions=2, raw_shape=(dim,))
 
 
 def train(agent, batch, updates):
@@ -45,7 +36,7 @@ def chain_walks():
 
 
 def test_a_chain_is_stretched_until_its_ends_are_all_steps_apart():
-    agent, walks = make_agent(vectors(N), method__skill_dim=1, **QUICK), chain_walks()
+    agent, walks = make_agent(seen_as((N,)), method__skill_dim=1, **QUICK), chain_walks()
     metrics = train(agent, lambda: walks, 350)
     phi = agent.method.phi(torch.eye(N)).detach()[:, 0]
     assert phi.diff().abs().max() < 1.05
@@ -77,7 +68,7 @@ def test_the_multiplier_grows_while_the_constraint_is_violated_and_shrinks_by_th
 
 def test_lsd_moves_no_pair_of_states_farther_apart_than_they_are():
     options = {**QUICK, "method__learning_rate": 5e-3}
-    agent = make_agent(vectors(2), method__distance="euclidean", **options)
+    agent = make_agent(seen_as((2,)), method__distance="euclidean", **options)
     assert set(agent.optimizers) == {"critic", "method"}  # no multiplier
 
     def walks():
@@ -93,7 +84,7 @@ def test_lsd_moves_no_pair_of_states_farther_apart_than_they_are():
 
 
 def test_csd_shortens_distances_along_a_noisy_dimension():
-    agent = make_agent(vectors(2), method__distance="controllability", **QUICK)
+    agent = make_agent(seen_as((2,)), method__distance="controllability", **QUICK)
     drift = torch.tensor([0.5, -0.5])
     noise = torch.tensor([0.25, 1.0])  # the deviations of s' − s
     origin = torch.zeros(3, 2)

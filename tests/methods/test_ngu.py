@@ -6,14 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    Chain,
-    fill_replay,
-    make_agent,
-    run_loop,
-    small_method,
-    spec_of,
-)
+from helpers import Chain, fill_replay, make_agent, run_loop, small_method, spec_of
 
 from voidrl.methods import ngu as module
 

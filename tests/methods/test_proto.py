@@ -3,22 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import (
-    DISCRETE,
-    brute_force,
-    fill_replay,
-    make_agent,
-    points,
-)
+from helpers import DISCRETE, brute_force, fill_replay, make_agent, points
 
 from voidrl.agent.rewards import batch_latents
 from voidrl.methods.proto import sinkhorn
 
-SMALL = {
-    "method__num_prototypes": 8,
-    "method__projection_dim": 6,
-    "method__hidden_dim": 16,
-}
+SMALL = {"method__num_prototypes": 8, "method__projection_dim": 6, "method__hidden_dim": 16}
 
 
 def sphere(*shape, seed=0):

@@ -27,7 +27,7 @@ CASES = [  # each on a minibatch of 16
     ("becl", {"num_skills": 17}, "num_skills = 17 .*batch_size = 16: .*; use 16 skills or fewer.*diayn"),
     ("dads", {"skill_dim": 0}, "skill_dim = 0 cannot be used: expected 1 .*apt and rnd"),
     ("metra", {"skill_dim": 0}, "skill_dim = 0 .*expected 1 .*apt and rnd"),
-    ("metra", {"skill_dim": 0, "discrete_skills": True}, f"skill_dim = 0 .*{FEW_SKILLS}"),
+    ("metra", {"skill_dim": 1, "discrete_skills": True}, f"skill_dim = 1 .*{FEW_SKILLS}"),
     ("smm", {"num_skills": 0}, "num_skills = 0 cannot be used"),
     # Periods and steps
     ("aps", {"skill_every_steps": 2, "learner__n_step": 3}, "skill_every_steps = 2 cannot be used"),
@@ -43,6 +43,7 @@ CASES = [  # each on a minibatch of 16
     ("proto", {"num_prototypes": 2049}, "num_prototypes = 2049 cannot be used: expected 1 to 2048"),
     # Other pieces
     ("icm", {"representation": "simclr"}, "'simclr', which has no prediction_error: use representation icm"),
+    ("icm", {"representation": {"name": "icm", "forward_weight": 0}}, r"representation\.forward_weight = 0"),
     ("visr", {"learner": "rainbow"}, "learner 'rainbow' cannot be used with method 'visr'"),
     ("mepol", {"learner": "dqn"}, "cannot be used with learner 'dqn'.*leave the learner out"),
     ("apt", {"learner": "mepol"}, "learner 'mepol' cannot be used with method 'apt'"),

@@ -5,14 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import (
-    Point,
-    make_agent,
-    run_loop,
-    small_method,
-    spec_of,
-    watch_losses,
-)
+from helpers import Point, make_agent, run_loop, small_method, spec_of, watch_losses
 
 import voidrl
 from voidrl.config import SkillConfig, registry

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hand_batches import views_of
 from helpers import (
     DISCRETE,
     PIXELS,
@@ -17,13 +18,9 @@ from helpers import (
     snapshot,
 )
 
-from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import top1_accuracy
-from voidrl.nets.augment import Augment
-from voidrl.representations.base import Views
+from voidrl.nets import top1_hits
 from voidrl.representations.simclr import nt_xent
-from voidrl.types import Layout
 
 
 def nt_xent_by_loops(h, temperature):
@@ -54,9 +51,9 @@ def test_a_tie_counts_as_its_share():
         [[3.0, 1.0, 3.0, 0.0], [1.0, 2.0, 0.0, 0.0], [5.0, 5.0, 5.0, 5.0], [0.0, 9.0, 0.0, 0.0]]
     )
     right = scores[:, 0]  # tied with another: 1/2; beaten: 0; one of four: 1/4; beaten: 0
-    assert top1_accuracy(scores, right).item() == pytest.approx((1 / 2 + 0 + 1 / 4 + 0) / 4)
-    assert top1_accuracy(scores, scores[:, 1]).item() == pytest.approx((0 + 1 + 1 / 4 + 1) / 4)
-    assert top1_accuracy(scores * math.nan, right * math.nan) == 0
+    assert top1_hits(scores, right).mean().item() == pytest.approx((1 / 2 + 0 + 1 / 4 + 0) / 4)
+    assert top1_hits(scores, scores[:, 1]).mean().item() == pytest.approx((0 + 1 + 1 / 4 + 1) / 4)
+    assert top1_hits(scores * math.nan, right * math.nan).mean() == 0
 
 
 def test_each_transition_has_the_mean_loss_of_the_batch():
@@ -114,11 +111,6 @@ def test_a_learner_without_a_target_encoder_has_none_to_share():
 
 
 SMALL = {"representation__encoder__feature_dim": 8}
-
-
-def views_of(replay, slots):
-    segment = replay.segment(torch.as_tensor(slots), 1, 1.0)
-    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout())
 
 
 def test_later_is_the_state_some_steps_ahead_within_the_episode():

@@ -8,8 +8,8 @@ from tiny_weights import NARROW, reference, resnet_weights, write_weights
 
 import voidrl
 from voidrl.errors import ConfigError
-from voidrl.nets import resnet
 from voidrl.nets.augment import images
+from voidrl.representations import imagenet
 from voidrl.representations.imagenet import ImageNetConfig
 from voidrl.types import EnvSpec
 
@@ -20,7 +20,7 @@ GRAY = EnvSpec((1, 36, 36), True, 4, num_actions=3, raw_shape=(36, 36))
 @pytest.fixture
 def narrow(tmp_path, monkeypatch):
     """A file for a ResNet-18 of a few channels, to which the network is reduced for the test."""
-    monkeypatch.setattr(resnet, "CHANNELS", NARROW)
+    monkeypatch.setattr(imagenet, "CHANNELS", NARROW)
     return write_weights(tmp_path / "narrow.pth", resnet_weights(channels=NARROW))
 
 
@@ -42,7 +42,7 @@ def resnet_tensors(tensors):
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_files_of_both_kinds_give_the_features_of_the_definition(suffix, tmp_path, monkeypatch):
     channels = 16
-    monkeypatch.setattr(resnet, "CHANNELS", channels)
+    monkeypatch.setattr(imagenet, "CHANNELS", channels)
     weights = resnet_weights(channels=channels)
     path = write_weights(tmp_path / f"file{suffix}", weights)
     agent = make_agent(PIXELS, representation={"name": "imagenet", "weights": str(path)})
@@ -122,10 +122,7 @@ def test_a_file_that_is_not_there_is_a_sentence_with_the_line_to_run(tmp_path, m
         'run `python -c "from torchvision.models import resnet18; '
         "resnet18(weights='IMAGENET1K_V1')\"` where there is network access"
     )
-    for weights, why in (
-        ("", "there is no "),
-        ("no.pth", "no.pth"),
-    ):
+    for weights, why in (("", "there is no "), ("no.pth", "no.pth")):
         with pytest.raises(ConfigError) as refused:
             voidrl.train(MAZE, out=tmp_path / "run", config=tiny(**SHARED, representation__weights=weights))
         assert why in str(refused.value)

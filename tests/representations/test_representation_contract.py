@@ -14,7 +14,6 @@ from voidrl.types import CHECK
 REPRESENTATIONS = registry.names("representation")
 PIXELS_ONLY = ("curl", "imagenet")
 WITH_LOSS = [name for name in REPRESENTATIONS if registry.find("representation", name).has_loss]
-WITH_LOSS.remove("sgi")  # whose three losses fall in test_sgi.py
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])

@@ -3,30 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import (
-    DISCRETE,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    parameters_of,
-    shake,
-    snapshot,
-)
+from hand_batches import views_of
+from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, shake, snapshot
 
-from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError
-from voidrl.nets.augment import Augment
-from voidrl.representations.base import Views
-from voidrl.types import Layout
 
 HEAD = {"representation": "spr", "representation__projection": "head", "learner__encoder__feature_dim": 0}
 BBF = {**HEAD, "representation__target": "learner", "learner__encoder__rescale": True}
-
-
-def views_of(replay, slots, learner=None):
-    segment = replay.segment(torch.as_tensor(slots), 1, 1.0)
-    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout(), learner)
 
 
 def test_a_sequence_stops_at_the_end_of_its_episode():

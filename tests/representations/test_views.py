@@ -18,17 +18,14 @@ def views_of(spec, n_step=1, **augment):
     return Views(replay, segment, Augment(AugmentConfig(**augment)), Layout()), replay.n_step_batch(segment)
 
 
-def test_each_read_is_drawn_afresh():
-    views, stored = views_of(PIXELS, shift_pixels=2)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_views_are_of_the_first_state_and_the_last_and_each_is_drawn_afresh(n_step):
+    views, stored = views_of(PIXELS, n_step, shift_pixels=2)
     for read in (views.obs, views.next_obs):
         first, second = read(), read()
         assert first.shape == second.shape == (8, *PIXELS.obs_shape)
         assert not torch.equal(first, second)
     assert all(map(torch.equal, views.batch, stored))
-
-
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_views_are_of_the_first_state_and_the_last(n_step):
     views, stored = views_of(PIXELS, n_step, shift_pixels=0, intensity_scale=0.0)
     assert torch.equal(views.obs(), images(stored.obs))
     assert torch.equal(views.next_obs(), images(stored.next_obs))

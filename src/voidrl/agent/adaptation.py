@@ -26,8 +26,7 @@ from voidrl.agent.agent import Agent
 from voidrl.agent.exploration import Explorer
 from voidrl.agent.renewal import renew_heads
 from voidrl.agent.rewards import warmup_stride
-from voidrl.replay import Replay
-from voidrl.replay.samples import TERMINATED, TRUNCATED
+from voidrl.replay import TERMINATED, TRUNCATED, Replay
 
 Kept = Literal["values", "actor", "policy", "all"]
 RETURN_RANGE = 1.0  # of scaled rewards

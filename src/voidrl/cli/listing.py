@@ -16,6 +16,7 @@ from voidrl.system.units import human_count
 
 SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
 FAMILIES = ("knowledge", "data", "competence", "baseline", "")  # in the order of the list
+ABOUT_FIELDS = ("family", "year", "paper", "skills")  # of `methods.base.About`
 
 
 class Listing(NamedTuple):
@@ -56,14 +57,17 @@ def _overview() -> None:
 def _methods() -> Listing:
     rows = []
     for name, tree in _sources("methods"):
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        abouts = [call for call in calls if ast.unparse(call.func) == "About"]
-        given = {str(word.arg): ast.literal_eval(word.value) for call in abouts for word in call.keywords}
-        family, paper, skills = given.get("family", ""), given.get("paper", ""), given.get("skills", "none")
-        rows.append((name, family, given.get("year"), skills, given.get("reward") or _about(tree), paper))
+        given = {}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "About":
+                words = [(str(each.arg), each.value) for each in call.keywords]
+                values = [*zip(ABOUT_FIELDS, call.args, strict=False), *words]
+                given = {field: ast.literal_eval(value) for field, value in values}
+        family, year, paper, skills = (given.get(field, "") for field in ABOUT_FIELDS)
+        rows.append((name, family, year or None, skills or "none", _about(tree), paper))
     rows += [(name, "", None, "", about, "") for name, about in _registered("method")]
     rows.sort(key=lambda row: (FAMILIES.index(row[1]), row[2] or sys.maxsize))
-    columns = ("method", "family", "year", "skills", "rewards", "paper")
+    columns = ("method", "family", "year", "skills", "about", "paper")
     return Listing("Methods: intrinsic rewards", columns, rows)
 
 

@@ -31,7 +31,7 @@ from voidrl.engine.idle import IdleTimer
 from voidrl.engine.mode import pick_mode
 from voidrl.engine.overlap import Overlap
 from voidrl.errors import CaptureError, VoidrlError
-from voidrl.nets import check_convolutions
+from voidrl.nets.encoder import check_convolutions
 from voidrl.replay import Replay
 from voidrl.system.device import random_state, restore_random_state, uses_bf16
 from voidrl.types import Metrics

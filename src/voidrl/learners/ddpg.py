@@ -18,7 +18,9 @@ from voidrl.config import Count, LearnerConfig, OptionalSize
 from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import ActorCritic, frozen, linear_schedule
-from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
+from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
+from voidrl.nets.heads import TrunkQ
+from voidrl.nets.layers import trunk
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 NOISE_CLIP = 0.3  # of the noise inside the losses

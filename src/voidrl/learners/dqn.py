@@ -21,14 +21,9 @@ from voidrl.config import Count, EncoderConfig, LearnerConfig, Positive
 from voidrl.config.checks import Limit, Share
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
-from voidrl.nets import (
-    DuelingQ,
-    Encoder,
-    redraw_noise,
-    scale_gradient,
-    silence,
-    target_copy,
-)
+from voidrl.nets import DuelingQ, Encoder, target_copy
+from voidrl.nets.layers import scale_gradient
+from voidrl.nets.noisy import redraw_noise, silence
 from voidrl.nets.observations import action_mask, random_allowed
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 

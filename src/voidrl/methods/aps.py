@@ -47,24 +47,16 @@ class APS(VISR):
 
     Config = APSConfig
     config: APSConfig
-    about = About(
-        family="competence",
-        year=2021,
-        reward="feature of s' along the skill, plus k-NN entropy of the features",
-        paper="Liu & Abbeel, arXiv:2108.13956",
-        skills="continuous",
-    )
+    about = About("competence", 2021, "Liu & Abbeel, arXiv:2108.13956", skills="continuous")
     gpi_skills = 0  # acts by the policy of the skill itself
 
     def __init__(self, spec: EnvSpec, config: APSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
         if spec.discrete:  # (w, e)
             self.skill_dim = self.reward_dim = config.skill_dim + 1
+        k, include_self, momentum = config.k, config.include_self, config.mean_momentum
         particles = APTConfig(
-            k=config.k,
-            include_self=config.include_self,
-            normalize="distance_mean",
-            mean_momentum=config.mean_momentum,
+            k=k, include_self=include_self, mean_momentum=momentum, normalize="distance_mean"
         )
         self.entropy = APT(spec, particles, representation)
 

@@ -61,12 +61,7 @@ class APT(Method):
 
     Config = APTConfig
     config: APTConfig
-    about = About(
-        family="data",
-        year=2021,
-        reward="distance to the nearest neighbors, in a learned space or between raw states",
-        paper="Liu & Abbeel, arXiv:2103.04551",
-    )
+    about = About("data", 2021, "Liu & Abbeel, arXiv:2103.04551")
 
     def __init__(self, spec: EnvSpec, config: APTConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -79,13 +74,12 @@ class APT(Method):
         """Return eq. 5, on a consistent scale."""
         config = self.config
         z = latents.z_next if config.particle == "next" else latents.z  # (B, dim)
-        if config.pool:
-            return self.knn_reward(z, latents.pool(config.pool))
-        return self.knn_reward(z, whole_minibatch(z), own_first=True)
+        particles = latents.pool(config.pool) if config.pool else whole_minibatch(z)
+        return self.knn_reward(z, particles, own_first=not config.pool)
 
     @fusable
-    def knn_reward(self, z: Tensor, particles: Tensor | None, own_first: bool = False) -> Tensor:
-        """The k-NN reward of each of (B, dim) among themselves, or particles that may begin with them."""
+    def knn_reward(self, z: Tensor, particles: Tensor, own_first: bool = False) -> Tensor:
+        """The k-NN reward of each of (B, dim) among particles, which may begin with them."""
         config = self.config
         by_distance = config.normalize in ("distance_mean", "distance_variance")
         reward = particle_reward(

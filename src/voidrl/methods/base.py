@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import dist
@@ -80,17 +79,17 @@ class Latents:
 
 
 class About(NamedTuple):
-    """A method's line in `voidrl list methods`; all values are literals, so that listing imports nothing."""
+    """A method's line in `voidrl list methods`, behind the first line of its file.
+
+    All values are literals, so that listing imports nothing.
+    """
 
     family: Literal["knowledge", "data", "competence", "baseline"]
     year: int | None
     """Year of the paper."""
-    reward: str
-    """The intrinsic reward in a line."""
     paper: str
     """Authors and arXiv number."""
     skills: Literal["none", "discrete", "continuous", "both"] = "none"
-    actions: Literal["discrete", "continuous", "both"] = "both"
 
 
 class Method(nn.Module):
@@ -250,8 +249,7 @@ class Method(nn.Module):
         mean = total / inverse.bincount(minlength=len(skills))
         if len(skills) > 1 and mean.allclose(mean[0]):  # host read, once in a run
             self.skill_choice = f"although all {len(skills)} that were tried earned the same in the warm-up"
-        best: Tensor = skills[mean.argmax()]
-        return best
+        return skills[mean.argmax()]  # type: ignore[no-any-return]
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module | None:
         """A critic to use in place of the learner's, for instance on successor features.
@@ -264,11 +262,6 @@ class Method(nn.Module):
         return None
 
 
-def one_hot_skills(episode_steps: Tensor, count: int) -> Tensor:
-    """(n, count): one of `count` discrete skills for each of n environments, uniformly."""
-    return F.one_hot(torch.randint_like(episode_steps, count), count).float()
-
-
 def momentum_encoder(representation: Representation) -> nn.Module | None:
     """A copy of f for a moving average of its weights; None unless f is a network that learns."""
     encoder = representation.encoder
@@ -277,7 +270,7 @@ def momentum_encoder(representation: Representation) -> nn.Module | None:
     return target_copy(encoder) if encoder is not None and plain and learns else None
 
 
-def whole_minibatch(z: Tensor) -> Tensor | None:
-    """(size · n, dim): the (n, dim) particles of all processes, this one's first; None if it has them all."""
+def whole_minibatch(z: Tensor) -> Tensor:
+    """(size · n, dim): the (n, dim) particles of all processes, this one's first."""
     group = dist.current()
-    return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
+    return dist.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else z

@@ -57,13 +57,7 @@ class BeCL(DiscreteSkillMethod):
 
     Config = BeCLConfig
     config: BeCLConfig
-    about = About(
-        family="competence",
-        year=2023,
-        reward="contrast of the states of one skill with those of others",
-        paper="Yang et al., arXiv:2305.04477",
-        skills="discrete",
-    )
+    about = About("competence", 2023, "Yang et al., arXiv:2305.04477", skills="discrete")
     image_representation = "learner"
     can_train_encoder = True
     skill_choice = "drawn at random, as in the paper"

@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from voidrl.methods._visits import VisitConfig, VisitMethod
 from voidrl.methods.base import About, Latents
 from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,13 @@ class CBB(VisitMethod):
     """Rewards states that were visited rarely, by counts."""
 
     Config = CBBConfig
+    prefix = "cbb"
     config: CBBConfig
-    about = About(
-        family="data",
-        year=2017,
-        reward="inverse square root of the number of visits, by hash code",
-        paper="Tang et al., arXiv:1611.04717",
-    )
-    steps_seen: Tensor
+    about = About("data", 2017, "Tang et al., arXiv:1611.04717")
 
     def __init__(self, spec: EnvSpec, config: CBBConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.register_buffer("steps_seen", torch.zeros((), dtype=torch.int64))
+        self.steps_seen = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def observe(self, obs: Tensor, skill: Tensor, env: Tensor, representation: Representation) -> None:
         """Count the states that were reached."""
@@ -59,15 +54,9 @@ class CBB(VisitMethod):
 
     def number(self, batch: Batch, latents: Latents) -> Tensor:
         """(B,) float64: how often s' was visited, counted or estimated."""
-        visits = self.visits(self.table if self.source == "image" else None, batch, latents)
-        number = visits.n.double()
+        visits, total = self.visits(self.table if self.source == "image" else None, batch, latents)
+        number = visits.double()
         if self.source == "latent":
             # s' is one more state of the sample: what is not in it came at most once in `recounted` states.
-            number = self.steps_seen * (number + 1) / (visits.total + 1)
+            number = self.steps_seen * (number + 1) / (total + 1)
         return number.clamp(min=1)  # what is in the replay was visited, if perhaps before counting began
-
-    def metrics(self) -> Metrics:
-        """How fine the codes are."""
-        if self.source == "latent":
-            return {"cbb_equal_codes": self.sample.equal}
-        return {"cbb_codes": self.table.distinct.float(), "cbb_entropy": self.table.entropy}

@@ -18,18 +18,18 @@ Differences from the authors' code:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import Size, SkillConfig, require
+from voidrl.config import Size, SkillConfig
+from voidrl.config.checks import Limit
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods._skills import MAX_SKILLS
+from voidrl.methods._skills import SkillDim
 from voidrl.methods.base import About, Latents, Method, whole_minibatch
 from voidrl.nets import info_nce, join, mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
@@ -46,21 +46,15 @@ class CICConfig(SkillConfig):
 
     skill_every_steps: int = 50
     """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
-    skill_dim: int = 64
+    skill_dim: SkillDim = 64
     """Width of the skill."""
     rep_dim: Size = 64
     """Width of φ, and of the two vectors that are compared."""
     hidden_dim: Size = 1024
     """Width of the two hidden layers of each network."""
-    k: Size = 16
+    k: Annotated[Size, Limit(lambda k: k >= 2, "2 or more, since a state is its own first neighbor")] = 16
     """Neighbors, the first of which is the state itself, as in the authors' code."""
     include_self: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = f"1 to {MAX_SKILLS}; apt does without skills"
-        require(1 <= self.skill_dim <= MAX_SKILLS, "skill_dim", self.skill_dim, expected)
-        require(self.k >= 2, "k", self.k, "2 or more, since a state is its own first neighbor")
 
 
 class CIC(Method):
@@ -70,13 +64,7 @@ class CIC(Method):
     config: CICConfig
     image_representation = "learner"
     can_train_encoder = True
-    about = About(
-        family="competence",
-        year=2022,
-        reward="distance to the nearest neighbors, where transitions of different skills lie apart",
-        paper="Laskin et al., arXiv:2202.00161",
-        skills="continuous",
-    )
+    about = About("competence", 2022, "Laskin et al., arXiv:2202.00161", skills="continuous")
     prefix: ClassVar[str] = "cic"
     """Prefix of the metrics' names."""
 
@@ -114,11 +102,9 @@ class CIC(Method):
     def neighbor_distances(self, z_next: Tensor) -> Tensor:
         """(B, dim) → (B, k): how far apart the states lie in the space of φ."""
         # From vectors in float32: bf16 would make neighbors equal.
-        with nullcontext() if self.spec.pixels else full_precision(z_next):
+        with full_precision(z_next, unless=self.spec.pixels):
             h = self.phi(z_next)  # (B, rep_dim)
-        particles = whole_minibatch(h)
-        particles = h if particles is None else particles
-        return F.pad(knn_distances(h, particles, self.config.k - 1, exclude_self=True), (1, 0))
+        return F.pad(knn_distances(h, whole_minibatch(h), self.config.k - 1, exclude_self=True), (1, 0))
 
     def metrics(self) -> Metrics:
         """The mean distance shows how the space of φ shrinks or grows."""

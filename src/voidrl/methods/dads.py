@@ -31,8 +31,8 @@ from torch.quasirandom import SobolEngine
 from voidrl.config import Size
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
-from voidrl.methods._skills import EitherSkillConfig
-from voidrl.methods.base import About, Latents, Method, one_hot_skills
+from voidrl.methods._skills import DiscreteSkillMethod, EitherSkillConfig
+from voidrl.methods.base import About, Latents
 from voidrl.nets import TF32Linear, init_orthogonal, join, mlp
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -80,37 +80,25 @@ class SkillDynamics(nn.Module):
         """The log-likelihood of the changes, (B,)."""
         log_weight, mean = self(x, skill)
         error = (change[:, None] - mean).square().sum(2)  # (B, M)
-        log_q: Tensor = (log_weight - error / 2).logsumexp(1) - change.shape[1] * LOG_2PI / 2
-        return log_q
+        return (log_weight - error / 2).logsumexp(1) - change.shape[1] * LOG_2PI / 2  # type: ignore[no-any-return]
 
     def expected(self, x: Tensor, skill: Tensor) -> Tensor:
         """The mean change, (B, d)."""
         log_weight, mean = self(x, skill)
-        change: Tensor = (log_weight.exp()[:, :, None] * mean).sum(1)
-        return change
+        return (log_weight.exp()[:, :, None] * mean).sum(1)  # type: ignore[no-any-return]
 
 
-class DADS(Method):
+class DADS(DiscreteSkillMethod):
     """Rewards changes of the state that the skill predicts and other skills do not."""
 
     Config = DADSConfig
     config: DADSConfig
-    about = About(
-        family="competence",
-        year=2020,
-        reward="change of state that is likely with the skill and unlikely with others",
-        paper="Sharma et al., arXiv:1907.01657",
-        skills="both",
-    )
-    projection: Tensor
+    about = About("competence", 2020, "Sharma et al., arXiv:1907.01657", skills="both")
 
     def __init__(self, spec: EnvSpec, config: DADSConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.skill_dim = config.skill_dim
         width, dim = representation.dim, min(representation.dim, MAX_DIM)
-        self.projects = width > dim
-        if self.projects:
-            self.register_buffer("projection", nn.init.orthogonal_(torch.empty(width, dim)))
+        self.projection = nn.Buffer(nn.init.orthogonal_(torch.empty(width, dim))) if width > dim else None
         self.dynamics = SkillDynamics(dim, self.skill_dim, config.hidden_dim)
         self.states = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
         self.changes = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
@@ -148,11 +136,10 @@ class DADS(Method):
         """
         n = skills.shape[1]
         log_q = self.dynamics.log_prob(x, skill, change)  # (B,)
-        columns = [
-            self.log_probs(x, change, some) for some in skills.split(max(1, MAX_ROWS // len(x)), 1)
-        ]  # (B, ≤ n) each
+        groups = skills.split(max(1, MAX_ROWS // len(x)), 1)
+        others = torch.cat([self.log_probs(x, change, group) for group in groups], 1)  # (B, n)
         # Its own ratio is 1, but for rounding: r never exceeds log n.
-        total = torch.cat(columns, 1).logsumexp(1)
+        total = others.logsumexp(1)
         return math.log(n) - (total - log_q).clamp(min=0)
 
     @fusable
@@ -160,12 +147,12 @@ class DADS(Method):
         """The log-likelihood of the changes with each of (B, n, S) skills, (B, n)."""
         n = skills.shape[1]
         x, change = (t[:, None].expand(-1, n, -1).flatten(0, 1) for t in (x, change))  # (B · n, d)
-        log_q: Tensor = self.dynamics.log_prob(x, skills.flatten(0, 1), change).unflatten(0, (-1, n))
-        return log_q
+        log_q = self.dynamics.log_prob(x, skills.flatten(0, 1), change)
+        return log_q.unflatten(0, (-1, n))  # type: ignore[no-any-return]
 
     def _project(self, z: Tensor) -> Tensor:
         with full_precision(z):
-            return z.float() @ self.projection if self.projects else z.float()
+            return z.float() if self.projection is None else z.float() @ self.projection
 
     def _standardize(self, x: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
         """State and change in standard deviations, (B, d) each."""
@@ -177,7 +164,7 @@ class DADS(Method):
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """Uniform in the box, or one-hot."""
         if self.config.discrete_skills:
-            return one_hot_skills(episode_steps, self.skill_dim)
+            return super().sample_skill(episode_steps)
         return torch.rand(len(episode_steps), self.skill_dim, device=episode_steps.device) * 2 - 1
 
     def trial_skills(self) -> Tensor:

@@ -41,13 +41,7 @@ class DIAYN(DiscreteSkillMethod):
 
     Config = DIAYNConfig
     config: DIAYNConfig
-    about = About(
-        family="competence",
-        year=2018,
-        reward="how well a classifier infers the skill from the state reached",
-        paper="Eysenbach et al., arXiv:1802.06070",
-        skills="discrete",
-    )
+    about = About("competence", 2018, "Eysenbach et al., arXiv:1802.06070", skills="discrete")
     image_representation = "learner"
     can_train_encoder = True
 

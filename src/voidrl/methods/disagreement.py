@@ -15,7 +15,6 @@ error, not its square, and the reward is not divided.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +24,8 @@ from voidrl.config import MethodConfig, Size
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
-from voidrl.nets import EnsembleLinear, action_vectors, join
+from voidrl.nets import join
+from voidrl.nets.layers import EnsembleLinear, action_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -47,12 +47,7 @@ class Disagreement(Method):
 
     Config = DisagreementConfig
     config: DisagreementConfig
-    about = About(
-        family="knowledge",
-        year=2019,
-        reward="variance of the next state predicted by 5 forward models",
-        paper="Pathak et al., arXiv:1906.04161",
-    )
+    about = About("knowledge", 2019, "Pathak et al., arXiv:1906.04161")
     image_representation = "fixed"  # random features, as in the paper
 
     def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:
@@ -69,20 +64,17 @@ class Disagreement(Method):
         """(models, B, dim): the next latents that each model predicts from (B, dim) and the actions."""
         x = join(z, action_vectors(self.spec, action))  # (B, dim + A)
         # From vectors in float32: bf16 would put a floor under the variance.
-        with nullcontext() if self.spec.pixels else full_precision(x):
+        with full_precision(x, unless=self.spec.pixels):
             predicted: Tensor = self.models(x.expand(MODELS, *x.shape))
         return predicted.float()
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The models' errors, each on its own part of the minibatch."""
-        weight = self._weights(batch.reward)
+        # (models, B): 0 for the transitions that a model skips; the rest has mean 1 over the draws.
+        chance = torch.rand(MODELS, len(batch.reward), device=batch.reward.device)
+        weight = (chance < DATA_FRACTION).float() / DATA_FRACTION
         loss, metrics = self.model_loss(latents.z, batch.action, latents.z_next, weight)
         yield Loss("method", loss, metrics)
-
-    def _weights(self, like: Tensor) -> Tensor:
-        """(models, B): 0 for the transitions that a model skips; the rest has mean 1 over the draws."""
-        chance = torch.rand(MODELS, len(like), device=like.device)
-        return (chance < DATA_FRACTION).float() / DATA_FRACTION
 
     @fusable
     def model_loss(self, z: Tensor, action: Tensor, z_next: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]:

@@ -24,7 +24,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -75,15 +74,13 @@ class EDLConfig(ParticleConfig, DiscreteSkillConfig):
 class VQVAE(nn.Module):
     """K codes, an encoder to their space and a decoder back."""
 
-    usage: Tensor
-
     def __init__(self, dim: int, k: int) -> None:
         super().__init__()
         self.encoder = mlp([dim, *HIDDEN, CODE_DIM], layer=TF32Linear)
         self.decoder = mlp([CODE_DIM, *HIDDEN, dim], layer=TF32Linear)
         self.codes = nn.Parameter(torch.empty(k, CODE_DIM).uniform_(-1 / k, 1 / k))
         # At first all are dead: each update moves one of them to a state.
-        self.register_buffer("usage", torch.zeros(k))
+        self.usage = nn.Buffer(torch.zeros(k))
 
     def distances(self, e: Tensor) -> Tensor:
         """(B, CODE_DIM) → squared distances to the codes, (B, K)."""
@@ -91,8 +88,7 @@ class VQVAE(nn.Module):
 
     def goals(self) -> Tensor:
         """dec(c_k), (K, dim)."""
-        decoded: Tensor = self.decoder(self.codes)
-        return decoded
+        return self.decoder(self.codes)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, revive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Squared errors, (B,) each: of x̂, of the codes, and of the encoder; `revive`: move dead codes."""
@@ -121,8 +117,7 @@ class VQVAE(nn.Module):
     def num_used(self) -> Tensor:
         """The exponential of the entropy of the usage: K if all codes are used alike."""
         share = self.usage / self.usage.sum().clamp(min=1e-8)
-        used: Tensor = torch.special.entr(share).sum().exp()
-        return used
+        return torch.special.entr(share).sum().exp()  # type: ignore[no-any-return]
 
 
 class EDL(DiscreteSkillMethod):
@@ -130,37 +125,25 @@ class EDL(DiscreteSkillMethod):
 
     Config = EDLConfig
     config: EDLConfig
-    about = About(
-        family="competence",
-        year=2020,
-        reward="apt's, then closeness to the code that stands for the skill, of those found by a VQ-VAE",
-        paper="Campos et al., arXiv:2002.03647",
-        skills="discrete",
-    )
-    stage: Tensor
-    rate: Tensor
-    mean: Tensor
-    std: Tensor
-    spread: Tensor
+    about = About("competence", 2020, "Campos et al., arXiv:2002.03647", skills="discrete")
 
     def __init__(self, spec: EnvSpec, config: EDLConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
         dim = representation.dim
-        particles = APTConfig(
-            k=config.k, include_self=config.include_self, mean_momentum=config.mean_momentum
-        )
+        k, include_self, momentum = config.k, config.include_self, config.mean_momentum
+        particles = APTConfig(k=k, include_self=include_self, mean_momentum=momentum)
         self.exploration = APT(spec, particles, representation)
         self.vae = VQVAE(dim, config.num_skills)
         # The copy of f in whose space codes have a meaning; without an encoder f never changes.
         encoder = representation.encoder
         self.space = None if encoder is None else target_copy(encoder)
         self.moments = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
-        self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("rate", torch.tensor(config.learning_rate))  # 0 in the last stage
+        self.stage = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.rate = nn.Buffer(torch.tensor(config.learning_rate))  # 0 in the last stage
         # The space of the codes: as in `moments`, until the last stage.
-        self.register_buffer("mean", torch.zeros(dim))
-        self.register_buffer("std", torch.ones(dim))
-        self.register_buffer("spread", torch.tensor(float(dim)))
+        self.mean = nn.Buffer(torch.zeros(dim))
+        self.std = nn.Buffer(torch.ones(dim))
+        self.spread = nn.Buffer(torch.tensor(float(dim)))
         self.written: int | None = None  # the stage last copied to the buffer
 
     @classmethod
@@ -224,10 +207,8 @@ class EDL(DiscreteSkillMethod):
         """The state reached, in the space of the codes, (B, dim), without gradients."""
         if self.space is None:
             return latents.z_next.detach()
-        obs = batch.next_obs
-        with torch.no_grad(), nullcontext() if self.spec.pixels else full_precision(obs):
-            z: Tensor = self.space(obs)
-        return z.float()
+        with torch.no_grad(), full_precision(batch.next_obs, unless=self.spec.pixels):
+            return self.space(batch.next_obs).float()  # type: ignore[no-any-return]
 
     def _standardize(self, z: Tensor) -> Tensor:
         return ((z - self.mean) / self.std).clamp(-CLIP, CLIP)

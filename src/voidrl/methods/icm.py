@@ -18,12 +18,7 @@ from voidrl.types import Batch, EnvSpec
 class ICMReward(Method):
     """Rewards transitions that the forward model predicts badly."""
 
-    about = About(
-        family="knowledge",
-        year=2017,
-        reward="error of a forward model in a space learned by inverse dynamics",
-        paper="Pathak et al., arXiv:1705.05363",
-    )
+    about = About("knowledge", 2017, "Pathak et al., arXiv:1705.05363")
 
     def __init__(self, spec: EnvSpec, config: MethodConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -45,6 +40,5 @@ class ICMReward(Method):
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The forward error, as a logarithm."""
-        predictor = latents.representation
-        error: Tensor = predictor.prediction_error(latents.z, batch.action, latents.z_next)  # type: ignore[union-attr,operator]
-        return error.log1p()
+        predict = latents.representation.prediction_error  # type: ignore[union-attr]
+        return predict(latents.z, batch.action, latents.z_next).log1p()  # type: ignore[operator, no-any-return]

@@ -23,11 +23,10 @@ from torch import Tensor
 
 from voidrl.config import PositiveCount
 from voidrl.config.checks import Limit
-from voidrl.methods._visits import VisitConfig, VisitMethod
+from voidrl.methods._visits import VisitConfig, VisitMethod, VisitTable
 from voidrl.methods.base import About, Latents
-from voidrl.nets.counting import VisitTable
 from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec
 
 Epsilon = Annotated[float, Limit(lambda value: 0 <= value < 1, "a number in (0, 1), or 0 for |S|^−½")]
 
@@ -46,13 +45,9 @@ class MaxEnt(VisitMethod):
     """Rewards states that had a small part of all visits when the epoch began."""
 
     Config = MaxEntConfig
+    prefix = "maxent"
     config: MaxEntConfig
-    about = About(
-        family="data",
-        year=2019,
-        reward="inverse of the share of visits, frozen for an epoch",
-        paper="Hazan et al., arXiv:1812.02690",
-    )
+    about = About("data", 2019, "Hazan et al., arXiv:1812.02690")
 
     def __init__(self, spec: EnvSpec, config: MaxEntConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -71,13 +66,13 @@ class MaxEnt(VisitMethod):
         # Nothing to remember between runs: it depends on the number of steps alone.
         every = self.config.epoch_steps
         if self.source == "image" and before // every < self.steps // every:
-            self.frozen.copy_(self.table)
+            self.frozen.load_state_dict(self.table.state_dict())
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The gradient of the entropy at p̂."""
-        visits = self.visits(self.frozen if self.source == "image" else None, batch, latents)
+        visits, total = self.visits(self.frozen if self.source == "image" else None, batch, latents)
         epsilon = self.epsilon()
-        reward = 1 / (visits.n.double() / visits.total.double().clamp(min=1) + epsilon)
+        reward = 1 / (visits.double() / total.double().clamp(min=1) + epsilon)
         return (reward * epsilon).float()  # 1 for a state that was never visited
 
     def epsilon(self) -> Tensor:
@@ -86,9 +81,3 @@ class MaxEnt(VisitMethod):
         if self.config.epsilon:
             return torch.full_like(states, self.config.epsilon, dtype=torch.float64)
         return states.double().clamp(min=1).rsqrt()
-
-    def metrics(self) -> Metrics:
-        """How even the visits are, and how fine the codes."""
-        if self.source == "latent":
-            return {"maxent_equal_codes": self.sample.equal}
-        return {"maxent_codes": self.table.distinct.float(), "maxent_entropy": self.table.entropy}

@@ -45,12 +45,7 @@ class MEPOL(Method):
 
     Config = MEPOLConfig
     config: MEPOLConfig
-    about = About(
-        family="data",
-        year=2020,
-        reward="none: ascends the entropy of the states that its own rollouts reach",
-        paper="Mutti et al., arXiv:2007.04640",
-    )
+    about = About("data", 2020, "Mutti et al., arXiv:2007.04640")
     image_representation = "fixed"
     learner = "mepol"
 

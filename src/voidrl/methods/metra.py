@@ -28,10 +28,11 @@ from voidrl.config import Config as RunConfig
 from voidrl.config import EncoderConfig, Size
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.methods._skills import EitherSkillConfig
-from voidrl.methods.base import About, Latents, Method, one_hot_skills
+from voidrl.methods._skills import DiscreteSkillMethod, EitherSkillConfig
+from voidrl.methods.base import About, Latents
 from voidrl.nets import Encoder, FullPrecisionLinear, Linear, TF32Linear, init_orthogonal, mlp
 from voidrl.nets.encoder import stack_for
+from voidrl.nets.layers import chain
 from voidrl.nets.observations import visible, visible_numbers
 from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.representations.base import Representation
@@ -57,38 +58,25 @@ class METRAConfig(EitherSkillConfig):
     """Width of the two hidden layers of φ and of p(s' | s)."""
 
 
-class METRA(Method):
+class METRA(DiscreteSkillMethod):
     """Rewards moving along the skill in a space whose distances are bounded."""
 
     Config = METRAConfig
     config: METRAConfig
-    about = About(
-        family="competence",
-        year=2024,
-        reward="step along the skill in a space of temporal distances, or of LSD's or CSD's",
-        paper="Park et al., arXiv:2310.08887",
-        skills="both",
-    )
+    about = About("competence", 2024, "Park et al., arXiv:2310.08887", skills="both")
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: METRAConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
-        self.skill_dim = config.skill_dim
         if not config.discrete_skills:
             self.skill_choice = "which earned most of those sampled in the warm-up"
         lipschitz, hidden = config.distance == "euclidean", config.hidden_dim
         self.encoder: Encoder | None = None
         width = visible_numbers(spec)
         if spec.pixels:
-            self.encoder = Encoder(
-                spec,
-                EncoderConfig(
-                    stack_for(spec.obs_shape),
-                    feature_dim=0,
-                    activation="relu",
-                    spectral_norm_iterations=NORM_ITERATIONS if lipschitz else 0,
-                ),
-            )
+            iterations, stack = NORM_ITERATIONS if lipschitz else 0, stack_for(spec.obs_shape)
+            config_of_f = {"feature_dim": 0, "activation": "relu", "spectral_norm_iterations": iterations}
+            self.encoder = Encoder(spec, EncoderConfig(stack, **config_of_f))  # type: ignore[arg-type]
             width = self.encoder.feature_dim
         if lipschitz:
             self.heads = mlp([width, hidden, hidden, config.skill_dim], layer=Linear)
@@ -98,11 +86,11 @@ class METRA(Method):
         else:
             self.heads = _network(width, hidden, config.skill_dim, pixels=spec.pixels)
             self.log_multiplier = nn.Parameter(torch.tensor(math.log(INITIAL_MULTIPLIER)))
-        self.density: nn.Sequential | None = None
+        self.density = None
         if config.distance == "controllability":
             self.density = _network(width, hidden, 2 * width)
             with torch.no_grad():  # begin near N(0, I)
-                self.density[-1].weight.mul_(0.01)  # type: ignore[union-attr,operator]
+                self.density[-1].weight.mul_(0.01)  # type: ignore[operator]
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
@@ -212,13 +200,13 @@ class METRA(Method):
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """One-hot vectors, uniformly; or points of the unit sphere (METRA) or N(0, I) (LSD, CSD)."""
         if self.config.discrete_skills:
-            return one_hot_skills(episode_steps, self.skill_dim)
+            return super().sample_skill(episode_steps)
         skill = torch.randn(len(episode_steps), self.skill_dim, device=episode_steps.device)
         return F.normalize(skill, dim=1) if self.config.distance == "temporal" else skill
 
     def trial_skills(self) -> Tensor | None:
         """All K one-hot skills; continuous ones are sampled."""
-        return torch.eye(self.skill_dim) if self.config.discrete_skills else None
+        return super().trial_skills() if self.config.discrete_skills else None
 
     @torch.no_grad()
     def skill_toward(self, obs: Tensor, goal: Tensor) -> Tensor:
@@ -240,11 +228,6 @@ def _network(inputs: int, hidden: int, outputs: int, *, pixels: bool = False) ->
     share that error. Between hidden layers errors are independent and average out, and so do those of the
     many features of an image.
     """
-    layers = [
-        (TF32Linear if pixels else FullPrecisionLinear)(inputs, hidden),
-        nn.ReLU(),
-        TF32Linear(hidden, hidden),
-        nn.ReLU(),
-        FullPrecisionLinear(hidden, outputs),
-    ]
-    return nn.Sequential(*layers).apply(init_orthogonal)
+    first = (TF32Linear if pixels else FullPrecisionLinear)(inputs, hidden)
+    layers = [first, TF32Linear(hidden, hidden), FullPrecisionLinear(hidden, outputs)]
+    return chain(layers).apply(init_orthogonal)

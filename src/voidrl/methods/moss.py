@@ -51,13 +51,7 @@ class MOSS(CIC):
 
     Config = MOSSConfig
     config: MOSSConfig
-    about = About(
-        family="competence",
-        year=2022,
-        reward="as cic, negated for a third of the skills, which learn to stay in control",
-        paper="Zhao et al., arXiv:2210.06702",
-        skills="continuous",
-    )
+    about = About("competence", 2022, "Zhao et al., arXiv:2210.06702", skills="continuous")
     prefix: ClassVar[str] = "moss"
     skill_choice = "the same for every task"
 

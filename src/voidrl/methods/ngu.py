@@ -65,12 +65,7 @@ class NGU(Method):
 
     Config = NGUConfig
     config: NGUConfig
-    about = About(
-        family="knowledge",
-        year=2020,
-        reward="novelty within the episode by k-NN, scaled by the error of RND",
-        paper="Badia et al., arXiv:2002.06038",
-    )
+    about = About("knowledge", 2020, "Badia et al., arXiv:2002.06038")
     image_representation = "icm"
     note_dim = 1
 
@@ -86,10 +81,8 @@ class NGU(Method):
 
     def embed(self, obs: Tensor, representation: Representation) -> Tensor:
         """(n, dim): latents of states, by f or its slow copy."""
-        if self.slow_encoder is None:
-            return representation.encode(obs).float()
-        z: Tensor = self.slow_encoder(obs)
-        return z.float()
+        encode = self.slow_encoder or representation.encode
+        return encode(obs).float()  # type: ignore[no-any-return]
 
     # Within the episode
 
@@ -128,8 +121,7 @@ class NGU(Method):
         self.distances.update(nearest, nearest.isfinite())
         excess = (self.distances(nearest) - CLUSTER_DISTANCE).clamp(min=0)
         kernel = config.kernel_epsilon / (excess + config.kernel_epsilon)  # 0 where there is no neighbor
-        reward: Tensor = 1 / (kernel.sum(1).sqrt() + PSEUDO_COUNT)
-        return reward
+        return 1 / (kernel.sum(1).sqrt() + PSEUDO_COUNT)  # type: ignore[no-any-return]
 
     # Over all episodes
 

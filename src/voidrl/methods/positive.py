@@ -11,12 +11,7 @@ from voidrl.types import Batch
 class Positive(Method):
     """Rewards staying alive."""
 
-    about = About(
-        family="baseline",
-        year=2021,
-        reward="1 for every step that does not end the episode",
-        paper="Liu & Abbeel, arXiv:2103.04551",
-    )
+    about = About("baseline", 2021, "Liu & Abbeel, arXiv:2103.04551")
     reads_latents = False
     constant_reward = True
 

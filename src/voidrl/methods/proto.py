@@ -14,7 +14,6 @@ images without augmentation; f is trained at every update; fine-tuning has the t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -62,18 +61,9 @@ class Proto(Method):
 
     Config = ProtoConfig
     config: ProtoConfig
-    about = About(
-        family="data",
-        year=2021,
-        reward="distance to the 3rd neighbor among states drawn by learned prototypes",
-        paper="Yarats et al., arXiv:2102.11271",
-    )
+    about = About("data", 2021, "Yarats et al., arXiv:2102.11271")
     image_representation = "learner"
     can_train_encoder = True
-    average: Tensor
-    averaged: Tensor
-    queue: Tensor
-    head: Tensor
 
     def __init__(self, spec: EnvSpec, config: ProtoConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -85,11 +75,11 @@ class Proto(Method):
         self.normalize_prototypes()
         self.target_projector = target_copy(self.projector)
         self.target_encoder = momentum_encoder(representation)
-        self.register_buffer("average", torch.zeros(representation.dim))
-        self.register_buffer("averaged", torch.zeros(1))  # minibatches
+        self.average = nn.Buffer(torch.zeros(representation.dim))
+        self.averaged = nn.Buffer(torch.zeros(1))  # minibatches
         # At infinity, an entry that is not filled yet is nobody's neighbor.
-        self.register_buffer("queue", torch.full((QUEUE_SIZE, width), torch.inf))
-        self.register_buffer("head", torch.zeros(1, dtype=torch.int64))
+        self.queue = nn.Buffer(torch.full((QUEUE_SIZE, width), torch.inf))
+        self.head = nn.Buffer(torch.zeros(1, dtype=torch.int64))
         self._scored: Tensor | None = None  # u' of this update, on their way into the queue
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
@@ -106,9 +96,8 @@ class Proto(Method):
     def _target_latents(self, next_obs: Tensor, latents: Latents) -> Tensor:
         if self.target_encoder is None:
             return latents.z_next
-        with nullcontext() if self.spec.pixels else full_precision(next_obs):
-            z: Tensor = self.target_encoder(next_obs)
-        return z.float()
+        with full_precision(next_obs, unless=self.spec.pixels):
+            return self.target_encoder(next_obs).float()  # type: ignore[no-any-return]
 
     @fusable
     def assign(self, z: Tensor, z_next: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,16 +107,13 @@ class Proto(Method):
             log_p = (online @ self.prototypes.T / TEMPERATURE).log_softmax(1)  # (B, K)
             with torch.no_grad():
                 target = F.normalize(self.target_projector(z_next - self.average), dim=1)
-                q = self._balanced(target @ self.prototypes.T / TEMPERATURE)  # (B, K)
+                scores = target @ self.prototypes.T / TEMPERATURE
+                # Balanced over the states of all ranks, of which this one has B.
+                first, everyone = dist.current().rank * len(scores), dist.all_gather(scores)
+                q = sinkhorn(everyone, SINKHORN_ITERATIONS)[first : first + len(scores)]  # (B, K)
         loss = -(q * log_p).sum(1).mean()
         used = log_p.detach().exp().mean(0)  # (K,)
         return loss, torch.special.entr(used).sum().exp()
-
-    @staticmethod
-    def _balanced(scores: Tensor) -> Tensor:
-        """(B, K): the assignments of this rank's states, balanced over those of all ranks."""
-        first = dist.current().rank * len(scores)
-        return sinkhorn(dist.all_gather(scores), SINKHORN_ITERATIONS)[first : first + len(scores)]
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The distance to the k-th neighbor; 0 as long as there are no k."""

@@ -12,12 +12,7 @@ from voidrl.types import Batch
 class Random(Method):
     """Acts at random."""
 
-    about = About(
-        family="baseline",
-        year=None,
-        reward="none: uniform random actions, nothing is trained",
-        paper="",
-    )
+    about = About("baseline", None, "")
     learns = False
     constant_reward = True
 

@@ -39,12 +39,7 @@ class RE3(Method):
 
     Config = RE3Config
     config: RE3Config
-    about = About(
-        family="data",
-        year=2021,
-        reward="distance to the k-th nearest state in the space of a random encoder",
-        paper="Seo et al., arXiv:2102.09430",
-    )
+    about = About("data", 2021, "Seo et al., arXiv:2102.09430")
 
     def __init__(self, spec: EnvSpec, config: RE3Config, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -58,21 +53,15 @@ class RE3(Method):
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """log(1 + d_k), on a consistent scale."""
         pool, z = self.config.pool, latents.z_next
-        if pool:
-            distance = self.distance(z, latents.pool(pool))  # (B,)
-        else:
-            distance = self.distance(z, whole_minibatch(z), own_first=True)
+        particles = latents.pool(pool) if pool else whole_minibatch(z)
+        distance = self.distance(z, particles, own_first=not pool)  # (B,)
         self.distances.update(distance[:, None])
         return self.distances.scale(distance).log1p()
 
     @fusable
-    def distance(self, z: Tensor, particles: Tensor | None, own_first: bool = False) -> Tensor:
-        """The distance of each of (B, dim) to its k-th nearest among them, or among particles, (B,).
-
-        With `own_first` the particles begin with them.
-        """
-        others = z if particles is None else particles
-        return knn_distances(z, others, self.config.k, exclude_self=own_first)[:, -1]
+    def distance(self, z: Tensor, particles: Tensor, own_first: bool = False) -> Tensor:
+        """(B,): the distance of each of (B, dim) to its k-th nearest particle; they may begin with these."""
+        return knn_distances(z, particles, self.config.k, exclude_self=own_first)[:, -1]
 
     def metrics(self) -> Metrics:
         """Mean and scale of the distances: they grow as the states visited spread out."""

@@ -50,12 +50,7 @@ class RND(Method):
 
     Config = RNDConfig
     config: RNDConfig
-    about = About(
-        family="knowledge",
-        year=2018,
-        reward="error of a network that predicts a fixed random one",
-        paper="Burda et al., arXiv:1810.12894",
-    )
+    about = About("knowledge", 2018, "Burda et al., arXiv:1810.12894")
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:
@@ -73,9 +68,8 @@ class RND(Method):
             sizes = [visible_numbers(spec), hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
             return mlp(sizes, layer=TF32Linear)
         config = EncoderConfig(stack_for(spec.obs_shape), feature_dim=0, activation="relu")
-        stack = None
-        if config.stack == "tiny":  # of standardized values it must not take the logarithm
-            stack = ConvStack(spec.obs_shape[0], config).apply(init_orthogonal)
+        tiny = config.stack == "tiny"  # of standardized values it must not take the logarithm
+        stack = ConvStack(spec.obs_shape[0], config).apply(init_orthogonal) if tiny else None
         encoder = Encoder(spec, config, stack=stack)
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)
@@ -101,8 +95,7 @@ class RND(Method):
         x = self.observations.standardize(self._numbers(obs)).clamp(-CLIP, CLIP)
         with torch.no_grad():
             target = self.target(x).float()
-        error: Tensor = (self.predictor(x).float() - target).square().mean(1)
-        return error
+        return (self.predictor(x).float() - target).square().mean(1)  # type: ignore[no-any-return]
 
     def _numbers(self, obs: Tensor) -> Tensor:
         """Inputs of the networks before they are standardized: images of [0, 1], numbers as they are."""

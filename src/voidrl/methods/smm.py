@@ -44,7 +44,7 @@ class SMMConfig(DiscreteSkillConfig):
 
     learning_rate: float = 1e-3
     """Learning rate of the classifier."""
-    allows_one_skill = True
+    fewest = 1
 
     vae_learning_rate: Positive = 1e-2
     """Learning rate of the VAE."""
@@ -82,13 +82,7 @@ class SMM(DiscreteSkillMethod):
 
     Config = SMMConfig
     config: SMMConfig
-    about = About(
-        family="competence",
-        year=2019,
-        reward="states that are rare for the skill and tell which skill it is",
-        paper="Lee et al., arXiv:1906.05274",
-        skills="discrete",
-    )
+    about = About("competence", 2019, "Lee et al., arXiv:1906.05274", skills="discrete")
 
     def __init__(self, spec: EnvSpec, config: SMMConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

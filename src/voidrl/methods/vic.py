@@ -24,12 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl import dist
-from voidrl.config import Size, require
+from voidrl.config import Size
+from voidrl.config.checks import Limit
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import DiscreteSkillConfig, DiscreteSkillMethod
 from voidrl.methods.base import About, Latents, Option
@@ -37,21 +39,18 @@ from voidrl.nets import join, mlp, top1_hits
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
+LENGTHS = "1 or more, for whole episodes their greatest length"
+
 
 @dataclass(frozen=True)
 class VICConfig(DiscreteSkillConfig):
     """r = log q(w | s₀, s_f) + log K at the end of an option, 0 before."""
 
-    skill_every_steps: int = 50
+    skill_every_steps: Annotated[int, Limit(lambda steps: steps >= 1, LENGTHS)] = 50
     """Environment steps of an option, unless its episode ends before. For one option per episode, the most
     steps that an episode can take."""
     hidden_dim: Size = 256
     """Width of the classifier's two hidden layers."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steps = self.skill_every_steps
-        require(steps >= 1, "skill_every_steps", steps, "1 or more, for whole episodes their greatest length")
 
 
 class VIC(DiscreteSkillMethod):
@@ -59,13 +58,7 @@ class VIC(DiscreteSkillMethod):
 
     Config = VICConfig
     config: VICConfig
-    about = About(
-        family="competence",
-        year=2016,
-        reward="how well a classifier infers the option from its first and last state, at its end",
-        paper="Gregor et al., arXiv:1611.07507",
-        skills="discrete",
-    )
+    about = About("competence", 2016, "Gregor et al., arXiv:1611.07507", skills="discrete")
     image_representation = "learner"
     can_train_encoder = True
 
@@ -95,8 +88,7 @@ class VIC(DiscreteSkillMethod):
 
     def logits(self, option: Option) -> Tensor:
         """The classifier's logits for q(w | s₀, s_f), (B, K)."""
-        logits: Tensor = self.classifier(join(option.first, option.last)).float()
-        return logits
+        return self.classifier(join(option.first, option.last)).float()  # type: ignore[no-any-return]
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Log-probability of the option relative to chance, where the step ends it."""

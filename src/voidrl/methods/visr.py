@@ -24,15 +24,15 @@ Differences from the authors' notebook, the only public code, which is for a gri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, Size, SkillConfig, require
+from voidrl.config import LearnerConfig, Size, SkillConfig
+from voidrl.config.checks import between
 from voidrl.kernels.fusion import fusable
 from voidrl.methods._skills import MAX_SKILLS
 from voidrl.methods.base import About, Latents, Method
@@ -50,16 +50,11 @@ class VISRConfig(SkillConfig):
 
     learning_rate: float = 1e-3
     """Learning rate of φ."""
-    skill_dim: int = 5
+    # On a line a unit vector is a sign, which has no gradient.
+    skill_dim: Annotated[int, between(2, MAX_SKILLS, "components; apt does without skills")] = 5
     """Width of w and φ."""
     hidden_dim: Size = 256
     """Width of the two hidden layers of φ."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # On a line a unit vector is a sign, which has no gradient.
-        expected = f"2 to {MAX_SKILLS}; apt does without skills"
-        require(2 <= self.skill_dim <= MAX_SKILLS, "skill_dim", self.skill_dim, expected)
 
 
 class VISR(Method):
@@ -67,13 +62,7 @@ class VISR(Method):
 
     Config = VISRConfig
     config: VISRConfig
-    about = About(
-        family="competence",
-        year=2020,
-        reward="feature of s' along the skill, learned by component as successor features",
-        paper="Hansen et al., arXiv:1906.05030",
-        skills="continuous",
-    )
+    about = About("competence", 2020, "Hansen et al., arXiv:1906.05030", skills="continuous")
     image_representation = "learner"
     can_train_encoder = True
     regresses_skill = True
@@ -113,7 +102,7 @@ class VISR(Method):
     def phi(self, z_next: Tensor) -> tuple[Tensor, Tensor]:
         """φ and φ̂ = φ/‖φ‖, (B, dim) each."""
         # From vectors in float32: bf16 would make near states equal.
-        with nullcontext() if self.spec.pixels else full_precision(z_next):
+        with full_precision(z_next, unless=self.spec.pixels):
             phi: Tensor = self.features(z_next)
         return phi, unit_vectors(phi)
 
@@ -138,11 +127,5 @@ class VISR(Method):
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module:
         """ψ, conditioned on w alone."""
-        return successor_critic(
-            self.spec,
-            config,
-            feature_dim,
-            self.skill_dim,
-            condition_dim=self.config.skill_dim,
-            gpi_skills=self.gpi_skills,
-        )
+        widths = feature_dim, self.skill_dim, self.config.skill_dim
+        return successor_critic(self.spec, config, *widths, gpi_skills=self.gpi_skills)

@@ -1,59 +1,35 @@
 """Networks: encoders, heads, layers and targets."""
 
-from voidrl.nets.contrast import info_nce, top1_accuracy, top1_hits
-from voidrl.nets.encoder import STACKS, ConvStack, Encoder, check_convolutions
-from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
+from voidrl.nets.contrast import info_nce, top1_hits
+from voidrl.nets.encoder import Encoder
+from voidrl.nets.heads import DuelingQ, TwinQ
 from voidrl.nets.layers import (
-    Conv,
-    EnsembleLinear,
-    FullPrecisionLayerNorm,
     FullPrecisionLinear,
     Linear,
-    action_vectors,
+    TF32Linear,
     init_orthogonal,
     join,
     mlp,
-    rescale,
-    scale_gradient,
-    trunk,
     unit_vectors,
 )
-from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
-from voidrl.nets.successor import SuccessorCritic, SuccessorDuelingQ, successor_critic
+from voidrl.nets.successor import SuccessorCritic, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
-from voidrl.nets.tf32 import TF32Linear
 
 __all__ = [
-    "STACKS",
-    "Conv",
-    "ConvStack",
     "DuelingQ",
     "Encoder",
-    "EnsembleLinear",
-    "FullPrecisionLayerNorm",
     "FullPrecisionLinear",
     "Linear",
-    "NoisyLinear",
     "SuccessorCritic",
-    "SuccessorDuelingQ",
     "TF32Linear",
-    "TrunkQ",
     "TwinQ",
-    "action_vectors",
-    "check_convolutions",
     "info_nce",
     "init_orthogonal",
     "join",
     "mlp",
     "polyak_update",
-    "redraw_noise",
-    "rescale",
-    "scale_gradient",
-    "silence",
     "successor_critic",
     "target_copy",
-    "top1_accuracy",
     "top1_hits",
-    "trunk",
     "unit_vectors",
 ]

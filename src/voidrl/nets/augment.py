@@ -69,13 +69,10 @@ class Augment:
 
         Mixed observations become one vector each (`observations.split_input`), whatever the layout.
         """
-        return self._converted(frames, layout, augments=True)
+        return self.plain(frames, layout, augments=True)
 
-    def plain(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
+    def plain(self, frames: Frames, layout: Layout = PLAIN, *, augments: bool = False) -> Tensor:
         """Observations without augmentation: the center of each image, if images are cropped."""
-        return self._converted(frames, layout, augments=False)
-
-    def _converted(self, frames: Frames, layout: Layout, *, augments: bool) -> Tensor:
         if frames.source.dtype != torch.uint8:
             return frames.stacked()
         if self.spec is None or not self.spec.num_values:
@@ -87,14 +84,14 @@ class Augment:
         """Images of stored frames or, without an index, of stacked ones."""
         if not augments:
             return network_input(source, index, NO_AUGMENTATION, None, None, layout, size=self.size)
-        config, image = with_shift(self.config, tuple(source.shape[2:])), tuple(source.shape[2:])
-        batch, device = len(source if index is None else index), source.device
+        image: Size = tuple(source.shape[2:])
+        config, device = with_shift(self.config, image), source.device
+        batch = len(source if index is None else index)
         pixels, inner = config.shift_pixels or 0, config.inner_size
         window, size = (inner, inner) if inner else image, self.size or image
-        share, still = config.shift_probability, None
-        if share < 1:
-            still = torch.rand(batch, device=device) >= share
-        shift = low = noise = None
+        still = shift = low = noise = None
+        if config.shift_probability < 1:
+            still = torch.rand(batch, device=device) >= config.shift_probability
         if inner:
             low = _offsets(0, [i - w for i, w in zip(image, window, strict=True)], batch, still, device)
         if pixels or size != window:
@@ -154,8 +151,7 @@ def network_input(
 
         scale = config.intensity_scale
         window = (low, config.inner_size, *size)
-        made: Tensor = kernels.images(source, index, shift, noise, scale, *layout, dtype, *window)
-        return made
+        return kernels.images(source, index, shift, noise, scale, *layout, dtype, *window)  # type: ignore[no-any-return]
     obs = source if index is None else Frames(source, index).stacked()
     size = size or tuple(source.shape[2:])
     if low is not None:

@@ -18,16 +18,13 @@ class ValueBounds(nn.Module):
     leaves these limits; targets that are clamped to them cannot diverge.
     """
 
-    low: Tensor
-    high: Tensor
-
     def __init__(self, config: LearnerConfig) -> None:
         super().__init__()
         self.is_used = config.clamp_targets
         shortest = min(config.n_step, config.n_step_end or config.n_step)
         self.factor = 1 / (1 - config.largest_discount**shortest)
-        self.register_buffer("low", torch.zeros(()))
-        self.register_buffer("high", torch.zeros(()))
+        self.low = nn.Buffer(torch.zeros(()))
+        self.high = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:

@@ -24,17 +24,12 @@ def info_nce(
     return logits.logsumexp(1) - right, top1_hits(logits, right)
 
 
-def top1_accuracy(scores: Tensor, right: Tensor) -> Tensor:
-    """The mean over (B, candidates) of whether `right`, (B,), is the highest score of its row.
+def top1_hits(scores: Tensor, right: Tensor) -> Tensor:
+    """(B,): whether `right`, (B,), is the highest score of its row in (B, candidates).
 
     A tie counts as a guess among the m tied scores, 1/m: where all scores are equal, as after a collapse, the
     accuracy is that of chance. `right` must be taken from `scores`, so that it compares as equal to itself.
     """
-    return top1_hits(scores, right).mean()
-
-
-def top1_hits(scores: Tensor, right: Tensor) -> Tensor:
-    """Whether it is, of each row, (B,), with ties as in `top1_accuracy`."""
     scores, right = scores.detach(), right.detach()
     best = scores.amax(1)  # (B,)
     # In int32, since PyTorch counts several times slower in int64; and NaN is equal to nothing.

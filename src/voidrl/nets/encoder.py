@@ -64,22 +64,22 @@ class ConvStack(nn.Sequential):
         if self.trusts_kernels and usable(x) and torch.is_autocast_enabled("cuda"):
             from voidrl.kernels import conv  # imports Triton
 
-            layers = [layer for layer in self if isinstance(layer, Conv)]
             shapes, strides = self.shapes_for(x)
             if conv.suits(x, shapes, strides):
-                inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
-                weights = [layer.weight_for(count)[0] for layer, count in zip(layers, inputs, strict=True)]
-                biases = [layer.bias for layer in layers if layer.bias is not None]
+                weights = [layer.weight_for(count)[0] for layer, count in self._inputs(x)]
+                biases = [layer.bias for layer, _ in self._inputs(x) if layer.bias is not None]
                 return conv.conv_stack(x, weights, biases, strides, self.activation)
-        features: Tensor = super().forward(x)
-        return features
+        return super().forward(x)  # type: ignore[no-any-return]
 
     def shapes_for(self, x: Tensor) -> tuple[list[tuple[int, ...]], list[int]]:
         """Shapes of the weights and strides of all layers, for images in the layout of x."""
-        layers = [layer for layer in self if isinstance(layer, Conv)]
-        inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
-        found = [layer.shape_for(count) for layer, count in zip(layers, inputs, strict=True)]
+        found = [layer.shape_for(count) for layer, count in self._inputs(x)]
         return [shape for shape, _ in found], [stride for _, stride in found]
+
+    def _inputs(self, x: Tensor) -> list[tuple[Conv, int]]:
+        """The convolutions and the channels that each reads, for images in the layout of x."""
+        layers = [layer for layer in self if isinstance(layer, Conv)]
+        return list(zip(layers, [x.shape[1], *(layer.in_channels for layer in layers[1:])], strict=True))
 
 
 def check_convolutions(network: nn.Module, device: torch.device, say: Callable[[str], None]) -> None:
@@ -163,16 +163,15 @@ class Encoder(nn.Module):
         obs_shape = spec.obs_shape if self.pixels else (visible_numbers(spec),)
         self.image_size = obs_shape[1:]
         self.stack: nn.Module
-        self.layout: Layout
+        self.layout = Layout()  # in which images are read fastest on CUDA; plain ones can be read too
         if stack_of is not None:
             self.stack, self.layout = stack_of.stack, stack_of.layout
         elif stack is not None:
-            self.stack, self.layout = stack, Layout()
+            self.stack = stack
         elif ":" in config.stack:
-            self.stack, self.layout = _custom_stack(obs_shape, config), Layout()
+            self.stack = _custom_stack(obs_shape, config)
         else:
             self.stack, self.layout = _built_in_stack(obs_shape, config)
-        # `layout` is the one in which images are read fastest on CUDA; plain ones can be read too.
         self.feature_dim = _probe(self.stack, obs_shape, config.stack).flatten(1).shape[1]
         if self.mixed:
             self.feature_dim += visible_numbers(spec)
@@ -248,9 +247,24 @@ def _built_in_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> tuple[
         return nn.Identity(), Layout()
     if config.stack == "tiny":
         return nn.Sequential(ByteScales(), *ConvStack(2 * obs_shape[0], config)), Layout()
-    stack, layout = _stack(obs_shape, config), _layout(obs_shape, config)
+    impala = config.stack == "impala"
+    stack = _impala(obs_shape[0], config) if impala else ConvStack(obs_shape[0], config)
+    # The first stride is folded, if it divides the kernel: 8×8 at stride 4 on 4 channels, of which tensor
+    # cores make little, is 2×2 on 64.
+    _, kernel, stride = (0, 3, 1) if impala else STACKS[config.stack][0]
+    divides = all(size % stride == 0 for size in (kernel, *obs_shape[1:]))
+    layout = Layout(stride if divides else 1, CHANNELS)
     stack[0].layout = layout  # type: ignore[assignment]
     return stack, layout
+
+
+def _impala(channels: int, config: EncoderConfig) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for out in (max(1, round(c * config.width)) for c in IMPALA_CHANNELS):
+        layers += [Conv(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+        layers += [Residual(out, config.activation), Residual(out, config.activation)]
+        channels = out
+    return nn.Sequential(*layers, activation(config.activation))
 
 
 def _custom_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Module:
@@ -295,28 +309,6 @@ def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str) -> Tensor:
     finally:
         stack.train(was_training)
     return output
-
-
-def _stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
-    if config.stack != "impala":
-        return ConvStack(obs_shape[0], config)
-    layers: list[nn.Module] = []
-    channels = obs_shape[0]
-    for out in (max(1, round(c * config.width)) for c in IMPALA_CHANNELS):
-        layers += [Conv(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-        layers += [Residual(out, config.activation), Residual(out, config.activation)]
-        channels = out
-    return nn.Sequential(*layers, activation(config.activation))
-
-
-def _layout(obs_shape: tuple[int, ...], config: EncoderConfig) -> Layout:
-    """The layout that a stack reads fastest: the first stride is folded, if it divides the kernel.
-
-    8×8 at stride 4 on 4 channels, of which tensor cores make little, is 2×2 on 64.
-    """
-    _, kernel, stride = (0, 3, 1) if config.stack == "impala" else STACKS[config.stack][0]
-    divides = all(size % stride == 0 for size in (kernel, *obs_shape[1:]))
-    return Layout(stride if divides else 1, CHANNELS)
 
 
 class Residual(nn.Module):

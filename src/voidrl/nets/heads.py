@@ -78,8 +78,7 @@ class TrunkQ(nn.Module):
         """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
         nothing = action[:, :0]
         before, after = (action, nothing) if self.action_first else (nothing, action)
-        q: Tensor = self.heads(self.trunk(join(features, skill, before)), nothing, after)
-        return q
+        return self.heads(self.trunk(join(features, skill, before)), nothing, after)  # type: ignore[no-any-return]
 
 
 class DuelingQ(nn.Module):
@@ -124,8 +123,11 @@ class DuelingQ(nn.Module):
     @property
     def first_layers(self) -> list[nn.Module]:
         """The layers that read the features."""
-        streams = [self.advantage] if self.value is None else [self.advantage, self.value]
-        return [self.hidden[0]] if len(self.hidden) else [stream[0] for stream in streams]
+        return [self.hidden[0]] if len(self.hidden) else [stream[0] for stream in self._streams]
+
+    @property
+    def _streams(self) -> list[nn.Sequential]:
+        return [self.advantage] if self.value is None else [self.advantage, self.value]
 
     @property
     def projection_dim(self) -> int:
@@ -139,9 +141,7 @@ class DuelingQ(nn.Module):
         """
         missing = self.inputs - features.shape[-1]
         x = F.pad(features, (0, missing)) if missing else features
-        layers = self.first_layers
-        passes = [layer.without_noise if isinstance(layer, NoisyLinear) else layer for layer in layers]
-        return torch.cat([layer(x) for layer in passes], -1)
+        return torch.cat([getattr(layer, "without_noise", layer)(x) for layer in self.first_layers], -1)
 
     @torch.no_grad()
     def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
@@ -150,10 +150,9 @@ class DuelingQ(nn.Module):
         Both streams are multiplied, noise included. The shift belongs to the value: added to all advantages,
         it would be subtracted again with their mean.
         """
-        streams = [stream for stream in (self.value, self.advantage) if stream is not None]
-        weights: list[Tensor] = [weight for stream in streams for weight in stream[-1:].parameters()]
+        weights: list[Tensor] = [weight for stream in self._streams for weight in stream[-1:].parameters()]
         torch._foreach_mul_(weights, scale[0])
-        streams[0][-1].bias.add_(shift)  # type: ignore[operator]
+        self._streams[-1][-1].bias.add_(shift)  # type: ignore[operator]
 
     def forward(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → (B, A) or (B, A, outputs)."""

@@ -87,6 +87,52 @@ def padded_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return padded[..., : len(bias)]
 
 
+# TF32 rounds float32 inputs to 11 significant bits and sums in float32. bf16 keeps 8 bits, which would put a
+# floor under small prediction errors; plain float32 takes several times as long on a GPU with tensor cores.
+# PyTorch's switch for TF32 holds for all products at once, so it is set around these alone, inside an
+# operator that compiled code calls as a whole. Elsewhere than on CUDA it is float32.
+@torch.library.custom_op("voidrl::tf32_mm", mutates_args=())
+def tf32_mm(a: Tensor, b: Tensor) -> Tensor:
+    """(n, k) @ (k, m) → (n, m)."""
+    switch = torch.backends.cuda.matmul
+    before = switch.allow_tf32
+    switch.allow_tf32 = True
+    try:
+        return a @ b
+    finally:
+        switch.allow_tf32 = before
+
+
+@tf32_mm.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    a, b = ctx.saved_tensors
+    wanted_a, wanted_b = ctx.needs_input_grad
+    return tf32_mm(grad, b.T) if wanted_a else None, tf32_mm(a.T, grad) if wanted_b else None
+
+
+tf32_mm.register_autograd(_backward, setup_context=_setup_context)
+
+
+class TF32Linear(nn.Linear):
+    """A linear layer in TF32, under autocast too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs) → (B, outputs), in float32."""
+        with full_precision(x):
+            if not x.is_cuda:
+                return F.linear(x.float(), self.weight, self.bias)
+            product: Tensor = tf32_mm(x.float(), self.weight.T)
+            return product + self.bias
+
+
 class FullPrecisionLinear(nn.Linear):
     """A linear layer in the precision of its weights, under autocast too: the last before a loss."""
 
@@ -130,10 +176,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 def scale_gradient(x: Tensor, scale: float) -> Tensor:
     """The input, whose gradient is multiplied by `scale`."""
-    if scale == 1:
-        return x
-    scaled: Tensor = _ScaledGradient.apply(x, scale)
-    return scaled
+    return x if scale == 1 else _ScaledGradient.apply(x, scale)
 
 
 def unit_vectors(x: Tensor) -> Tensor:
@@ -158,21 +201,14 @@ def mlp(
 
     `layer` is a class for all of them instead.
     """
-    inner = layer or Linear
+    *inner, last = pairwise(sizes)
     outer = layer or (FullPrecisionLinear if full_precision else Linear)
-    pairs = list(pairwise(sizes))
-    layers = (inner(a, b) if i < len(pairs) - 1 else outer(a, b) for i, (a, b) in enumerate(pairs))
-    return chain(layers).apply(init_orthogonal)
+    return chain([*((layer or Linear)(a, b) for a, b in inner), outer(*last)]).apply(init_orthogonal)
 
 
 def chain(layers: Iterable[nn.Module]) -> nn.Sequential:
     """Layers with ReLU in between."""
-    network = nn.Sequential()
-    for i, layer in enumerate(layers):
-        if i:
-            network.append(nn.ReLU())
-        network.append(layer)
-    return network
+    return nn.Sequential(*[part for layer in layers for part in (nn.ReLU(), layer)][1:])
 
 
 def join(*parts: Tensor) -> Tensor:

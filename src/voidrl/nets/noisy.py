@@ -30,9 +30,6 @@ class NoisyLinear(nn.Module):
         full_precision: Whether autocast is ignored.
     """
 
-    eps_in: Tensor
-    eps_out: Tensor
-
     def __init__(self, inputs: int, outputs: int, sigma: float, *, full_precision: bool = False) -> None:
         super().__init__()
         self.full_precision = full_precision
@@ -41,8 +38,8 @@ class NoisyLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma * bound))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma * bound))
-        self.register_buffer("eps_in", torch.zeros(inputs))  # f(ε), not ε
-        self.register_buffer("eps_out", torch.zeros(outputs))
+        self.eps_in = nn.Buffer(torch.zeros(inputs))  # f(ε), not ε
+        self.eps_out = nn.Buffer(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs) → (B, outputs), with the noise of the last draw."""

@@ -70,8 +70,7 @@ def visible(numbers: Tensor, spec: EnvSpec) -> Tensor:
     if not spec.masked:
         return numbers
     frames = numbers.unflatten(1, (spec.frame_stack, -1))  # (B, stack, width)
-    seen: Tensor = frames[..., : -mask_width(spec)].flatten(1)
-    return seen
+    return frames[..., : -mask_width(spec)].flatten(1)  # type: ignore[no-any-return]
 
 
 def action_mask(obs: Tensor, spec: EnvSpec) -> Tensor | None:

@@ -24,16 +24,13 @@ class SpectralNorm(nn.Module):
     u and v are constants for gradients. In `eval` they are fixed, and σ is that of W along them.
     """
 
-    u: Tensor
-    v: Tensor
-
     def __init__(self, weight: Tensor, iterations: int) -> None:
         super().__init__()
         self.iterations = iterations
         u, v = weight.new_empty(len(weight)).normal_(), torch.randn_like(weight[:1])
-        self.register_buffer("u", u / torch.linalg.vector_norm(u))  # (out,)
+        self.u = nn.Buffer(u / torch.linalg.vector_norm(u))  # (out,)
         # Shaped like a row of the weight, so that both change their memory format together.
-        self.register_buffer("v", v / torch.linalg.vector_norm(v))  # (1, in) or (1, in, kh, kw)
+        self.v = nn.Buffer(v / torch.linalg.vector_norm(v))  # (1, in) or (1, in, kh, kw)
         if not weight.is_meta:  # which has no values to iterate on, and dry runs build many agents
             iterate(weight.detach(), self.u, self.v, 15)
 
@@ -56,8 +53,7 @@ class SpectralNorm(nn.Module):
         if not (torch.is_grad_enabled() and weight.requires_grad):
             return weight / sigma
         # The next training pass changes the buffers, maybe before this one's gradient is taken.
-        divided: Tensor = _Divide.apply(weight, sigma, self.u.clone(), self.v.clone())
-        return divided
+        return _Divide.apply(weight, sigma, self.u.clone(), self.v.clone())  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -74,7 +70,7 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, iterations: int) -> Tensor:
     matrix = matrix / scale
     rows, cols = matrix.shape
     small = min(rows, cols) <= GRAM_SIDE and matrix.numel() <= GRAM_SIZE
-    length: Tensor = scale
+    length = scale
     while iterations > 0:
         steps = min(iterations, ROUND)
         iterations -= steps
@@ -96,14 +92,13 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, iterations: int) -> Tensor:
         v.addmv_(matrix.T, u, beta=PINCH)
         length = torch.linalg.vector_norm(v)
         v.div_(length)
-    sigma: Tensor = scale * length
-    return sigma
+    return scale * length  # type: ignore[no-any-return]
 
 
-def full_precision(x: Tensor) -> AbstractContextManager[Any]:
-    """Turn autocast off on the tensor's device."""
+def full_precision(x: Tensor, *, unless: bool = False) -> AbstractContextManager[Any]:
+    """Turn autocast off on the tensor's device; `unless` it may stay on, as for what is read from images."""
     kind = x.device.type
-    if x.is_meta or not torch.is_autocast_enabled(kind):  # meta tensors have no autocast
+    if unless or x.is_meta or not torch.is_autocast_enabled(kind):  # meta tensors have no autocast
         return nullcontext()
     return torch.autocast(kind, enabled=False)
 

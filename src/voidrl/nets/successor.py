@@ -27,14 +27,18 @@ if TYPE_CHECKING:
     from voidrl.learners.dqn import DQN
 
 
-class _TwinProduct(nn.Module):
-    """ψ(s, a, w)·w of the twin critics that it is derived with."""
+class _Product(nn.Module):
+    """ψ(s, a, w)·w of the critic that it is derived with."""
 
     has_offset = False
 
     def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
         """Replace ψ, and so all Q, by its multiple; a shift of ψ·w would depend on w."""
         super().rescale_output(scale, torch.zeros_like(shift))  # type: ignore[misc]
+
+
+class _TwinProduct(_Product):
+    """ψ(s, a, w)·w of twin critics."""
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B)."""
@@ -50,13 +54,11 @@ class SuccessorTrunkQ(_TwinProduct, TrunkQ):
     """Successor critics behind a trunk."""
 
 
-class SuccessorCritic(nn.Module):
+class SuccessorCritic(_Product):
     """A critic of discrete actions on successor features, which learns from vector rewards by itself.
 
     Derive a critic of your own from it and write `successor`.
     """
-
-    has_offset = False
 
     def successor(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → ψ, (B, A, S)."""
@@ -117,16 +119,13 @@ class SuccessorDuelingQ(SuccessorCritic, DuelingQ):
         layers: `noisy_sigma` and `shared_hidden` of `DuelingQ`.
     """
 
-    gpi_directions: Tensor
-    gpi_valid: Tensor
-
     def __init__(
         self,
         features: int,
         num_actions: int,
         hidden_dim: int,
         hidden_layers: int,
-        dueling: bool,
+        dueling: bool = False,
         *,
         skill_dim: int,
         condition_dim: int | None = None,
@@ -139,12 +138,8 @@ class SuccessorDuelingQ(SuccessorCritic, DuelingQ):
         self.condition_dim, self.gpi_skills = condition, gpi_skills
         if gpi_skills:
             # Fixed, so that a policy without noise is a function of state and skill, also after a resume.
-            self.register_buffer("gpi_directions", F.normalize(torch.randn(gpi_skills, condition), dim=1))
-            self.register_buffer("gpi_valid", torch.ones((), dtype=torch.bool))
-
-    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
-        """Replace ψ, and so all Q, by its multiple; a shift of ψ·w would depend on w."""
-        super().rescale_output(scale, torch.zeros_like(shift))
+            self.gpi_directions = nn.Buffer(F.normalize(torch.randn(gpi_skills, condition), dim=1))
+            self.gpi_valid = nn.Buffer(torch.ones((), dtype=torch.bool))
 
     def successor(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → ψ, (B, A, S)."""
@@ -177,30 +172,25 @@ def successor_critic(
     config: LearnerConfig,
     feature_dim: int,
     skill_dim: int,
-    *,
     condition_dim: int | None = None,
+    *,
     gpi_skills: int = 0,
 ) -> nn.Module:
     """The critic for `Method.make_critic`, with the widths and layers of the learner's own.
 
     All actions' where they are discrete; else twin critics, behind the learner's trunk if it has one, which
-    read whole skills.
+    read whole skills. Arguments are those of `SuccessorDuelingQ`.
     """
     heads = (config.hidden_dim, config.hidden_layers)
     if spec.discrete:
-        return SuccessorDuelingQ(
-            feature_dim,
-            spec.num_actions,
-            *heads,
-            dueling=bool(getattr(config, "dueling", False)),
-            skill_dim=skill_dim,
-            condition_dim=condition_dim,
-            gpi_skills=gpi_skills,
-            noisy_sigma=float(getattr(config, "noisy_sigma", 0.0)),
-            shared_hidden=bool(getattr(config, "shared_hidden", False)),
-        )
+        of_learner = ("dueling", "noisy_sigma", "shared_hidden")
+        options: dict[str, Any] = {
+            name: getattr(config, name) for name in of_learner if hasattr(config, name)
+        }
+        options |= {"skill_dim": skill_dim, "condition_dim": condition_dim, "gpi_skills": gpi_skills}
+        return SuccessorDuelingQ(feature_dim, spec.num_actions, *heads, **options)  # type: ignore[misc]
     inputs = feature_dim + skill_dim
-    if width := int(getattr(config, "trunk_dim", 0)):
+    if width := getattr(config, "trunk_dim", 0):
         return SuccessorTrunkQ(
             inputs, spec.action_dim, width, *heads, skill_dim, action_first=not spec.pixels
         )

@@ -10,8 +10,7 @@ from voidrl import dist
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.replay.replay import Replay
-from voidrl.replay.ring import CPU
-from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
+from voidrl.replay.ring import CPU, frame_bytes, row_count, slot_bytes
 from voidrl.system.machine import memory
 from voidrl.system.units import GIB
 from voidrl.types import EnvSpec
@@ -39,9 +38,8 @@ def make_replay(
     row_bytes = num_envs * slot_bytes(spec, skill_dim, note_dim=note_dim, prioritized=prioritized)
     rows, in_rows = row_count(config.capacity_steps, num_envs, spec), num_envs * frame_bytes(spec)
     frames, columns = rows * in_rows, rows * (row_bytes - in_rows)
-    free = {}
-    for place in dict.fromkeys([*places, device]):
-        free[place] = free_bytes(place) // dist.current().sharing(place)  # all take theirs at once
+    # All ranks take theirs at once.
+    free = {place: free_bytes(place) // dist.current().sharing(place) for place in {**places, device: None}}
     share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:
         needed = {device: frames + columns} if place == device else {device: columns, place: frames}

@@ -36,11 +36,7 @@ class Priorities:
     """
 
     def __init__(
-        self,
-        slots: int,
-        exponent: float,
-        importance: tuple[float, float],
-        storage: torch.device,
+        self, slots: int, exponent: float, importance: tuple[float, float], storage: torch.device
     ) -> None:
         """Priorities of empty slots. α is `exponent`; β is the importance, which changes linearly."""
         self.exponent, self.importance_range = exponent, importance

@@ -9,6 +9,7 @@ neither.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,15 +19,71 @@ import torch
 from torch import Tensor
 
 from voidrl.config import ReplayConfig
+from voidrl.kernels.copies import Mark
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.replay.priorities import NEW, NONE, Priorities
-from voidrl.replay.samples import SKILL_ENDED, TERMINATED, TRUNCATED
-from voidrl.replay.sizes import chunk_row_count, row_count
-from voidrl.replay.writing import Entries, Upload, Write, write_directly
 from voidrl.types import EnvSpec
 
+# Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
+TERMINATED, TRUNCATED, SKILL_ENDED = 1, 2, 3
 CPU = torch.device("cpu")
+CHUNK_BYTES = 64 * 2**20
 COLUMNS = ("frames", "action", "reward", "ending", "age")
+Entries = np.ndarray | Tensor
+Write = tuple[str, int, Entries]
+"""Name of the stored tensor, index of the first entry to write, and the entries.
+
+A tensor on the replay's own device is copied there, without a pass through the host.
+"""
+
+
+def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
+    """Writes to tensors in main memory."""
+    for name, first, entries in writes:
+        if isinstance(entries, Tensor):
+            stored[name][first : first + len(entries)].copy_(entries)  # from any device, in any layout
+        else:
+            stored[name].numpy()[first : first + len(entries)] = entries
+
+
+class Upload:
+    """Writes to tensors on a device: packed in pinned memory, one copy to the device, one kernel there.
+
+    A copy of each would be a dozen launches per step of the environments.
+    """
+
+    def __init__(self, stored: dict[str, Tensor]) -> None:
+        self._tensors = stored
+        self._bytes = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
+        self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
+        self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
+        self._device = stored["positions"].device
+        self._packed = self._arrived = torch.empty(0, dtype=torch.uint8)
+        self._copied = Mark(self._device)
+
+    def __call__(self, writes: list[Write]) -> None:
+        """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
+        targets, contents, length = [], [], 0
+        for name, first, entries in writes:
+            if isinstance(entries, Tensor):
+                self._tensors[name][first : first + len(entries)].copy_(entries)
+            elif len(entries):
+                content = np.ascontiguousarray(entries, self._dtypes[name]).reshape(-1).view(np.uint8)
+                begin = first * self._entry_bytes[name]
+                targets.append(self._bytes[name][begin : begin + len(content)])
+                contents.append((length, content))
+                length += -(-len(content) // 16) * 16  # aligned for vectorized copies
+        self._copied.wait()  # host synchronization: the last copy has usually already finished
+        if len(self._packed) < length:
+            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)
+        packed = self._packed.numpy()
+        for begin, content in contents:
+            packed[begin : begin + len(content)] = content
+        self._arrived[:length].copy_(self._packed[:length], non_blocking=True)
+        self._copied.set()
+        sources = [self._arrived[begin : begin + len(content)] for begin, content in contents]
+        torch._foreach_copy_(targets, sources)
 
 
 class Ring:
@@ -236,3 +293,24 @@ class Ring:
             found["frames"] = self._pinned
         slots = slice(first * self.num_envs, last * self.num_envs)
         return {name: tensor[slots] for name, tensor in found.items()}
+
+
+def chunk_row_count(spec: EnvSpec, num_envs: int, skill_dim: int) -> int:
+    """Rows in a chunk of a checkpoint."""
+    return max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
+
+
+def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
+    """Rows of the ring: the steps asked for, and room for the newest frames and a full stack."""
+    return max(-(-capacity_steps // num_envs), spec.frame_stack + 1) + spec.frame_stack
+
+
+def slot_bytes(spec: EnvSpec, skill_dim: int, *, note_dim: int = 0, prioritized: bool = False) -> int:
+    """Memory of one slot."""
+    action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
+    return frame_bytes(spec) + action + 4 + 1 + 4 + 4 * (skill_dim + note_dim) + 8 + priority
+
+
+def frame_bytes(spec: EnvSpec) -> int:
+    """Memory of one frame."""
+    return math.prod(spec.stored_shape) * (1 if spec.pixels else 4)

@@ -11,7 +11,6 @@ are drawn one by one, where ATC draws 32 runs of 16 on Atari; the learning rate 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -67,7 +66,7 @@ class ATC(Representation):
     def contrast(self, obs: Tensor, later: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
         """The (B,) losses of pairs (B, *obs_shape), whose mean is that over the pairs of the (B,) mask."""
         code = self.encode(obs)  # (B, dim)
-        with torch.no_grad(), nullcontext() if self.spec.pixels else full_precision(later):
+        with torch.no_grad(), full_precision(later, unless=self.spec.pixels):
             positive = self.target_encoder(later)  # (B, dim)
         anchor = code + self.anchor(code)
         losses, hits = info_nce(anchor, positive, bilinear=self.bilinear)

@@ -7,7 +7,6 @@ everything else has a default.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -183,7 +182,7 @@ class Representation(nn.Module):
     def encode(self, obs: Tensor) -> Tensor:
         """f(s): (B, *obs_shape) → (B, dim). Vectors are never encoded in bf16: neighbors differ by little."""
         assert self.encoder is not None
-        with nullcontext() if self.spec.pixels else full_precision(obs):
+        with full_precision(obs, unless=self.spec.pixels):
             z: Tensor = self.encoder(obs)
         return z
 

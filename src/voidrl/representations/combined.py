@@ -88,18 +88,12 @@ class Combined(Representation):
             {name: PARTS[name][0](spec, config.part(name), encoder) for name in config.weight_of}
         )
 
-    def part(self, name: str) -> Representation:
-        """The representation that computes a loss."""
-        part = self.parts[name]
-        assert isinstance(part, Representation)
-        return part
-
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The weighted sum: a scalar, or (B,) if a part has a loss for each transition."""
         total: Tensor | None = None
         metrics: Metrics = {}
         for name, weight in self.config.weight_of.items():
-            value, logged = self.part(name).loss(views)
+            value, logged = self.parts[name].loss(views)  # type: ignore[operator]
             if value.ndim == 0 and dist.current().is_distributed:  # the whole batch's, of each transition
                 value = dist.all_gather(value[None]).mean()
             total = weight * value if total is None else total + weight * value
@@ -110,5 +104,5 @@ class Combined(Representation):
 
     def after_update(self) -> None:
         """Move the parts' momentum encoders."""
-        for name in self.parts:
-            self.part(name).after_update()
+        for part in self.parts.values():
+            part.after_update()  # type: ignore[operator]

@@ -24,16 +24,8 @@ from voidrl import dist
 from voidrl.config import OptionalSize
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import (
-    Encoder,
-    FullPrecisionLayerNorm,
-    FullPrecisionLinear,
-    Linear,
-    info_nce,
-    init_orthogonal,
-    polyak_update,
-    target_copy,
-)
+from voidrl.nets import Encoder, info_nce, polyak_update, target_copy
+from voidrl.nets.layers import FullPrecisionLayerNorm, FullPrecisionLinear, Linear, init_orthogonal
 from voidrl.representations.base import AuxiliaryConfig, Representation, Views, require_targets
 from voidrl.types import EnvSpec, Metrics
 

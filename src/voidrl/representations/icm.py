@@ -17,7 +17,8 @@ from torch import Tensor
 from voidrl.config import EncoderConfig, RepresentationConfig, Size
 from voidrl.config.checks import NotNegative
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Encoder, action_vectors, join, mlp
+from voidrl.nets import Encoder, join, mlp
+from voidrl.nets.layers import action_vectors
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 
@@ -75,13 +76,11 @@ class ICM(Representation):
     def prediction_error(self, z: Tensor, action: Tensor, z_next: Tensor) -> Tensor:
         """(B,): the norm of the forward model's error, for latents (B, dim)."""
         predicted = self.forward_net(join(z, action_vectors(self.spec, action))).float()  # (B, dim)
-        error: Tensor = torch.linalg.vector_norm(z_next - predicted, dim=-1)
-        return error
+        return torch.linalg.vector_norm(z_next - predicted, dim=-1)  # type: ignore[no-any-return]
 
 
 def inverse_errors(spec: EnvSpec, predicted: Tensor, action: Tensor) -> Tensor:
     """(B,): cross-entropy of (B, A) logits for discrete actions, else the distance to the (B, A) action."""
     if spec.discrete:
         return F.cross_entropy(predicted, action, reduction="none")
-    error: Tensor = torch.linalg.vector_norm(action - predicted.tanh(), dim=-1)
-    return error
+    return torch.linalg.vector_norm(action - predicted.tanh(), dim=-1)  # type: ignore[no-any-return]

@@ -1,8 +1,9 @@
 """Features of a ResNet trained on ImageNet, which never learns, below a trunk which does (APT, figure 3).
 
-The paper does not name the network; this is ResNet-18. Each frame is read by itself, scaled to
-[0, 1] and normalized by ImageNet's mean and standard deviation; the pooled features of a stack stand side by
-side. Grayscale frames are repeated to three channels. Images are not enlarged to the 224 × 224 of ImageNet.
+The paper does not name the network; this is ResNet-18 (He et al. 2016), with torchvision's names of tensors,
+so that its files and timm's fit. Each frame is read by itself, scaled to [0, 1] and normalized by ImageNet's
+mean and standard deviation; the pooled features of a stack stand side by side. Grayscale frames are repeated
+to three channels. Images are not enlarged to the 224 × 224 of ImageNet.
 
 Building an agent reads no file. A new run reads the weights once (`read_files`), and from then on they are
 saved and loaded with the agent like all others: whoever loads it does not need the file.
@@ -10,23 +11,28 @@ saved and loaded with the agent like all others: whoever loads it does not need 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import EncoderConfig, RepresentationConfig
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
-from voidrl.nets.resnet import ResNet
 from voidrl.representations.base import Representation
 from voidrl.system.files import user_path
 from voidrl.types import EnvSpec
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels in [0, 1], RGB
 CACHED = "resnet18-f37072fd.pth"  # in torchvision's cache, IMAGENET1K_V1
+CHANNELS = 64  # of the first layer
+LAYERS = 4  # of two blocks each
+UNUSED = re.compile(r"^fc\.|\.num_batches_tracked$")  # tensors of the classifier and of training
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,73 @@ class ImageNetConfig(RepresentationConfig):
     starts and never downloaded; empty looks into torchvision's cache."""
 
 
+class FrozenBatchNorm(nn.Module):
+    """BatchNorm with given statistics, in training mode too."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=False)
+        self.running_mean = nn.Buffer(torch.zeros(channels))
+        self.running_var = nn.Buffer(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each channel of (B, C, H, W)."""
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a bypass."""
+
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv(inputs, channels, 3, stride), FrozenBatchNorm(channels)
+        self.conv2, self.bn2 = _conv(channels, channels, 3), FrozenBatchNorm(channels)
+        self.downsample: nn.Module = nn.Identity()
+        if stride > 1 or inputs != channels:
+            self.downsample = nn.Sequential(_conv(inputs, channels, 1, stride), FrozenBatchNorm(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, C', H', W')."""
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """(B, 3, H, W), normalized, → (B, dim). It has no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv(3, CHANNELS, 7, stride=2), FrozenBatchNorm(CHANNELS)
+        inputs = CHANNELS
+        for i in range(LAYERS):
+            channels = CHANNELS * 2**i
+            blocks = [Block(inputs, channels, 2 if i else 1), Block(channels, channels, 1)]
+            self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
+            inputs = channels
+        self.dim = inputs
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """The features before the classifier."""
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
+        for i in range(LAYERS):
+            x = self.get_submodule(f"layer{i + 1}")(x)
+        return x.mean((2, 3))
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor], source: str) -> None:
+        """Copy weights and statistics from a file of a ResNet-18."""
+        try:
+            self.load_state_dict({name: t for name, t in tensors.items() if not UNUSED.search(name)})
+        except RuntimeError as error:
+            raise ConfigError(f"{source} does not hold a ResNet-18: {error}") from error
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False).requires_grad_(False)
+
+
 class FrozenFrames(nn.Module):
     """A stack for `Encoder`: stacked frames → the features of each, side by side."""
 
@@ -49,10 +122,8 @@ class FrozenFrames(nn.Module):
         super().__init__()
         self.frames = spec.frame_stack
         self.resnet = ResNet()
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
+        self.mean = nn.Buffer(torch.tensor(MEAN).view(3, 1, 1))
+        self.std = nn.Buffer(torch.tensor(STD).view(3, 1, 1))
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -86,9 +157,7 @@ class ImageNet(Representation):
     def read_files(self) -> None:
         """Read the weights of the ResNet."""
         path = find_weights(self.config)
-        resnet = self.given_part.get_submodule("resnet")
-        assert isinstance(resnet, ResNet)
-        resnet.load(_tensors(path), str(path))
+        self.given_part.resnet.load(_tensors(path), str(path))  # type: ignore[operator, union-attr]
 
     @property
     def given_part(self) -> nn.Module:

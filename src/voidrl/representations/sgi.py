@@ -28,17 +28,8 @@ from torch import Tensor, nn
 from voidrl.config import EncoderConfig, RepresentationConfig, require
 from voidrl.errors import ConfigError, shown
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import (
-    Encoder,
-    FullPrecisionLinear,
-    init_orthogonal,
-    join,
-    mlp,
-    polyak_update,
-    rescale,
-    target_copy,
-    unit_vectors,
-)
+from voidrl.nets import Encoder, polyak_update, target_copy
+from voidrl.nets.layers import FullPrecisionLinear, init_orthogonal, join, mlp, rescale, unit_vectors
 from voidrl.nets.observations import action_mask
 from voidrl.representations.base import Representation, Views
 from voidrl.representations.icm import inverse_errors
@@ -48,9 +39,7 @@ from voidrl.types import EnvSpec, Metrics
 # The settings of the paper and its code.
 PREDICTION_STEPS = 5  # K
 MOMENTUM = 0.99  # of the target networks
-HIDDEN_DIM = (
-    512  # of each stream of the Q function and of other hidden layers; the projection is twice as wide
-)
+HIDDEN_DIM = 512  # of each stream of the Q function and of other layers; the projection is twice as wide
 GOAL_STEPS = 50  # the most between a state and its goal
 GOAL_SWAP = 0.2  # probability that a goal is swapped for one of another trajectory
 GOAL_NOISE = 0.5  # the largest share of noise in a goal, drawn from 0 up to this
@@ -106,8 +95,7 @@ class GoalQ(nn.Module):
         hidden = projected.relu() * (1 + scale) + shift
         for_advantage, for_value = hidden.chunk(2, -1)  # (B, width / 2) each
         advantage: Tensor = self.advantage(for_advantage)
-        q: Tensor = advantage - advantage.mean(-1, keepdim=True) + self.value(for_value)
-        return q
+        return advantage - advantage.mean(-1, keepdim=True) + self.value(for_value)  # type: ignore[no-any-return]
 
 
 class SGI(Representation):
@@ -173,8 +161,7 @@ class SGI(Representation):
             q = self.head(projected[:size], rescale(goals)).gather(1, action[0][:, None])[:, 0]
             error = F.smooth_l1_loss(q, wanted, reduction="none")
             losses.append(error)
-            metrics["goal_loss"] = error.detach().mean()
-            metrics["goal_nearness"] = near.mean()
+            metrics |= {"goal_loss": error.detach().mean(), "goal_nearness": near.mean()}
             metrics["goal_q"] = q.detach().mean()
         return torch.stack(losses).sum(0), metrics
 

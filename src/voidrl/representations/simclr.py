@@ -11,7 +11,7 @@ from torch import Tensor
 from voidrl import dist
 from voidrl.config import OptionalSize, Positive, RepresentationConfig, Size
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Encoder, mlp, top1_accuracy
+from voidrl.nets import Encoder, mlp, top1_hits
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 
@@ -50,28 +50,16 @@ class SimCLR(Representation):
         z = self.encode(obs)  # (2B, dim)
         h = F.normalize(self.projection(z), dim=-1)
         # The loss is defined over the batch: on several ranks, over the views of all of them.
-        pairs = (
-            dist.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
-            if dist.current().is_distributed
-            else None
-        )
-        loss, accuracy = nt_xent(
-            h,
-            self.config.temperature,
-            everyone=None if pairs is None else pairs.transpose(0, 1).flatten(0, 1),
-            first=dist.current().rank * (len(h) // 2),
-        )
+        pairs = dist.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
+        everyone, first = pairs.transpose(0, 1).flatten(0, 1), dist.current().rank * (len(h) // 2)
+        loss, accuracy = nt_xent(h, self.config.temperature, everyone=everyone, first=first)
         # The silent kind of collapse: if all z are equal, the loss is finite and the reward is 0.
         metrics = {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy}
         return loss, {**metrics, "z_std": z.detach().std(0).mean()}
 
 
 def nt_xent(
-    h: Tensor,
-    temperature: float,
-    *,
-    everyone: Tensor | None = None,
-    first: int = 0,
+    h: Tensor, temperature: float, *, everyone: Tensor | None = None, first: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state.
 
@@ -87,5 +75,5 @@ def nt_xent(
     if n < total:
         itself = itself.unflatten(0, (2, total))[:, first : first + n].flatten(0, 1)  # (2B, 2N)
     similarity = similarity.masked_fill(itself, -torch.inf)
-    accuracy = top1_accuracy(similarity, attract)
+    accuracy = top1_hits(similarity, attract).mean()
     return (similarity.logsumexp(1) - attract).mean(), accuracy

@@ -28,21 +28,9 @@ from voidrl.config import require
 from voidrl.config.checks import Limit
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import (
-    Conv,
-    Encoder,
-    FullPrecisionLinear,
-    Linear,
-    action_vectors,
-    init_orthogonal,
-    mlp,
-    polyak_update,
-    rescale,
-    target_copy,
-    unit_vectors,
-)
+from voidrl.nets import Encoder, FullPrecisionLinear, Linear, polyak_update, target_copy
 from voidrl.nets.encoder import CHANNELS
-from voidrl.nets.layers import in_bf16
+from voidrl.nets.layers import Conv, action_vectors, in_bf16, init_orthogonal, mlp, rescale, unit_vectors
 from voidrl.nets.observations import input_shape
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import AuxiliaryConfig, Representation, Views, require_targets
@@ -111,9 +99,7 @@ class SPR(Representation):
                 f"{tuple(shape)}: expected the feature maps of convolutions; use False"
             )
         actions = spec.num_actions or spec.action_dim
-        self.transition = Transition(
-            self.latent_shape, actions, batch_norm=config.batch_norm, rescales=self.rescales
-        )
+        self.transition = Transition(self.latent_shape, actions, config.batch_norm, self.rescales)
         if config.projection == "own":
             self.projection = Linear(shape.numel(), self.projection_dim).apply(init_orthogonal)
             self._make_predictor(self.projection_dim)
@@ -193,8 +179,7 @@ class SPR(Representation):
         config = self.config
         if config.projection == "own":
             layer = self.target_projection if target and config.momentum else self.projection
-            projected: Tensor = layer(latent)
-            return projected
+            return layer(latent)  # type: ignore[no-any-return]
         assert learner is not None
         encoder, from_target = self._encoder(learner, target=target), target and config.target == "learner"
         features = latent if self._features or not encoder.pixels else encoder.trunk(latent)
@@ -214,7 +199,7 @@ class SPR(Representation):
 class Transition(nn.Module):
     """The latent after an action: two convolutions for (C, H, W), two linear layers for (d,)."""
 
-    def __init__(self, shape: tuple[int, ...], actions: int, *, batch_norm: bool, rescales: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], actions: int, batch_norm: bool, rescales: bool) -> None:
         super().__init__()
         self.spatial, self.rescales = len(shape) == 3, rescales
         if self.spatial:
@@ -232,8 +217,8 @@ class Transition(nn.Module):
         """(B, *shape), (B, A) → (B, *shape)."""
         action = action.to(latent.dtype)
         joined = self._with_planes(latent, action) if self.spatial else torch.cat([latent, action], 1)
-        after: Tensor = self.layers(joined)
-        return rescale(after) if self.rescales else after
+        after = self.layers(joined)
+        return rescale(after) if self.rescales else after  # type: ignore[no-any-return]
 
     @staticmethod
     def _with_planes(latent: Tensor, action: Tensor) -> Tensor:
@@ -257,9 +242,9 @@ class BatchStandardize(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → the same shape."""
         with full_precision(x):
-            if not dist.current().is_distributed:
-                return super().forward(x.float())
             x = x.float()
+            if not dist.current().is_distributed:
+                return super().forward(x)
             own = torch.stack([x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)])  # (2, C)
             means, variances = dist.all_gather(own[None]).unbind(1)  # (ranks, C) each
             mean = means.mean(0)

@@ -25,7 +25,7 @@ from voidrl.errors import (
     by_caller,
     shown,
 )
-from voidrl.replay.sizes import slot_bytes
+from voidrl.replay.ring import slot_bytes
 from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder, overwriting
 from voidrl.runs.status import read_status, sentence_of
