@@ -20,9 +20,9 @@ from voidrl.presets.presets import preset_values
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
 from voidrl.runs import checkpoint
+from voidrl.training import health
 from voidrl.training.build import build_config
-from voidrl.training.metrics import health
-from voidrl.training.metrics.health import ROWS, HealthMonitor
+from voidrl.training.health import ROWS, HealthMonitor
 from voidrl.types import Loss, NonFinite
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -26,7 +26,7 @@ from voidrl.system.device import placed
 from voidrl.system.machine import claim_cores
 from voidrl.system.threads import cpu_threads
 from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
-from voidrl.training.metrics.loggers import import_wandb
+from voidrl.training.metrics import import_wandb
 from voidrl.training.saved_run import spec_of
 from voidrl.types import EnvSpec
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from voidrl.system.terminal.progress import Progress
 from voidrl.training import failures
-from voidrl.training.metrics import HealthMonitor, MetricsWriter
+from voidrl.training.health import HealthMonitor
+from voidrl.training.metrics import MetricsWriter
 from voidrl.training.run import Experience, Run
 from voidrl.training.saved_run import require_same_agent, save_run
 from voidrl.training.trainer import Trainer
