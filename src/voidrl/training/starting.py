@@ -40,7 +40,7 @@ from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
 from voidrl.training.evaluating import Evaluating, EvaluatingTask, OpenEnvs, Probing
 from voidrl.training.failures import needs_traceback, resume_command
-from voidrl.training.hooks import Checkpoints, Hook, Logging, Output, Snapshots, UserCallbacks
+from voidrl.training.hooks import Checkpoints, Hook, Logging, Snapshots, UserCallbacks
 from voidrl.training.layers import Env
 from voidrl.training.loop import Loop
 from voidrl.training.run import Run
@@ -162,7 +162,7 @@ def make_loop(
     adapter = Adapter(run.engine, run.state)
     collector = Collector(run, adapter)
     trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
-    hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]
+    hooks: list[Hook] = [UserCallbacks(), Logging(run, trainer)]
     if eval_envs is not None:
         adapts = run.agent.effective.adapts
         hooks.append(EvaluatingTask(run, eval_envs, pretrained) if adapts else Evaluating(eval_envs))
