@@ -135,18 +135,6 @@ def test_returns_that_are_not_finite_are_never_the_best(tmp_path, source, scores
     assert kept(run) == [START + 5]
 
 
-def test_environments_that_were_passed_themselves_are_not_evaluated(tmp_path, capsys):
-    from voidrl.envs.torch_maze import TorchPixelMaze
-
-    maze = TorchPixelMaze(num_envs=2, device="cpu", size=5, image_size=36, goal="far")
-    source = voidrl.pretrain(maze, steps=16, out=tmp_path / "source", config=tiny())
-    voidrl.finetune(source, maze, steps=12, out=tmp_path / "run")
-    assert evaluations(tmp_path / "run") == {}
-    assert (
-        "fine-tuning is not evaluated in environments that were passed as objects" in capsys.readouterr().err
-    )
-
-
 # The best agent
 
 

@@ -261,11 +261,10 @@ def evaluate(
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = assembly.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
-    place = str(agent.device)
     with (
         chdir(Path.cwd()),  # where it ends, whatever the code of the environment does
         claim_cores(),
-        closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs,
+        closing(make_envs(config, factory, num_envs, evaluation=True)) as envs,
     ):
         assembly.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
         result = evaluate_agent(

@@ -17,9 +17,8 @@ from voidrl.engine.engine import Engine
 from voidrl.envs.ids import atari_game
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
-from voidrl.envs.tensor import is_tensor_env
 from voidrl.envs.vector import Envs
-from voidrl.errors import ConfigError, SpaceError
+from voidrl.errors import SpaceError
 from voidrl.replay import make_replay
 from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import placed
@@ -55,13 +54,13 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
-    check_ranks(config, dist.current().size, is_env_object=is_tensor_env(factory))
+    check_ranks(config, dist.current().size)
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
     count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
         claim_cores(),
-        closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
-        _eval_envs(config, factory, place, say) as eval_envs,
+        closing(make_envs(config.env, factory, count, pretraining=pretrains)) as envs,
+        _eval_envs(config, factory) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
         cpu_threads(
@@ -95,34 +94,20 @@ def replay_part(config: Config) -> ReplayConfig:
 
 
 @contextmanager
-def _eval_envs(
-    config: Config, factory: EnvFactory | None, device: str, say: Callable[[str], None]
-) -> Iterator[OpenEnvs | None]:
+def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[OpenEnvs | None]:
     """A function that opens the evaluation environments, if any; only the first rank evaluates.
 
     With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them at its start and its end.
     """
     log = config.log
-    if is_tensor_env(factory) and log.eval_every_steps:
-        raise ConfigError(
-            f"log.eval_every_steps = {log.eval_every_steps} cannot be used with environments that "
-            f"were passed as objects, since evaluations would cut their episodes: pass a function that takes "
-            f"num_envs and device, or set it to 0"
-        )
     at_ends = config.effective.adapts and log.eval_episodes > 0
-    if at_ends and is_tensor_env(factory):
-        say(
-            "fine-tuning is not evaluated in environments that were passed as objects: to keep its best "
-            "agent, pass a function that takes num_envs and device"
-        )
-        at_ends = False
     if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
         yield None
         return
     env = dataclasses.replace(config.env, count_states=False)
     episodes = log.eval_episodes if log.eval_every_steps else min(log.eval_episodes, MAX_EPISODES)
     num_envs = evaluation_envs(config.env, episodes)
-    make = partial(make_envs, env, factory, num_envs, evaluation=True, device=device)
+    make = partial(make_envs, env, factory, num_envs, evaluation=True)
     if not log.eval_every_steps:
         yield lambda: closing(make())
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
@@ -25,7 +25,6 @@ from voidrl.config import (
 )
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import EnvFactory, probe_env
-from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, by_caller
 from voidrl.nets.augment import network_spec, with_shift
 from voidrl.nets.encoder import stack_for
@@ -56,7 +55,7 @@ def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     values = merged.get("env", {})
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
     config, factory = env_for(env, update(EnvConfig(), values, "env."))
-    spec, config = probe_env(config, factory, merged.get("device", "auto"))
+    spec, config = probe_env(config, factory)
     return Probed(spec, config, factory)
 
 
@@ -114,7 +113,7 @@ def require_fitting(probed: Probed, config: Config, layers: Sequence[ConfigLayer
         if kind != "preset":
             raise
         raise ConfigError(f"{error} (preset {preset!r} sets learner {config.learner.name!r})") from None
-    check_ranks(config, dist.expected_size(), is_env_object=is_tensor_env(probed.factory))
+    check_ranks(config, dist.expected_size())
 
 
 def cpu_preset_note(env: Env, spec: EnvSpec, config: Config) -> str:
@@ -150,12 +149,10 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
         base = dataclasses.replace(base, atari=AtariConfig())
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
-    if is_tensor_env(env):
-        base = dataclasses.replace(base, num_envs=env.num_envs, backend="tensor")
-    elif not callable(env) or isinstance(env, gym.Env):
+    if not callable(env) or isinstance(env, gym.Env):
         raise ConfigError(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
         )
     # The () marks a callable object, such as a partial: importing its class would give something else.
     name = getattr(env, "__qualname__", f"{type(env).__qualname__}()")
-    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), cast(EnvFactory, env)
+    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), env

@@ -24,15 +24,10 @@ MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small ma
 class PendingStep(NamedTuple):
     """Actions that were chosen for all environments and not yet recorded."""
 
-    actions: HostCopy | Tensor
-    """On their way to the host, or on the device if the environments are there too."""
+    actions: HostCopy
+    """On their way to the host."""
     skill: Tensor
     """(N, skill_dim) by which they were chosen."""
-
-    @property
-    def can_be_sent(self) -> bool:
-        """Whether the environments can start at once, without waiting for the device."""
-        return isinstance(self.actions, Tensor) or self.actions.on_host
 
 
 class Collector:
@@ -91,14 +86,10 @@ class Collector:
     def choose(self) -> PendingStep:
         """Choose an action for every environment."""
         self.agent.set_progress(self.run.state.steps)
-        actions = self.adapter.choose(self.skill)
-        return PendingStep(actions.clone() if self.envs.takes_tensors else HostCopy(actions), self.skill)
+        return PendingStep(HostCopy(self.adapter.choose(self.skill)), self.skill)
 
     def send(self, pending: PendingStep) -> None:
         """Start the step of the environments."""
-        if isinstance(pending.actions, Tensor):
-            self.envs.send(pending.actions)  # `actions_are_finite` is known with the results
-            return
         action = pending.actions.numpy()
         if not np.isfinite(action).all():
             raise failures.bad_action(self.run)
@@ -106,17 +97,13 @@ class Collector:
 
     def receive(self, pending: PendingStep) -> None:
         """Wait for the environments and record the step."""
-        result = self.envs.recv()
-        if not self.envs.actions_are_finite:
-            raise failures.bad_action(self.run)
-        self.record(pending, result)
+        self.record(pending, self.envs.recv())
 
     # What came back
 
     def record(self, pending: PendingStep, result: StepResult) -> None:
         """Store and count one step of all environments."""
         run, state, agent, skill = self.run, self.run.state, self.agent, pending.skill
-        taken = pending.actions if isinstance(pending.actions, Tensor) else pending.actions.numpy()
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
         # With the first update the task's skill is chosen, if there is to be one.
@@ -125,7 +112,7 @@ class Collector:
         # Where an episode ends, the reset draws the next skill: one drawn now would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
         added = self.replay.add(
-            taken,
+            pending.actions.numpy(),
             result.reward,
             result.terminated,
             result.truncated,

@@ -23,7 +23,6 @@ from voidrl.config import (
 from voidrl.config.schema import BonusConfig
 from voidrl.envs.make import EnvFactory
 from voidrl.envs.suites.dmcontrol import find_dmc_task
-from voidrl.envs.tensor import TensorVectorEnv
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.presets.presets import (
@@ -36,8 +35,8 @@ from voidrl.presets.presets import (
     without_representation,
 )
 
-Env = str | EnvFactory | TensorVectorEnv
-"""An environment: an id, a function that makes one, or environments that return tensors."""
+Env = str | EnvFactory
+"""An environment: an id, or a function that makes one."""
 Overrides = Mapping[str, Any] | Config
 """Changes to the config, nested or dotted; or a whole config."""
 BONUS_COEFFICIENT = 0.05  # of a bonus whose method's recipe says nothing else

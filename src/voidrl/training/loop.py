@@ -47,9 +47,8 @@ class Loop:
             collector.begin()
         pending = collector.choose()
         # Environments and updates run at the same time. On CUDA updates are launched after the actions;
-        # elsewhere they take this thread, so the environments are started first. Those on the device are
-        # launched too, and their rewards arrive while the updates run.
-        if pending.can_be_sent:
+        # elsewhere they take this thread, so the environments are started first.
+        if pending.actions.on_host:
             collector.send(pending)
             trainer.update()
         else:

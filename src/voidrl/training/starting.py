@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
@@ -251,7 +251,7 @@ def config_of(saved: checkpoint.Checkpoint) -> Config:
 def resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
     """The function that makes environments of a resumed run, where the original cannot be imported."""
     if env is None or not isinstance(env, str):
-        return cast(EnvFactory | None, env)
+        return env
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
     if not callable(found) or is_found(trained_in):
