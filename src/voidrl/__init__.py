@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from voidrl.playing.export import export_policy
     from voidrl.report.page import write_report
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
+    from voidrl.training.build import Env, Overrides
     from voidrl.training.callbacks import STOP, Callback
-    from voidrl.training.layers import Env, Overrides
 
 if os.name != "posix":
     raise ImportError(f"voidrl does not run on {sys.platform}: use Linux, or macOS, which is untested")
@@ -60,8 +60,8 @@ _HOMES = {
     "Agent": "agent",
     "Callback": "training.callbacks",
     "Config": "config",
-    "Env": "training.layers",
-    "Overrides": "training.layers",
+    "Env": "training.build",
+    "Overrides": "training.build",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
     "export_data": "data.export",

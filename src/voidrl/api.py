@@ -29,9 +29,9 @@ from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
 from voidrl.training import assembly, build, starting
+from voidrl.training.build import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
-from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse
 from voidrl.training.saved_run import LoopState, begin_stream, load_run

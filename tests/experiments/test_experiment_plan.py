@@ -16,7 +16,7 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.presets.presets import DEMO_ENV
 from voidrl.training import build
-from voidrl.training.layers import BONUS_COEFFICIENT, layers_for, task_config
+from voidrl.training.build import BONUS_COEFFICIENT, layers_for, task_config
 
 
 def plan_of(name, **request):

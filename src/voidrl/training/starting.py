@@ -36,12 +36,12 @@ from voidrl.system.units import human_bytes, human_seconds
 from voidrl.training import build
 from voidrl.training.adapting import Adapter
 from voidrl.training.assembly import Parts
+from voidrl.training.build import Env
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
 from voidrl.training.evaluating import Evaluating, EvaluatingTask, OpenEnvs, Probing
 from voidrl.training.failures import needs_traceback, resume_command
 from voidrl.training.hooks import Checkpoints, Hook, Logging, Snapshots, UserCallbacks
-from voidrl.training.layers import Env
 from voidrl.training.loop import Loop
 from voidrl.training.run import Run
 from voidrl.training.saved_run import LoopState, latest_run, require_as_many_ranks, sweep_parts
