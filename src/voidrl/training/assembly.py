@@ -12,7 +12,7 @@ from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.combinations import check_ranks
 from voidrl.agent.cost import update_gflop
-from voidrl.config import Config, EnvConfig, ReplayConfig
+from voidrl.config import Config, EnvConfig
 from voidrl.engine.engine import Engine
 from voidrl.envs.ids import atari_game
 from voidrl.envs.make import EnvFactory, make_envs
@@ -78,19 +78,13 @@ def assemble(
         dist.place(device)
         agent = Agent(envs.spec, config, device)
         dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
-        size = envs.spec, envs.num_envs, agent.method.skill_dim
-        replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
+        part = config.replay
+        if dist.current().size > 1:  # as many rows as the whole has, with fewer columns
+            rows = -(-part.capacity_steps // config.env.num_envs)
+            part = dataclasses.replace(part, capacity_steps=rows * count)
+        replay = make_replay(part, envs.spec, count, agent.method.skill_dim, device, say, agent.note_dim)
         with closing(Engine(agent, replay, say, before=meta.get("engine"))) as engine:
             yield Parts(engine, envs, eval_envs)
-
-
-def replay_part(config: Config) -> ReplayConfig:
-    """The replay of this rank: as many rows as the whole has, with fewer columns."""
-    here, num_envs = dist.current(), config.env.num_envs
-    if here.size == 1:
-        return config.replay
-    rows = -(-config.replay.capacity_steps // num_envs)
-    return dataclasses.replace(config.replay, capacity_steps=rows * len(here.part(num_envs)))
 
 
 @contextmanager

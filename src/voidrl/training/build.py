@@ -369,17 +369,15 @@ def cpu_preset_note(env: Env, spec: EnvSpec, config: Config) -> str:
 
 def config_from_json(data: Any) -> Config:
     """The inverse of `to_json`."""
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"the config of a run is a {type(data).__name__}: expected a mapping")
+    require(isinstance(data, Mapping), "the config of a run", data, "a mapping")
     return update(Config(), data)
 
 
 def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     """The config of an id or a factory, with the other values of `base`; and the factory, if it is one."""
-    if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
-        base = dataclasses.replace(base, dmc=DMControlConfig())  # options that no other environment has
-    if base.id.startswith(ATARI) and not (isinstance(env, str) and env.startswith(ATARI)):
-        base = dataclasses.replace(base, atari=AtariConfig())
+    for prefix, options in ((DMC, {"dmc": DMControlConfig()}), (ATARI, {"atari": AtariConfig()})):
+        if base.id.startswith(prefix) and not (isinstance(env, str) and env.startswith(prefix)):
+            base = dataclasses.replace(base, **options)  # no other environment has them
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if not callable(env) or isinstance(env, gym.Env):

@@ -196,7 +196,7 @@ class Checkpoints(Hook):
 
     def start(self, run: Run) -> None:
         """Save an untrained agent, as a control, or the one that a new run fine-tunes."""
-        if not run.config.steps or (run.is_new and run.agent.effective.adapts):
+        if not run.config.steps or (run.state.metrics_bytes is None and run.agent.effective.adapts):
             self.save(run)
 
     def after_step(self, run: Run) -> None:

@@ -44,7 +44,7 @@ from voidrl.training.failures import needs_traceback, resume_command
 from voidrl.training.hooks import Checkpoints, Hook, Logging, Snapshots, UserCallbacks
 from voidrl.training.loop import Loop
 from voidrl.training.run import Run
-from voidrl.training.saved_run import LoopState, latest_run, require_as_many_ranks, sweep_parts
+from voidrl.training.saved_run import RANKS, LoopState, latest_run, sweep_parts
 from voidrl.training.trainer import OffPolicyTrainer, OnPolicyTrainer
 
 ADAM_MOMENTS = 2
@@ -215,8 +215,12 @@ def resumed_config(
             f"{folder.shown} has no checkpoint to resume from: start it again, "
             f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
         )
-    if saved is not None:
-        require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
+    now = dist.current().size
+    if saved is not None and (before := saved.count(RANKS)) != now:
+        raise CheckpointError(
+            f"{folder.path} was saved by {before} rank{'s' * (before > 1)}, each with its part of the "
+            f"replay, and cannot be resumed on {now}: resume with torchrun on {before}"
+        )
     trained = written if saved is None else config_of(saved)
     requested = update(written, changes)
     for field, (old, new) in differences(written, requested).items():
