@@ -76,25 +76,21 @@ def new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bo
 
 def short_run_note(agent: Agent) -> str:
     """A sentence for a run with too few steps to learn anything; "" for others."""
-    config = agent.config
+    config, needed = agent.config, agent.effective.warmup_steps + 1
     if not config.steps:
         return "the agent is saved untrained: steps = 0"
-    if not agent.learns:
+    what = "the warm-up and one step (warmup_steps)"
+    if rollout := agent.learner.rollout_steps:
+        needed, what = rollout * config.env.num_envs, "one rollout (learner.rollout_steps × env.num_envs)"
+    if not agent.learns or config.steps >= needed:
         return ""
-    needed, what = agent.effective.warmup_steps + 1, "the warm-up and one step (warmup_steps)"
-    if agent.learner.rollout_steps:
-        needed = agent.learner.rollout_steps * config.env.num_envs
-        what = "one rollout (learner.rollout_steps × env.num_envs)"
-    if config.steps < needed:
-        return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
-    return ""
+    return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
 
 
 def require_disk_space(folder: Path, agent: Agent) -> None:
     """Refuse a run whose newest checkpoint would not fit alongside the previous one."""
-    needed = two_checkpoints_bytes(agent)
-    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
-    needed -= sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
+    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]  # of a resumed run
+    needed = two_checkpoints_bytes(agent) - sum(map(checkpoint.bytes_on_disk, roots))
     free = free_disk(folder)
     if free is not None and needed > free:
         raise RunFolderError(

@@ -63,10 +63,9 @@ class OffPolicyTrainer(Trainer):
         every = run.config.reset.every_updates
         run.replay.set_progress(state.steps / run.config.steps)
         while state.updates < due:
-            count = due - state.updates
-            if every:
-                count = min(count, every - state.updates % every)
-            count = adapter.until_actor_learns(count)
+            reset_at = (state.updates // every + 1) * every if every else due
+            stops = due, reset_at, state.critic_until
+            count = min(stop for stop in stops if stop > state.updates) - state.updates
             run.engine.update(state.updates, count)
             state.updates += count
             adapter.release_actor()
