@@ -63,7 +63,7 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
             with self._guarded(name := "Weights & Biases"):
                 self._loggers[name] = WeightsAndBiases(folder, wandb_project, resumed=resumed)
 
-    def write(self, step: int, row: Mapping[str, float | int | str | None]) -> None:
+    def write(self, step: int, row: Mapping[str, Any]) -> None:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
         assert "step" not in row, "step is a separate argument"
         row = {key: row[key] for key in sorted(row)}
