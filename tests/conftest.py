@@ -45,12 +45,12 @@ def known_emulators():
 
     known = {}
 
-    def probe_once(config, factory=None, device="auto"):
+    def probe_once(config, factory=None):
         if factory is not None or not config.id.startswith(("atari/", "dmc/")):
-            return probe_env(config, factory, device)
-        key = repr(config), device
+            return probe_env(config, factory)
+        key = repr(config)
         if key not in known:
-            known[key] = probe_env(config, None, device)
+            known[key] = probe_env(config)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

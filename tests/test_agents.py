@@ -13,7 +13,7 @@ from voidrl.config import merge
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import AGENTS, FAMILIES, family, preset_for
 from voidrl.training import build
-from voidrl.training.layers import layers_for
+from voidrl.training.build import layers_for
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}

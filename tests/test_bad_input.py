@@ -49,11 +49,9 @@ WITHOUT_SKILLS = {"diayn": "num_skills", "aps": "skill_dim"}
 # The environment, what else is passed, and what the sentence holds.
 UNKNOWN_NAMES = [
     ("CartPole-v7x", {}, "'CartPole-v7x'.*did you mean 'CartPole-v1'"),
-    ("voidrl/PixelMaze-v1", {}, "did you mean 'voidrl/PixelMaze-v0'"),
     (Walk, {"method": "atp"}, "unknown method 'atp'; did you mean 'apt'"),
     (Walk, {"preset": "maze-demi"}, "preset 'maze-demi'; did you mean 'maze-demo'"),
     ("tiny_runs.Walk", {}, "unknown environment 'tiny_runs.Walk'; did you mean 'tiny_runs:Walk'"),
-    (Walk, {"method": "tiny_runs.Mine"}, "unknown method .*; did you mean 'tiny_runs:Mine'"),
     (Walk, setting("learner.n_steps", 3), "'learner.n_steps'; did you mean 'learner.n_step'"),
     (Walk, setting("learner", {"encoder": {"stak": "drq"}}), "did you mean 'learner.encoder.stack'"),
     (Walk, setting("lr", 0.1), "config field 'lr'; did you mean 'learner.learning_rate' or"),
@@ -61,7 +59,6 @@ UNKNOWN_NAMES = [
 ]
 SPACES = [
     (spaced(observation=spaces.Dict({"a": spaces.Text(2)})), {}, r"Dict\('a'.* is not supported"),
-    (spaced(action=spaces.Dict({"a": spaces.Discrete(2)})), {}, r"Dict\('a': Discrete\(2\)\) is not supp"),
     (spaced(action=spaces.Box(-np.inf, np.inf, (2,))), {}, "finite bounds"),
 ]
 NEIGHBORS = [
@@ -89,7 +86,6 @@ VALUES = [
     (make_continuous, {"preset": "atari-fast"}, "preset 'atari-fast' sets learner 'dqn'"),
     (MAZE, setting("representation", "identity"), "'identity' cannot be used on pixels .* use simclr, fixed"),
     (Walk, {"steps": "-5"}, "steps must be a positive whole number.*got '-5'"),
-    (Walk, {"steps": 1.5}, "whole number"),
     (Walk, {"steps": None, "config": {"steps": -1}}, "steps = -1"),
     (Walk, {"seed": "one"}, "seed = 'one' .* a whole number"),
     (Walk, {"device": "tpu"}, "device = 'tpu'.*expected auto, cpu, cuda"),
@@ -131,9 +127,8 @@ def test_cuda_without_cuda(tmp_path, changes, sentence):
 
 def test_a_replay_that_does_not_fit_says_what_there_is_and_what_to_lower(tmp_path, monkeypatch):
     monkeypatch.setattr("voidrl.replay.make.free_bytes", lambda device: 2**30)
-    with pytest.raises(
-        errors.ReplayMemoryError, match=r"needs \d+\.\d+ GiB .* 1\.00 GiB free .*lower replay.capacity_steps"
-    ):
+    says = r"needs \d+\.\d+ GiB .* 1\.00 GiB free .*lower replay.capacity_steps"
+    with pytest.raises(errors.ReplayMemoryError, match=says):
         voidrl.pretrain(MAZE, steps=9, out=tmp_path / "run", config=tiny(replay__capacity_steps=10**7))
     assert not (tmp_path / "run").exists()
 
@@ -146,10 +141,8 @@ COMMAND_LINES = [
     ("config pretran x", "unknown command 'pretran'; did you mean 'pretrain'"),
     ("bench trian", "unknown measurement 'trian'; did you mean 'train'"),
     ("pretrain --steps 3", "no ENV was given: expected `voidrl pretrain ENV"),
-    ("finetune", "no RUN was given"),
     (f"{WALK} --stepz 3", "unknown option '--stepz'; did you mean '--steps'"),
     (f"{WALK} --lr 1", "did you mean '--learner.learning-rate' or"),
-    (f"{WALK} --num-envs 4", "did you mean '--env.num-envs'?"),
     (f"{WALK} --steps", "option --steps has no value"),
     (f"{WALK} fast", "'fast' was not expected here"),
     (f"{WALK} --learner.n-step x", "learner.n_step = 'x' cannot be used: expected a whole number"),
@@ -243,9 +236,8 @@ def test_other_spaces_are_refused_with_both_sides(tmp_path, run, env, sentence):
 
 def test_a_random_agent_cannot_be_fine_tuned(tmp_path):
     agent = voidrl.pretrain(Walk, "random", steps=9, out=tmp_path / "random", config=tiny())
-    with pytest.raises(
-        errors.ConfigError, match=r"'random' cannot be fine-tuned, it learned nothing.*voidrl train"
-    ):
+    says = r"'random' cannot be fine-tuned, it learned nothing.*voidrl train"
+    with pytest.raises(errors.ConfigError, match=says):
         voidrl.finetune(agent, steps=9, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -34,9 +34,9 @@ def test_environments(tmp_path, monkeypatch):
     assert bench("env", "tiny_runs:Walk", "--json", path) == 0
     assert [row["num_envs"] for row in figures(path)] == [1, 16, 64]
     assert all(row["steps_per_second"] > 0 for row in figures(path))
-    words = ["--env.num-envs", 2, "--env.backend", "tensor", "--json", path]
+    words = ["--env.num-envs", 2, "--env.backend", "sync", "--json", path]
     assert bench("env", MAZE, *words) == 0
-    assert figures(path)[0]["backend"] == "tensor"
+    assert figures(path)[0]["backend"] == "sync"
 
 
 def test_a_whole_run_and_what_limits_it(tmp_path, capsys):

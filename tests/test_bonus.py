@@ -30,7 +30,7 @@ from voidrl.config import Config, registry, update
 from voidrl.errors import ConfigError
 from voidrl.report.videos.video import label_of
 from voidrl.training import build
-from voidrl.training.layers import BONUS_COEFFICIENT, layers_for
+from voidrl.training.build import BONUS_COEFFICIENT, layers_for
 
 # What the learner maximizes
 

@@ -86,12 +86,7 @@ def test_hooks_are_called_in_order_with_what_they_are_about(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("event", "at", "stops"),
-    [
-        ("on_step", 11, 11),
-        ("on_evaluation", 9, 16),
-        ("on_checkpoint", 3, 20),
-    ],
+    ("event", "at", "stops"), [("on_step", 11, 11), ("on_evaluation", 9, 16), ("on_checkpoint", 3, 20)]
 )
 def test_stop_ends_a_run_with_a_checkpoint_from_which_it_resumes(tmp_path, capfd, event, at, stops):
     run, config = tmp_path / "run", tiny(log__eval_every_steps=16, log__eval_episodes=1, **QUICK)
@@ -131,9 +126,7 @@ def test_a_callback_that_raises_is_named_and_a_checkpoint_is_kept(tmp_path):
     ("given", "sentence"),
     [
         ([StopAtReturn], "callback = <class .*StopAtReturn'> cannot be used: expected an instance"),
-        ([{"on_row": print}], "expected an instance of voidrl.Callback"),
         (StopAtReturn(3), "callbacks = .* cannot be used: expected a list of them"),
-        ("StopOnPlateau", "callbacks = .* cannot be used: expected a list of them"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_anything_is_built(tmp_path, given, sentence):
@@ -193,10 +186,7 @@ def test_a_plateau_is_remembered_over_a_resume_and_other_states_are_dropped(tmp_
     assert (again[0].best, again[1].waited) == (35.0, 4)
     assert read_status(run).callback == "StopOnPlateau"
     voidrl.resume(run)
-    assert (
-        "state of callback voidrl.training.callbacks:StopOnPlateau is dropped"
-        in (run / "log.txt").read_text()
-    )
+    assert f"state of callback {name} is dropped" in (run / "log.txt").read_text()
     assert newest(run)[1]["callbacks"] == []
 
 

@@ -6,7 +6,7 @@ from voidrl.agent.combinations import Combination
 from voidrl.agent.dry_build import dry_build
 from voidrl.config import registry
 from voidrl.training import build
-from voidrl.training.layers import finetune_layers, layers_for
+from voidrl.training.build import finetune_layers, layers_for
 from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0,) * 6, "action_high": (1.0,) * 6, "action_shape": (6,)}

@@ -12,8 +12,7 @@ from voidrl.agent.cost import update_gflop
 from voidrl.cli import main as cli
 from voidrl.presets.presets import default_preset
 from voidrl.training import build
-from voidrl.training.build import cpu_preset_note
-from voidrl.training.layers import layers_for
+from voidrl.training.build import cpu_preset_note, layers_for
 from voidrl.types import EnvSpec
 
 SMALL = {"updates_per_step": 0.25, "learner.hidden_dim": 64, "learner.batch_size": 32, "warmup_steps": 20}

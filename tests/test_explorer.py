@@ -94,13 +94,9 @@ def test_stretches_begin_and_last_as_asked():
     assert explorer.replace(mine, obs, skill).all()
 
 
-@pytest.mark.parametrize(
-    "learner",
-    ["dqn", {"name": "dqn", "act_with": "target"}, "rainbow", "ddpg"],
-    ids=str,
-)
+@pytest.mark.parametrize("learner", [{"name": "dqn", "act_with": "target"}, "rainbow", "ddpg"], ids=str)
 def test_the_copy_acts_as_the_agent_did_and_reads_nothing_on_the_host(learner):
-    spec = CONTINUOUS if learner in ("sac", "ddpg") else DISCRETE
+    spec = CONTINUOUS if learner == "ddpg" else DISCRETE
     source = shake(make_agent(spec, learner=learner))
     explorer = Explorer.copy_of(source, torch.device("cpu"))
     obs, skill = torch.randn(5, 4), torch.zeros(5, 0)
@@ -131,11 +127,8 @@ def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp
     config = tiny(env__num_envs=2, log__checkpoint_every_steps=6, learner="rainbow")
     voidrl.pretrain(Walk, steps=12, out=tmp_path / "source", config=config)
     # New heads need not have the size of the pre-trained ones.
-    config = {
-        "finetune": {"heads": "random", "warmup_steps": 15},
-        "learner.hidden_dim": 5,
-        "log.keep_last": 9,
-    }
+    config = {"finetune": {"heads": "random", "warmup_steps": 15}}
+    config |= {"learner.hidden_dim": 5, "log.keep_last": 9}
     straight = tmp_path / "straight"
     voidrl.finetune(tmp_path / "source", Walk, steps=24, out=straight, config=config)
     shutil.rmtree(tmp_path / "source")

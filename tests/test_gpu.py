@@ -17,20 +17,16 @@ from helpers import (
 from rank_updates import CASES, group_of_one, run_ranks
 from test_engine import Reader
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
 from voidrl.agent import Agent
 from voidrl.agent.renewal import reset
-from voidrl.config import EnvConfig, registry
+from voidrl.config import registry
 from voidrl.engine import overlap
 from voidrl.engine.engine import MAX_BURST, Engine
-from voidrl.envs.make import make_envs
-from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.nets.augment import Augment
 from voidrl.nets.observations import action_mask
-from voidrl.replay import Replay
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.system.device import pick_device
 from voidrl.training import adapting
@@ -551,7 +547,6 @@ RESUMED = {
     "dqn": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
     "scales": (MAZE, {"intrinsic_normalization": "standardize"}),
     "sac": (make_continuous, {"learner": "sac"}),
-    "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),
 }
 
 
@@ -569,7 +564,7 @@ def differences(run, other):
 
 @pytest.mark.parametrize(
     ("case", "engine"),
-    [("environments on the device", "graph"), ("scales", "graph"), ("dqn", "compile"), ("sac", "compile")],
+    [("scales", "graph"), ("dqn", "compile"), ("sac", "compile")],
 )
 def test_a_resumed_run_is_the_straight_one(case, engine, tmp_path, monkeypatch):
     """Bit for bit, also while other processes keep the GPU busy: nothing is chosen by how long it takes.
@@ -592,74 +587,6 @@ def test_a_resumed_run_is_the_straight_one(case, engine, tmp_path, monkeypatch):
     assert updates == [2 * (80 - 8)] * 2
     assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
     assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")
-
-
-# Environments on the device
-
-TENSORS = {"env__backend": "tensor", "env__num_envs": 4}
-
-
-class Leaving(TorchDispatchMode):
-    """The bytes of the largest tensor that was copied from the device to the host."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, op, kinds, args=(), kwargs=None):
-        result = op(*args, **(kwargs or {}))
-        source = {"aten::copy_": 1, "aten::_to_copy": 0}.get(op.name())
-        if source is not None and args[source].is_cuda and not result.is_cuda:
-            self.largest = max(self.largest, args[source].nbytes)
-        return result
-
-
-def test_frames_of_tensor_environments_never_leave_the_device(monkeypatch):
-    n, place = 64, pick_device("cuda")
-    config = EnvConfig(MAZE, num_envs=n, backend="tensor")
-    envs = make_envs(config, device="cuda")
-    replay = Replay(envs.spec, n, 50 * n, 0, place, place)
-    frames, _ = envs.reset(0)
-    assert frames.device == place
-    replay.reset(frames)
-    arrays, numpy = [], torch.Tensor.numpy
-
-    def watched(tensor):
-        arrays.append(tensor.nbytes)
-        return numpy(tensor)
-
-    monkeypatch.setattr(torch.Tensor, "numpy", watched)
-    with Leaving() as leaving:
-        for _ in range(20):
-            action = torch.randint(4, (n,), device=place)
-            result = envs.step(action)
-            flags = result.terminated, result.truncated
-            replay.add(action, result.reward, *flags, result.frames, torch.zeros(n, 0, device=place))
-            assert torch.equal(replay.latest(), result.frames)
-    assert 0 < leaving.largest <= 8 * 4 * n  # reward, flags, cell and success of each environment
-    frame = n * envs.spec.frame_shape[0] * 36 * 36
-    assert arrays
-    assert max(arrays) < frame
-
-
-@pytest.mark.parametrize("storage", ["cuda", "cpu"])
-def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, tmp_path):
-    config = tiny(**TENSORS, env__frame_stack=2, replay__device=storage, log__eval_every_steps=20)
-    agent = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=config, device="cuda")
-    assert agent.device.type == "cuda"
-    assert voidrl.resume(tmp_path / "run", steps=80).steps >= 80
-    assert all(row.get("coverage/cells", 1) >= 1 for row in rows(tmp_path / "run"))
-    assert len(voidrl.evaluate(tmp_path / "run", episodes=6).returns) == 6
-    assert voidrl.finetune(tmp_path / "run", steps=40, out=tmp_path / "task").steps >= 120
-
-
-def test_a_maze_on_the_device_plays_like_the_one_on_the_host():
-    for options in ({}, {"continuous": True, "goal": "near"}):
-        there, here = (TorchPixelMaze(16, place, size=9, **options) for place in ("cuda", "cpu"))
-        assert torch.equal(there.reset(seed=0)[0].cpu(), here.reset(seed=0)[0])
-        for _ in range(120):
-            action = torch.rand(16, 2) * 2 - 1 if options else torch.randint(4, (16,))
-            ours, theirs = there.step(action.cuda()), here.step(action)
-            for one, other in zip(ours[:4], theirs[:4], strict=True):
-                assert torch.equal(one.cpu(), other)
 
 
 # Ranks

@@ -152,9 +152,8 @@ def test_a_row_holds_what_happened_since_the_one_before(tmp_path):
 def told_actions(monkeypatch):
     """Random actions are 0, the policy's are 1."""
     monkeypatch.setattr(Agent, "random_actions", lambda self, obs: torch.zeros(len(obs), dtype=torch.int64))
-    monkeypatch.setattr(
-        Agent, "choose", lambda self, obs, skill, **_: torch.ones(len(obs), dtype=torch.int64)
-    )
+    ones = lambda self, obs, skill, **_: torch.ones(len(obs), dtype=torch.int64)  # noqa: E731
+    monkeypatch.setattr(Agent, "choose", ones)
 
 
 @pytest.mark.parametrize(("who", "expected"), [("policy", [1] * 14), ("random", [0] * 9 + [1] * 5)])
@@ -287,10 +286,8 @@ class Inferring(Walk):
 def test_what_an_environment_changes_in_torch_does_not_reach_the_agent(tmp_path):
     try:
         config = tiny(log__eval_every_steps=20, log__eval_episodes=1)
-        plain, other = (
-            voidrl.train(env, steps=40, out=tmp_path / env.__name__, config=config)
-            for env in (Walk, Meddling)
-        )
+        plain = voidrl.train(Walk, steps=40, out=tmp_path / "plain", config=config)
+        other = voidrl.train(Meddling, steps=40, out=tmp_path / "other", config=config)
         assert torch.is_grad_enabled()
         assert torch.get_default_dtype() == torch.float32
     finally:
@@ -302,9 +299,8 @@ def test_what_an_environment_changes_in_torch_does_not_reach_the_agent(tmp_path)
 
 def test_an_environment_that_never_leaves_inference_mode_is_named(tmp_path):
     try:
-        with pytest.raises(
-            EnvironmentFailedError, match=r"entered torch\.inference_mode\(\) and did not leave"
-        ):
+        says = r"entered torch\.inference_mode\(\) and did not leave"
+        with pytest.raises(EnvironmentFailedError, match=says):
             voidrl.train(Inferring, steps=40, out=tmp_path / "run", config=tiny())
     finally:
         Inferring.mode.__exit__(None, None, None)

@@ -47,10 +47,8 @@ def test_networks_do_not_see_masks():
         assert torch.equal(agent.learner.encoder(obs), agent.learner.encoder(changed))
     assert make_agent(SPEC).representation.dim == 4
     assert make_agent(PIXELS).learner.encoder(observations(MASKS, PIXELS)).shape[1] == 8
-    assert (
-        Encoder(SPEC, EncoderConfig("test_custom_encoders:TinyMLP", feature_dim=0)).stack.layer.in_features
-        == 4
-    )
+    custom = EncoderConfig("test_custom_encoders:TinyMLP", feature_dim=0)
+    assert Encoder(SPEC, custom).stack.layer.in_features == 4
 
 
 def test_random_actions_are_uniform_over_the_allowed_ones():
@@ -116,10 +114,8 @@ def test_a_target_ignores_forbidden_actions(double, values):
 
 def test_the_goals_of_sgi_ignore_forbidden_actions():
     sgi = make_agent(SPEC, representation="sgi").representation
-    obs, goal = (
-        observations(MASKS),
-        torch.ones(4, *sgi.make_goals(sgi.spr.latent(observations(MASKS))).shape[1:]),
-    )
+    obs = observations(MASKS)
+    goal = torch.ones(4, *sgi.make_goals(sgi.spr.latent(obs)).shape[1:])
     sgi.head.forward = lambda latent, goal: torch.tensor([[1.0, 2.0, 0.5]]).repeat(4, 1)
     sgi.target_head.forward = lambda latent, goal: torch.tensor([[0.1, 0.2, 0.3]]).repeat(4, 1)
     near, latent = torch.zeros(4), sgi.spr.project(sgi.spr.latent(obs))

@@ -91,9 +91,8 @@ def test_a_metric_that_is_no_scalar_is_named():
 
 def test_rows_are_strict_json_with_step_first_and_keys_sorted(tmp_path):
     with MetricsWriter(tmp_path, tensorboard=False) as writer:
-        writer.write(
-            1000, {"reward": np.float32(0.5), "phase": "pretrain", "loss": math.nan, "n": np.int64(3)}
-        )
+        row = {"reward": np.float32(0.5), "phase": "pretrain", "loss": np.float32(math.nan), "n": np.int64(3)}
+        writer.write(1000, row)
         line = (tmp_path / "metrics.jsonl").read_text()  # before close: each row is flushed
     assert line == '{"step": 1000, "loss": null, "n": 3, "phase": "pretrain", "reward": 0.5}\n'
 
@@ -187,10 +186,9 @@ def test_wandb_gets_the_numbers_and_a_resumed_run_its_own_id(tmp_path, wandb, mo
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
     folder = tmp_path / "PixelMaze_apt_s1"
-    offset = write_rows(folder, [10], tensorboard=False, wandb_project="void", say=pytest.fail)
-    write_rows(
-        folder, [20], tensorboard=False, wandb_project="void", resume_bytes=offset, step=10, say=pytest.fail
-    )
+    how = {"tensorboard": False, "wandb_project": "void", "say": pytest.fail}
+    offset = write_rows(folder, [10], **how)
+    write_rows(folder, [20], resume_bytes=offset, step=10, **how)
     assert fake.logged == [(10, {"reward": 1.0}), (20, {"reward": 2.0})]
     assert [kwargs["id"] for kwargs in fake.started] == [None, "abc"]
     assert fake.started[0]["project"] == "void"
@@ -205,11 +203,10 @@ def test_wandb_gets_the_numbers_and_a_resumed_run_its_own_id(tmp_path, wandb, mo
 def test_wandb_that_fails_is_one_warning_and_the_run_continues(tmp_path, wandb, call):
     wandb(**{call: ConnectionError("no route\nto host")})
     said = []
-    offset = write_rows(tmp_path, range(5), tensorboard=False, wandb_project="void", say=said.append)
+    how = {"tensorboard": False, "wandb_project": "void", "say": said.append}
+    offset = write_rows(tmp_path, range(5), **how)
     assert said == ["Weights & Biases is turned off (no route to host); metrics.jsonl has everything"]
-    write_rows(
-        tmp_path, [5], tensorboard=False, wandb_project="void", say=said.append, resume_bytes=offset, step=4
-    )
+    write_rows(tmp_path, [5], resume_bytes=offset, step=4, **how)
     assert len(said) == 2
     assert [row["step"] for row in read_metrics(tmp_path)] == [*range(6)]
 
@@ -245,24 +242,18 @@ def test_metrics_that_cannot_be_written_are_a_sentence_at_the_start(tmp_path, ob
         (folder / "metrics.jsonl").mkdir()
     elif obstacle == "device":
         (folder / "metrics.jsonl").symlink_to("/dev/full")  # which can be read without end
-    with pytest.raises(
-        RunFolderError, match=r"metrics\.jsonl (\(File exists\)|is no ordinary file).*; .*folder"
-    ):
+    says = r"metrics\.jsonl (\(File exists\)|is no ordinary file).*; .*folder"
+    with pytest.raises(RunFolderError, match=says):
         MetricsWriter(folder, tensorboard=False)
 
 
 @pytest.mark.parametrize("room", [0, 5])
 def test_a_full_disk_is_told_in_a_sentence(tmp_path, room):
     class Full:
-        name = "metrics.jsonl"
-
         def write(self, line):
             if room == 0:
                 raise OSError(28, "No space left on device")
             return min(room, len(line))
-
-        def close(self):
-            pass
 
     writer = MetricsWriter(tmp_path, tensorboard=False)
     writer.write(1, {"a": 1.0})

@@ -11,7 +11,7 @@ from voidrl.config import Config, flat, registry, to_json
 from voidrl.errors import ConfigError
 from voidrl.presets.presets import NAMES, PRESETS
 from voidrl.training import build
-from voidrl.training.layers import config_sources, finetune_layers, layers_for, task_config
+from voidrl.training.build import config_sources, finetune_layers, layers_for, task_config
 from voidrl.types import EnvSpec
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())

@@ -120,9 +120,9 @@ REFUSED = {
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_ranks_cannot_divide_is_refused(changes, sentence):
     config = build_config(CONTINUOUS, [{"learner.batch_size": 9, "env.num_envs": 6} | changes])
-    check_ranks(config, 1, is_env_object=False)
+    check_ranks(config, 1)
     with pytest.raises(ConfigError, match=sentence):
-        check_ranks(config, 3, is_env_object=False)
+        check_ranks(config, 3)
 
 
 # The engine

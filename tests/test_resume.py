@@ -45,7 +45,6 @@ ANNEALED = {"learner__n_step": 10, "learner__n_step_end": 3, "learner__discount"
 CASES = {
     "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **NORMALIZED)),
     "sac pixels": (f"{MAZE}&continuous=true", "apt", tiny(learner="sac", share_encoder="all", **PIXELS)),
-    "ddpg": (make_continuous, "apt", tiny(learner="ddpg", learner__n_step=2, env__frame_stack=3)),
     "skills": (Walk, Skilled, tiny(env__num_envs=2, learner__intrinsic_n_step="single", learner__n_step=2)),
     "workers": (Walk, "apt", tiny(env__num_envs=2, env__backend="async")),
     "priorities": (Walk, "apt", tiny(env__num_envs=2, replay__priority_exponent=0.5)),
@@ -73,11 +72,7 @@ PIECES = [(kind, name) for kind in ("learner", "representation") for name in reg
 PIECES += [("method", name) for name in ("aps", "apt", "diayn", "mepol", "proto", "random", "rnd")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    PIECES,
-    ids=lambda value: value,
-)
+@pytest.mark.parametrize(("kind", "name"), PIECES)
 def test_every_registered_piece_resumes_bit_for_bit(tmp_path, monkeypatch, kind, name):
     """Each learner, each method with its own representation, each representation."""
     changes = {kind: name, "warmup_steps": 4, "log__log_every_steps": 5, "log__checkpoint_every_steps": 8}
@@ -154,11 +149,12 @@ def test_the_seed_decides_everything(tmp_path):
 def test_a_resume_of_a_complete_run_says_so_and_changes_nothing(tmp_path, capsys):
     run = tmp_path / "run"
     voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.txt"}
+    files = [path for path in run.rglob("*") if path.is_file() and path.name != "log.txt"]
+    before = {path: path.read_bytes() for path in files}
     agent = voidrl.resume(run)
     assert "is complete at step 12" in capsys.readouterr().err
     assert agent.steps == 12
-    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != "log.txt"}
+    assert before == {path: path.read_bytes() for path in files}
     assert cli.main(["resume", str(run), "--steps", "4"]) == 2
     assert "steps = 4 cannot be used: it is a total" in capsys.readouterr().err
     assert cli.main(["resume", str(run)]) == 0
@@ -328,26 +324,15 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(tmp_path, short_ru
     assert rows(run) == rows(short_run)
 
 
-def test_a_count_that_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run):
-    run, name = shutil.copytree(short_run, tmp_path / "run"), "agent_steps"
-    (path,) = run.glob("checkpoints/*/manifest.json")
-    fields = json.loads(path.read_text())
-    del fields["sha256"], fields["meta"][name]
-    path.write_text(json.dumps({**fields, "sha256": checkpoint.seal(fields)}))
-    for call in (voidrl.resume, voidrl.load):
-        with pytest.raises(CheckpointError, match=rf"manifest\.json is damaged, .*it has no '{name}'"):
-            call(run)
-
-
-@pytest.mark.parametrize("lost", ["loop/rng_cpu", "replay/counters"])
-def test_a_tensor_that_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run, lost):
+@pytest.mark.parametrize("lost", ["manifest.json/agent_steps", "loop.safetensors/rng_cpu"])
+def test_what_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run, lost):
     run = shutil.copytree(short_run, tmp_path / "run")
     file, _, name = lost.partition("/")
     saved = checkpoint.latest(run / "checkpoints", pytest.fail)
     groups = {each: checkpoint.Group(saved.tensors(each)) for each in saved.files}
-    del groups[f"{file}.safetensors"].tensors[name]
+    del (saved.meta if file == "manifest.json" else groups[file].tensors)[name]
     checkpoint.save(run / "checkpoints", saved.step, groups, saved.meta, keep_last=1)
-    with pytest.raises(CheckpointError, match=rf"{file}\.safetensors is damaged, .*no tensor '{name}'"):
+    with pytest.raises(CheckpointError, match=rf"{file} is damaged, .*no .*'{name}'"):
         voidrl.resume(run)
 
 

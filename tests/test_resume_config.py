@@ -45,23 +45,13 @@ def rewrite_meta(run, **changes):
     path.write_text(json.dumps({**data, "sha256": checkpoint.seal(data)}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"seed": 5}, ["seed was 0 and is 5"]),
-        ({"learner__discount": 0.5}, ["learner.discount was 0.99 and is 0.5"]),
-        ({"updates_per_step": 2, "seed": 1}, ["updates_per_step was 1.0 and is 2.0", "seed was 0 and is 1"]),
-    ],
-    ids=str,
-)
-def test_an_edit_of_what_defines_the_run_is_refused_with_both_values(run, changes, said):
-    edit(run, **changes)
+def test_an_edit_of_what_defines_the_run_is_refused_with_both_values(run):
+    edit(run, learner__discount=0.5, seed=1)
     before = (run / "config.json").read_text()
     with pytest.raises(ConfigError, match=r"config\.json was edited since step_000000000020") as caught:
         voidrl.resume(run, env=Walk)
-    for part in said:
+    for part in ("learner.discount was 0.99 and is 0.5", "seed was 0 and is 1", "restore it, or start a new"):
         assert part in str(caught.value)
-    assert "restore it, or start a new run" in str(caught.value)
     assert (run / "config.json").read_text() == before
     assert newest(run)[1]["steps"] == 20
 
@@ -83,10 +73,8 @@ def test_an_edit_of_what_may_change_is_named_and_obeyed(run, capsys):
 def test_the_command_sets_fields(tmp_path, capsys):
     run = tmp_path / "run"
     voidrl.pretrain(MAZE, steps=20, out=run, config=tiny())
-    assert (
-        cli.main(["resume", str(run), "--steps", "25", "--set", "log.keep_last=1", "log.log-every-steps=5"])
-        == 0
-    )
+    words = ["--steps", "25", "--set", "log.keep_last=1", "log.log-every-steps=5"]
+    assert cli.main(["resume", str(run), *words]) == 0
     written = json.loads((run / "config.json").read_text())
     assert (written["log"]["keep_last"], written["log"]["log_every_steps"]) == (1, 5)
     capsys.readouterr()

@@ -174,19 +174,20 @@ def test_a_second_signal_ends_a_process_that_swallows_exceptions_and_its_childre
         time.sleep(0.01)
 
 
+TWICE = signal.SIGTERM, signal.SIGTERM
+
+
 @pytest.mark.parametrize(
-    ("numbers", "pause"),
-    [((signal.SIGTERM, signal.SIGTERM), 0.01), ((signal.SIGHUP, signal.SIGHUP, signal.SIGTERM), 0.15)],
-    ids=["timeout", "closed terminal"],
+    ("body", "numbers", "pause"),
+    [
+        pytest.param(WAITS, TWICE, 0.01, id="timeout"),
+        pytest.param(WAITS, (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM), 0.15, id="closed terminal"),
+        pytest.param(CELL, TWICE, 0.3, id="a parent that passes signals on"),
+    ],
 )
-def test_one_event_that_sends_several_signals_is_one(numbers, pause):
-    process, _ = start(WAITS)
+def test_one_event_that_sends_several_signals_is_one(body, numbers, pause):
+    process, _ = start(body)
     assert send(process, *numbers, pause=pause)[0] == 75
-
-
-def test_a_run_whose_parent_passes_signals_on_may_be_asked_twice():
-    process, _ = start(CELL)
-    assert send(process, signal.SIGTERM, signal.SIGTERM)[0] == 75
 
 
 def test_an_interactive_session_is_interrupted_and_not_ended():

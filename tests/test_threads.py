@@ -22,7 +22,7 @@ from voidrl.system import machine as cores_of
 from voidrl.system import threads
 from voidrl.system.machine import CORES, claim_cores, whole_cores
 from voidrl.training import build
-from voidrl.training.layers import layers_for
+from voidrl.training.build import layers_for
 
 CPU = torch.device("cpu")
 TINY = {

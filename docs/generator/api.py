@@ -54,7 +54,7 @@ PAGES = {  # by page: its first sentence, and by heading the names whose documen
         },
     ),
 }  # fmt: skip
-TYPES = {"Env": "training.layers", "Steps": "api", "Overrides": "training.layers"}
+TYPES = {"Env": "training.build", "Steps": "api", "Overrides": "training.build"}
 MEMBERS = {  # of classes with more members than most users call or override
     "Agent": ("act",),
     "StopOnPlateau": (), "StopAtReturn": (), "OptunaPruning": (), "APTReward": (), "APTReplayBuffer": (),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from voidrl.playing.export import export_policy
     from voidrl.report.page import write_report
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
+    from voidrl.training.build import Env, Overrides
     from voidrl.training.callbacks import STOP, Callback
-    from voidrl.training.layers import Env, Overrides
 
 if os.name != "posix":
     raise ImportError(f"voidrl does not run on {sys.platform}: use Linux, or macOS, which is untested")
@@ -65,7 +65,7 @@ _MODULES = {
     "report.page": ("write_report",),
     "sharing.pretrained": ("from_pretrained", "push_to_hub", "save_pretrained"),
     "training.callbacks": ("STOP", "Callback"),
-    "training.layers": ("Env", "Overrides"),
+    "training.build": ("Env", "Overrides"),
 }  # all others are in api
 
 register_when_imported()

@@ -29,9 +29,9 @@ from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import durable_output
 from voidrl.system.units import parse_count
 from voidrl.training import assembly, build, starting
+from voidrl.training.build import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.callbacks import CallbackList, Callbacks
 from voidrl.training.evaluation import Evaluation, evaluate_agent, keep_evaluation
-from voidrl.training.layers import ConfigLayer, Env, Overrides, as_changes, finetune_layers, layers_for
 from voidrl.training.metrics import require_rows
 from voidrl.training.rehearsal import rehearse
 from voidrl.training.saved_run import LoopState, begin_stream, load_run
@@ -265,11 +265,10 @@ def evaluate(
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = assembly.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
-    place = str(agent.device)
     with (
         chdir(Path.cwd()),  # where it ends, whatever the code of the environment does
         claim_cores(),
-        closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs,
+        closing(make_envs(config, factory, num_envs, evaluation=True)) as envs,
     ):
         assembly.require_same_spaces(agent.spec, agent.config.env.id, envs.spec, config.id)
         result = evaluate_agent(

@@ -21,7 +21,7 @@ from voidrl.data.units import action_space, observation_space
 from voidrl.envs.spaces import env_action
 from voidrl.errors import CheckpointError, ConfigError, DataError, MissingExtraError
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
-from voidrl.training.layers import task_config
+from voidrl.training.build import task_config
 from voidrl.types import EnvSpec
 
 STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))

@@ -11,7 +11,7 @@ from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.record import make_record
 from voidrl.experiments.scale import count_updates, scale_config
 from voidrl.training import build
-from voidrl.training.layers import BONUS_COEFFICIENT, layers_for
+from voidrl.training.build import BONUS_COEFFICIENT, layers_for
 
 
 def narrow(config):

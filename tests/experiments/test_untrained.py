@@ -15,7 +15,7 @@ from voidrl.experiments.state import state_of
 from voidrl.runs import checkpoint
 from voidrl.runs.status import read_status
 from voidrl.system.units import parse_count
-from voidrl.training.layers import task_config
+from voidrl.training.build import task_config
 
 POINT = "voidrl/PointMass-v0"
 SMALL = """

@@ -17,8 +17,7 @@ from voidrl.probing.probe import RunProbe, probe_play
 from voidrl.probing.result import heading, notes
 from voidrl.report.page import write_report
 from voidrl.runs.metrics import read_metrics
-from voidrl.training.build import probe
-from voidrl.training.layers import layers_for
+from voidrl.training.build import layers_for, probe
 
 PROBED = {"log__probe_every_steps": 10}
 

@@ -249,13 +249,13 @@ class Combination:
             )
 
 
-def check_ranks(config: Config, size: int, *, is_env_object: bool) -> None:
-    """Refuse a run that `size` ranks cannot divide, such as one in an environment that is already made."""
+def check_ranks(config: Config, size: int) -> None:
+    """Refuse a run that `size` ranks cannot divide."""
     if size > 1:
-        refuse(_ranks(config, size, is_env_object))
+        refuse(_ranks(config, size))
 
 
-def _ranks(config: Config, size: int, is_env_object: bool) -> Iterator[Row]:
+def _ranks(config: Config, size: int) -> Iterator[Row]:
     pieces, phase, num_envs = Pieces.of(config), config.effective, config.env.num_envs
     own, ranks = f"method {config.method.name!r}", f"{size} ranks"
     batches = {"learner": config.learner.batch_size}
@@ -264,7 +264,6 @@ def _ranks(config: Config, size: int, is_env_object: bool) -> Iterator[Row]:
     for kind, n in batches.items():
         remedy = f"use {max(1, n // size) * size}, a multiple of {size}"
         yield n % size, f"{kind}.batch_size = {n}", ranks, remedy
-    yield is_env_object, "an environment object", ranks, "pass a function that takes num_envs and device"
     acts = f"learner {config.learner.name!r}"
     yield config.learner.on_policy, acts, ranks, "use 1 rank, or a learner such as dqn"
     # With latents, the sample of visits is that of all ranks.

@@ -56,7 +56,7 @@ def bench(argv: list[str]) -> None:
     info = environment_info()
     with placed(requests[0].config.device, 0) as device:
         if what == "env":
-            rows = [speed.env_rates(each, device) for each in requests]
+            rows = [speed.env_rates(each) for each in requests]
         else:
             rows = [speed.run_rates(requests[0], None if "--steps" in given else speed.STEPS, device, say)]
     hardware = info["cpu"]["model"] if device.type == "cpu" else torch.cuda.get_device_name(device)

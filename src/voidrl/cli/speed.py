@@ -38,11 +38,11 @@ WAITING = 0.2  # share of its time that a learner waits for environments, above 
 # Environments
 
 
-def env_rates(request: RunRequest, device: torch.device) -> dict[str, Any]:
+def env_rates(request: RunRequest) -> dict[str, Any]:
     """Steps per second with random actions and no agent."""
     env = request.config.env
-    with closing(make_envs(env, request.probed.factory, device=str(device))) as envs:
-        rates = _stepping(envs, device)
+    with closing(make_envs(env, request.probed.factory)) as envs:
+        rates = _stepping(envs)
         return {
             "env": env.id,
             "backend": env.backend,
@@ -54,11 +54,9 @@ def env_rates(request: RunRequest, device: torch.device) -> dict[str, Any]:
         }
 
 
-def _stepping(envs: Envs, device: torch.device) -> list[float]:
+def _stepping(envs: Envs) -> list[float]:
     """Steps per second in each repeat, without those in which an environment resets."""
-    drawn = random_actions(envs.spec, np.random.default_rng(0), (ACTION_SETS, envs.num_envs))
-    # Where a policy would choose them.
-    actions = cycle(torch.from_numpy(drawn).to(device) if envs.takes_tensors else drawn)
+    actions = cycle(random_actions(envs.spec, np.random.default_rng(0), (ACTION_SETS, envs.num_envs)))
     envs.reset(0)
     for _ in range(8):
         envs.step(next(actions))

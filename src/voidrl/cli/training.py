@@ -30,8 +30,7 @@ from voidrl.system.terminal.tables import print_table, wrap_text
 
 if TYPE_CHECKING:
     from voidrl.config import Config
-    from voidrl.training.build import Probed
-    from voidrl.training.layers import ConfigLayer
+    from voidrl.training.build import ConfigLayer, Probed
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 ENV_HELP = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
@@ -149,8 +148,7 @@ def config(argv: list[str]) -> None:
     _add_config_options(parser)
     request = read_request(command, words, parser)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
-    from voidrl.training.build import require_fitting
-    from voidrl.training.layers import config_sources
+    from voidrl.training.build import config_sources, require_fitting
 
     if request.note:
         say(request.note)
@@ -203,7 +201,7 @@ def read_request(command: str, argv: Sequence[str], parser: Parser | None = None
 def _read_start(command: str, parser: Parser, options: argparse.Namespace, given: Given) -> RunRequest:
     from voidrl.config import PIECES, Config, merge, update
     from voidrl.training import build
-    from voidrl.training.layers import layers_for
+    from voidrl.training.build import layers_for
 
     env = options.subject
     pieces: dict[str, Any] = {kind: getattr(options, kind) for kind in PIECES if getattr(options, kind)}
@@ -236,7 +234,7 @@ def _read_finetune(command: str, parser: Parser, options: argparse.Namespace, gi
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
     from voidrl.training import build
-    from voidrl.training.layers import finetune_layers, task_config
+    from voidrl.training.build import finetune_layers, task_config
 
     agent = api.load(options.subject, device="cpu", trust_code=options.trust_code, best=options.best)
     pieces = {"learner": options.learner} if options.learner else {}

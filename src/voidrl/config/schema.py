@@ -82,10 +82,10 @@ class EnvConfig(Checked):
     `atari/pong?sticky=0.25`."""
     num_envs: Annotated[int, between(1, 8192)] = 1
     """Environments stepped in parallel."""
-    backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
+    backend: Literal["auto", "native", "sync", "async"] = "auto"
     """How environments are stepped: `native`, vectorized by their package; `sync`, in this process; `async`,
-    in worker processes; `tensor`, on the run's device. `auto`: `native` where there is a native version, else
-    `sync`, on DMControl `async`."""
+    in worker processes. `auto`: `native` where there is a native version, else `sync`, on DMControl
+    `async`."""
     frame_stack: Annotated[int, between(1, 1024, "frames")] = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 
@@ -75,12 +74,3 @@ def creating(name: str, number: int | None = None) -> Iterator[None]:
             raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
         who = repr(name) if number is None else f"{number} ({name!r})"
         raise EnvironmentFailedError(f"environment {who} {raised(error)} when it was created") from error
-
-
-def not_n(name: str, made: Any, n: int, expected: str, backend: str) -> ConfigError:
-    """The error for a factory of N environments that returned something else."""
-    what = f"{made.num_envs} environments" if hasattr(made, "num_envs") else type(made).__name__
-    return ConfigError(
-        f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a {expected} of as "
-        f"many, as env.backend = {backend!r} asks for"
-    )

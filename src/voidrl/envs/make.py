@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import chdir, closing, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -21,10 +21,9 @@ from voidrl.config import EnvConfig
 from voidrl.config.registry import import_environments, import_path, with_colon
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
-from voidrl.envs.failures import creating, not_n
+from voidrl.envs.failures import creating
 from voidrl.envs.ids import ATARI, DMC, format_id, import_package, is_importable, parse_id
 from voidrl.envs.parallel import ParallelVector
-from voidrl.envs.registration import MAZE_ID
 from voidrl.envs.single import CheckedEnv, load_wrapper
 from voidrl.envs.spaces import info_mask, mask_method, read_spaces
 from voidrl.envs.suites.atari import find_game
@@ -40,10 +39,9 @@ from voidrl.errors import (
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
-TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
 PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
 EnvFactory = Callable[..., Any]
-"""Creates one environment; with the backends `native` and `tensor`, all of them."""
+"""Creates one environment; with the backend `native`, all of them."""
 Wrapper = Callable[[gym.Env], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
 
@@ -57,21 +55,19 @@ def make_envs(
     pretraining: bool = False,
     render_height: int = 0,
     true_state: bool = False,
-    device: str = "auto",
 ) -> Envs:
     """Create N environments from an id or a factory.
 
     Args:
         config: The environment and its options.
-        factory: A function that creates one environment, used instead of `config.id`; with the backends
-            `native` and `tensor`, one that creates all, or for tensors the environments themselves.
+        factory: A function that creates one environment, used instead of `config.id`; with the backend
+            `native`, one that creates all.
         num_envs: N, by default `config.num_envs`.
         evaluation: Whether it is for evaluation: Atari plays whole games and keeps the raw score.
         pretraining: Whether training has no task reward: Atari may then treat lost lives differently.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
         true_state: Whether `Envs.true_state` is available. On Atari this emulates each game twice.
-        device: Device of tensor environments.
     """
     n, renders = num_envs or config.num_envs, render_height > 0
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -88,20 +84,8 @@ def make_envs(
     elif factory is None:
         registered = _find(name)
         name, factory = registered.id, partial(gym.make, registered.id, **options)
-        if config.backend == "tensor":
-            if name not in TENSOR_VERSIONS:
-                raise _no_tensors(name)
-            factory = partial(_imported(TENSOR_VERSIONS[name]), **options)
         if registered.vector_entry_point is not None:
             native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
-    if config.backend == "tensor":
-        from voidrl.envs.tensor import make_tensor_envs  # imports torch
-
-        shows = renders and _takes(factory, "render_mode")
-        tensor_envs = make_tensor_envs(
-            config, cast(Any, factory), n, device, render=shows, true_state=true_state
-        )
-        return _checked_for_pictures(tensor_envs, renders)
     return _checked_for_pictures(_make_gym(config, name, factory, native, n, renders, true_state), renders)
 
 
@@ -132,7 +116,13 @@ def _make_gym(
         if native is not None:
             vector = _with_render_mode(native(), native) if renders else native()
             if not isinstance(vector, VectorEnv) or vector.num_envs != n:
-                raise not_n(config.id, vector, n, "gymnasium.vector.VectorEnv", "native")
+                what = type(vector).__name__
+                if hasattr(vector, "num_envs"):
+                    what = f"{vector.num_envs} environments"
+                raise ConfigError(
+                    f"the factory of environment {config.id!r} returned {what} for num_envs={n}: expected a "
+                    f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
+                )
             masks = _known_masks(config.action_masks, vector)
         elif config.backend == "async":
             make = partial(_make_checked, factory, config, wrappers, renders)
@@ -183,13 +173,6 @@ def _checked_for_pictures(envs: Envs, renders: bool) -> Envs:
     return envs
 
 
-def _no_tensors(name: str) -> ConfigError:
-    return ConfigError(
-        f"env.backend = 'tensor' cannot be used with environment {name!r}, which has no version in torch: "
-        f"expected {', '.join(TENSOR_VERSIONS)}, or a function that takes num_envs and device"
-    )
-
-
 def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
     """The source of action masks; `auto` only looks for what there is before a reset."""
     space = env.action_space if isinstance(env, gym.Env) else env.single_action_space
@@ -199,8 +182,6 @@ def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
 
 def _require_fitting(config: EnvConfig, family: str) -> None:
     """Refuse options that an environment of this family does not have."""
-    if family and config.backend == "tensor":
-        raise _no_tensors(config.id)
     refused: list[tuple[str, Any, str]] = []
     if family:
         whole = "[], since voidrl steps all its copies at once"
@@ -250,13 +231,11 @@ def _takes(make: Callable[..., Any], argument: str) -> bool:
         return False
 
 
-def probe_env(
-    config: EnvConfig, factory: EnvFactory | None = None, device: str = "auto"
-) -> tuple[EnvSpec, EnvConfig]:
+def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[EnvSpec, EnvConfig]:
     """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
-    with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+    with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1)) as envs:
         spec, masks = envs.spec, envs.reading.masks
         if not is_importable(config.id):
             config = dataclasses.replace(config, id=registered_id(envs.vector) or config.id)
@@ -267,7 +246,7 @@ def probe_env(
                 masks = "none" if info_mask(envs.reset(seed=0)[1]) is None else "info"
     config = dataclasses.replace(config, action_masks=masks)  # type: ignore[arg-type]
     if masks == "info":
-        with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+        with chdir(Path.cwd()), closing(make_envs(config, factory, num_envs=1)) as envs:
             envs.reset(seed=0)  # an unusable mask is refused
             return envs.spec, config
     return spec, config

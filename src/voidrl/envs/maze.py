@@ -103,10 +103,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Any, Any, Any]):
         self.num_envs, self.size, self.continuous, self.slip = num_envs, size, continuous, slip
         self.render_mode, self._limit = render_mode, limit
 
-        self._xp: Any = np  # the module of the arrays: `numpy`, or `torch` in `TorchPixelMaze`
-        self._moves: Any = MOVES
         self.walls = make_walls(self.size, layout_seed, loops)
-        self._walls: Any = self.walls
         self.num_open_cells = int((~self.walls).sum())
         self.start_cell: Cell = (1, 1)
         self.goal_cell: Cell | None = None
@@ -131,18 +128,18 @@ class PixelMazeVector(gym.vector.VectorEnv[Any, Any, Any]):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
         self._cell_pixels, self._margin = image_size // size, image_size % size // 2
-        self._scene: Any = self._draw_scene(image_size, self.goal_cell)  # for `render`
-        self._background: Any = self._draw_scene(image_size, None)  # for agents
+        self._scene = self._draw_scene(image_size, self.goal_cell)  # for `render`
+        self._background = self._draw_scene(image_size, None)  # for agents
         self._goal_index = -1 if self.goal_cell is None else self.goal_cell[0] * self.size + self.goal_cell[1]
-        self._start: Any = np.array(self.start_cell, dtype=np.float64 if continuous else np.int64)
+        self._start = np.array(self.start_cell, dtype=np.float64 if continuous else np.int64)
         self._begun = False
         self._rngs: list[np.random.Generator] = []  # one per agent, made by the first reset
         self._restart()
 
     def _restart(self) -> None:
-        self._position: Any = np.tile(self._start, (self.num_envs, 1))  # (N, 2)
-        self._steps: Any = np.zeros(self.num_envs, np.int64)
-        self._done: Any = np.zeros(self.num_envs, np.bool_)
+        self._position = np.tile(self._start, (self.num_envs, 1))  # (N, 2)
+        self._steps = np.zeros(self.num_envs, np.int64)
+        self._done = np.zeros(self.num_envs, np.bool_)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Start all episodes; with `seed`, agent i has its own random stream, seeded `seed + i`."""
@@ -158,8 +155,15 @@ class PixelMazeVector(gym.vector.VectorEnv[Any, Any, Any]):
         """Move all agents; those whose episode ended on the previous step start a new one instead."""
         if not self._begun:
             raise gym.error.ResetNeeded("PixelMaze was stepped before its first reset; call reset() first.")
-        cells, terminated, truncated = self._advance(self._slipped(self._checked(actions)))
-        info = self._info(cells, terminated | False)  # a copy
+        actions = self._slipped(self._checked(actions))
+        fresh = self._done  # (N,), at the start with 0 steps, so neither at the goal nor at the limit
+        self._position = np.where(fresh[:, None], self._start, self._moved(actions))  # (N, 2)
+        self._steps = np.where(fresh, 0, self._steps + 1)
+        cells = self._cells()
+        terminated = cells == self._goal_index
+        truncated = ~terminated & (self._steps >= self._limit)
+        self._done = terminated | truncated
+        info = self._info(cells, terminated.copy())
         return self._images(self._background), 1.0 * terminated, terminated, truncated, info
 
     def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
@@ -180,74 +184,41 @@ class PixelMazeVector(gym.vector.VectorEnv[Any, Any, Any]):
             front = np.logical_or.reduce(around) & ~self.walls & (lengths < 0)
         return lengths
 
-    def _checked(self, actions: Any) -> Any:
+    def _checked(self, actions: Any) -> Array:
         actions = np.asarray(actions)
         fits = actions.shape == self.action_space.shape and np.isfinite(actions).all()
         if fits and not self.continuous:
             fits = actions.dtype.kind in "iu" and actions.min() >= 0 and actions.max() < len(MOVES)
         _require(fits, "actions", actions, "one action of the action space per agent")
-        return actions
+        return actions  # type: ignore[no-any-return]
 
-    def _advance(self, actions: Any) -> tuple[Any, Any, Any]:
-        """Move all agents; those whose episode ended on the previous step start a new one instead.
-
-        Returns the cells, terminated and truncated, (N,) each.
-        """
-        fresh = self._done  # (N,), at the start with 0 steps, so neither at the goal nor at the limit
-        self._position = self._xp.where(fresh[:, None], self._start, self._move(actions))  # (N, 2)
-        self._steps = self._xp.where(fresh, 0, self._steps + 1)
-        cells = self._cells()
-        terminated = cells == self._goal_index
-        truncated = ~terminated & (self._steps >= self._limit)
-        self._done = terminated | truncated
-        return cells, terminated, truncated
-
-    def _move(self, actions: Any) -> Any:
+    def _moved(self, actions: Array) -> Array:
         position = self._position
         if not self.continuous:
-            target = position + self._moves[actions]  # (N, 2)
-            return self._xp.where(self._walls[target[:, 0], target[:, 1], None], position, target)
-        rows, cols = (SPEED * self._xp.clip(actions, -1, 1)).T
+            target = position + MOVES[actions]  # (N, 2)
+            return np.where(self.walls[target[:, 0], target[:, 1], None], position, target)
+        rows, cols = (SPEED * np.clip(actions, -1, 1)).T
         # Rows, then columns: agents slide along a wall that blocks one axis.
-        moved = self._slide(position[:, 0], position[:, 1], rows, self._walls)
-        return self._xp.stack([moved, self._slide(position[:, 1], moved, cols, self._walls.T)], 1)
+        moved = _slid(position[:, 0], position[:, 1], rows, self.walls)
+        return np.stack([moved, _slid(position[:, 1], moved, cols, self.walls.T)], 1)
 
-    def _slide(self, along: Any, across: Any, delta: Any, walls: Any) -> Any:
-        """Coordinates along one axis after a move of `delta` (at most 1), stopped at walls."""
-        xp = self._xp
-        low = self._whole(xp.floor(across - RADIUS + 0.5))  # the one or two cells that the body covers
-        high = self._whole(xp.ceil(across + RADIUS - 0.5))
-        target, sign = along + delta, xp.sign(delta)
-        front = target + sign * RADIUS
-        ahead = self._whole(xp.where(delta > 0, xp.ceil(front - 0.5), xp.floor(front + 0.5)))
-        blocked = walls[ahead, low] | walls[ahead, high]
-        return xp.where(blocked, ahead - sign * (0.5 + RADIUS), target)
+    def _cells(self) -> Array:
+        rows, cols = np.floor(self._position + 0.5).astype(np.int64).T  # (N,) each
+        return rows * self.size + cols  # type: ignore[no-any-return]
 
-    def _cells(self) -> Any:
-        rows, cols = self._whole(self._xp.floor(self._position + 0.5)).T  # (N,) each
-        return rows * self.size + cols
-
-    def _slipped(self, actions: Any) -> Any:
+    def _slipped(self, actions: Array) -> Array:
         """Actions, of which the fraction `slip` is random."""
         if self.slip == 0:
             return actions
-        draws = self._draws()  # (N, 3), uniform in [0, 1)
-        slips = draws[:, 0] < self.slip  # (N,)
-        if self.continuous:
-            return self._xp.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
-        return self._xp.where(slips, self._whole(len(MOVES) * draws[:, 1]), actions)
-
-    def _draws(self) -> Any:
         draws = np.ones((self.num_envs, 3))
         for i in np.flatnonzero(~self._done):  # agents that only restart draw nothing, as in a single env
             draws[i] = self._rngs[i].random(3)
-        return draws
+        slips = draws[:, 0] < self.slip  # (N,)
+        if self.continuous:
+            return np.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
+        return np.where(slips, (len(MOVES) * draws[:, 1]).astype(np.int64), actions)
 
-    def _whole(self, numbers: Any) -> Any:
-        """Floating-point numbers as int64, rounded towards 0."""
-        return numbers.astype(np.int64)
-
-    def _info(self, cells: Any, success: Any) -> Info:
+    def _info(self, cells: Array, success: Array) -> Info:
         info: Info = {"position": self._position.astype(np.float32), "cell": cells, "success": success}
         info |= {f"_{key}": np.ones(self.num_envs, np.bool_) for key in info}
         y, x = self._position.T.astype(np.float64)
@@ -261,13 +232,24 @@ class PixelMazeVector(gym.vector.VectorEnv[Any, Any, Any]):
         margins = (self._margin, image_size - self._margin - len(kinds))
         return np.array([WALL, FLOOR, GOAL], dtype=np.uint8)[np.pad(kinds, margins)]  # (H, W, 3)
 
-    def _images(self, scene: Any) -> Any:
+    def _images(self, scene: Array) -> Array:
         images = scene[None].repeat(self.num_envs, axis=0)  # (N, H, W, 3), a new array: callers keep it
         corner = self._margin + np.floor(self._position * self._cell_pixels + 0.5).astype(np.int64)  # (N, 2)
         square = corner[:, :, None] + np.arange(self._cell_pixels)  # (N, 2, pixels)
         agents = np.arange(self.num_envs)[:, None, None]
         images[agents, square[:, 0, :, None], square[:, 1, None, :]] = AGENT
         return images
+
+
+def _slid(along: Array, across: Array, delta: Array, walls: Array) -> Array:
+    """Coordinates along one axis after a move of `delta` (at most 1), stopped at walls."""
+    low = np.floor(across - RADIUS + 0.5).astype(np.int64)  # the one or two cells that the body covers
+    high = np.ceil(across + RADIUS - 0.5).astype(np.int64)
+    target, sign = along + delta, np.sign(delta)
+    front = target + sign * RADIUS
+    ahead = np.where(delta > 0, np.ceil(front - 0.5), np.floor(front + 0.5)).astype(np.int64)
+    blocked = walls[ahead, low] | walls[ahead, high]
+    return np.where(blocked, ahead - sign * (0.5 + RADIUS), target)
 
 
 class PixelMaze(gym.Env[Array, Any]):

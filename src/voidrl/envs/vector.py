@@ -47,7 +47,7 @@ class Variable(NamedTuple):
 class StepResult(NamedTuple):
     """The result of one step of N environments."""
 
-    frames: Any  # (N, *stored_shape), an array; a tensor from environments on a device
+    frames: np.ndarray  # (N, *stored_shape)
     reward: np.ndarray  # (N,) float32
     terminated: np.ndarray  # (N,) bool: the value after this step is 0
     truncated: np.ndarray  # (N,) bool
@@ -75,10 +75,6 @@ class Envs:
     """The Atari game, if a human score is known for it."""
     frames_per_step: int = 1
     """Frames or control steps per agent step (the action repeat)."""
-    takes_tensors: bool = False
-    """Whether frames are tensors on a device, and `send` takes actions from there."""
-    actions_are_finite: bool = True
-    """Whether the actions of the last step were, known after `recv`; only where they do not pass the host."""
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
@@ -99,7 +95,7 @@ class Envs:
         self._sent: np.ndarray | None = None
 
         def read() -> Reading:
-            autoreset_of(vector, name, AutoresetMode.NEXT_STEP)
+            require_next_step(vector, name)
             return reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
 
         self._take(vector, name, true_state, read)
@@ -238,8 +234,8 @@ class Envs:
         An environment that cannot render shows its observation.
         """
         if getattr(self.vector, "render_mode", None) != "rgb_array":
-            return to_picture(on_host(self._newest[0]), self.spec)
-        drawn = on_host(self._guarded(self.vector.render))
+            return to_picture(self._newest[0], self.spec)
+        drawn = self._guarded(self.vector.render)
         several = isinstance(drawn, tuple | list) or np.ndim(drawn) == 4
         picture = np.asarray(drawn[0] if several else drawn)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
@@ -267,8 +263,8 @@ class Envs:
     def _read_state(self, info: dict[str, Any]) -> None:
         """Keep the true state of a step or reset."""
         hidden = self.spec.num_actions if self.spec.masked and not self.spec.pixels else 0
-        seen = on_host(self._newest[:, : self._newest.shape[1] - hidden])  # without masks
-        variables, self._state = reported_state(on_host(info), seen, pixels=self.spec.pixels)
+        seen = self._newest[:, : self._newest.shape[1] - hidden]  # without masks
+        variables, self._state = reported_state(info, seen, pixels=self.spec.pixels)
         if self._variables and variables != self._variables:
             before, now = (
                 ", ".join(v.name for v in found) or "none" for found in (self._variables, variables)
@@ -300,26 +296,15 @@ class Envs:
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
 
 
-def autoreset_of(env: Any, name: str, *known: AutoresetMode) -> AutoresetMode:
-    """The mode of N environments, an attribute or in their metadata; refused if it is not a known one."""
-    found = getattr(env, "autoreset_mode", None)
-    if found is None:
-        found = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-    if found not in (*known, *(mode.value for mode in known)):
-        modes = " or ".join(mode.name for mode in known)
+def require_next_step(vector: VectorEnv, name: str) -> None:
+    """Refuse another autoreset mode, which is an attribute or in the metadata."""
+    found = getattr(vector, "autoreset_mode", None) or (vector.metadata or {}).get("autoreset_mode")
+    if found not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
         raise ConfigError(
             f"vector environment {name!r} has autoreset_mode {getattr(found, 'name', found)}: expected "
-            f"gymnasium.vector.AutoresetMode.{modes}, as an attribute or in its metadata; set it, or use "
+            f"gymnasium.vector.AutoresetMode.NEXT_STEP, as an attribute or in its metadata; set it, or use "
             f"env.backend = 'sync'"
         )
-    return AutoresetMode(found)
-
-
-def on_host(value: Any) -> Any:
-    """Nested tensors as arrays, and anything else as it is."""
-    if isinstance(value, Mapping):
-        return {key: on_host(part) for key, part in value.items()}
-    return value.cpu().numpy() if hasattr(value, "cpu") else value
 
 
 def reported_state(

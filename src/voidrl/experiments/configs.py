@@ -30,8 +30,8 @@ from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.tasks import Task
 from voidrl.system.units import parse_count
 from voidrl.training import build
+from voidrl.training.build import layers_for, task_config
 from voidrl.training.evaluation import EVALUATION_STREAM, run_seed
-from voidrl.training.layers import layers_for, task_config
 from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84

@@ -171,10 +171,6 @@ class Adapter:
     def _actor_waits(self) -> bool:
         return self.state.updates < self.state.critic_until
 
-    def until_actor_learns(self, count: int) -> int:
-        """At most `count` updates, none beyond those for which the actor waits."""
-        return min(count, self.state.critic_until - self.state.updates) if self._actor_waits else count
-
     def release_actor(self) -> None:
         """Let the actor learn once the critic has had its updates."""
         agent = self.agent

@@ -12,21 +12,20 @@ from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.combinations import check_ranks
 from voidrl.agent.cost import update_gflop
-from voidrl.config import Config, EnvConfig, ReplayConfig
+from voidrl.config import Config, EnvConfig
 from voidrl.engine.engine import Engine
 from voidrl.envs.ids import atari_game
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
-from voidrl.envs.tensor import is_tensor_env
 from voidrl.envs.vector import Envs
-from voidrl.errors import ConfigError, SpaceError
+from voidrl.errors import SpaceError
 from voidrl.replay import make_replay
 from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import placed
 from voidrl.system.machine import claim_cores
 from voidrl.system.threads import cpu_threads
 from voidrl.training.evaluating import MAX_EPISODES, OpenEnvs
-from voidrl.training.metrics.loggers import import_wandb
+from voidrl.training.metrics import import_wandb
 from voidrl.training.saved_run import spec_of
 from voidrl.types import EnvSpec
 
@@ -55,13 +54,13 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
-    check_ranks(config, dist.current().size, is_env_object=is_tensor_env(factory))
+    check_ranks(config, dist.current().size)
     place, meta = dist.own_device(config.device), {} if saved is None else saved.meta
     count, pretrains = len(dist.current().part(config.env.num_envs)), config.effective.pretrains
     with (
         claim_cores(),
-        closing(make_envs(config.env, factory, count, pretraining=pretrains, device=place)) as envs,
-        _eval_envs(config, factory, place, say) as eval_envs,
+        closing(make_envs(config.env, factory, count, pretraining=pretrains)) as envs,
+        _eval_envs(config, factory) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
         cpu_threads(
@@ -79,50 +78,30 @@ def assemble(
         dist.place(device)
         agent = Agent(envs.spec, config, device)
         dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
-        size = envs.spec, envs.num_envs, agent.method.skill_dim
-        replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
+        part = config.replay
+        if dist.current().size > 1:  # as many rows as the whole has, with fewer columns
+            rows = -(-part.capacity_steps // config.env.num_envs)
+            part = dataclasses.replace(part, capacity_steps=rows * count)
+        replay = make_replay(part, envs.spec, count, agent.method.skill_dim, device, say, agent.note_dim)
         with closing(Engine(agent, replay, say, before=meta.get("engine"))) as engine:
             yield Parts(engine, envs, eval_envs)
 
 
-def replay_part(config: Config) -> ReplayConfig:
-    """The replay of this rank: as many rows as the whole has, with fewer columns."""
-    here, num_envs = dist.current(), config.env.num_envs
-    if here.size == 1:
-        return config.replay
-    rows = -(-config.replay.capacity_steps // num_envs)
-    return dataclasses.replace(config.replay, capacity_steps=rows * len(here.part(num_envs)))
-
-
 @contextmanager
-def _eval_envs(
-    config: Config, factory: EnvFactory | None, device: str, say: Callable[[str], None]
-) -> Iterator[OpenEnvs | None]:
+def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[OpenEnvs | None]:
     """A function that opens the evaluation environments, if any; only the first rank evaluates.
 
     With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them at its start and its end.
     """
     log = config.log
-    if is_tensor_env(factory) and log.eval_every_steps:
-        raise ConfigError(
-            f"log.eval_every_steps = {log.eval_every_steps} cannot be used with environments that "
-            f"were passed as objects, since evaluations would cut their episodes: pass a function that takes "
-            f"num_envs and device, or set it to 0"
-        )
     at_ends = config.effective.adapts and log.eval_episodes > 0
-    if at_ends and is_tensor_env(factory):
-        say(
-            "fine-tuning is not evaluated in environments that were passed as objects: to keep its best "
-            "agent, pass a function that takes num_envs and device"
-        )
-        at_ends = False
     if not (log.eval_every_steps or at_ends) or not dist.current().is_main:
         yield None
         return
     env = dataclasses.replace(config.env, count_states=False)
     episodes = log.eval_episodes if log.eval_every_steps else min(log.eval_episodes, MAX_EPISODES)
     num_envs = evaluation_envs(config.env, episodes)
-    make = partial(make_envs, env, factory, num_envs, evaluation=True, device=device)
+    make = partial(make_envs, env, factory, num_envs, evaluation=True)
     if not log.eval_every_steps:
         yield lambda: closing(make())
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -104,8 +104,7 @@ class CallbackList:
     def call(self, event: str, run: RunView) -> None:
         """Call the hooks of an event."""
         for callback in self._callbacks:
-            name = type(callback).__name__
-            answer = _guarded(name, event, run.step, getattr(callback, event), run)
+            name, answer = type(callback).__name__, _guarded(callback, event, run.step, run)
             if answer is not None and not (isinstance(answer, str) and answer == STOP):
                 raise CallbackFailedError(
                     f"callback {name} returned {shown(answer)} from {event} at step {run.step}: expected "
@@ -118,20 +117,14 @@ class CallbackList:
         """The states of all callbacks that have one, for a checkpoint."""
         found = []
         for callback in self._callbacks:
-            name = type(callback).__name__
-            state = _guarded(name, "state", step, callback.state)
-            if state is None:
-                continue
-            try:
-                survives = isinstance(state, dict) and json.loads(json.dumps(state, allow_nan=False)) == state
-            except (TypeError, ValueError):
-                survives = False
-            if not survives:
+            state = _guarded(callback, "state", step)
+            if not (state is None or _survives_json(state)):
                 raise CallbackFailedError(
-                    f"callback {name} returned {shown(state)} from state at step {step}: expected a "
-                    f"dictionary that survives a round trip through JSON"
+                    f"callback {type(callback).__name__} returned {shown(state)} from state at step {step}: "
+                    f"expected a dictionary that survives a round trip through JSON"
                 )
-            found.append({"callback": _name_of(callback), "state": state})
+            if state is not None:
+                found.append({"callback": _name_of(callback), "state": state})
         return found
 
     def load(self, states: Iterable[Mapping[str, Any]], step: int) -> list[str]:
@@ -146,7 +139,7 @@ class CallbackList:
                 notes.append(f"the state of callback {saved['callback']} is dropped: it was not passed again")
                 continue
             waiting.remove(callback)
-            _guarded(type(callback).__name__, "load", step, callback.load, saved["state"])
+            _guarded(callback, "load", step, saved["state"])
         return notes
 
 
@@ -154,12 +147,20 @@ def _name_of(callback: Callback) -> str:
     return f"{type(callback).__module__}:{type(callback).__qualname__}"
 
 
-def _guarded(name: str, event: str, step: int, function: Callable[..., Any], *arguments: Any) -> Any:
+def _guarded(callback: Callback, event: str, step: int, *arguments: Any) -> Any:
     try:
-        return function(*arguments)
+        return getattr(callback, event)(*arguments)
     except Exception as error:
+        name = type(callback).__name__
         why = str(error) if isinstance(error, VoidrlError) else f"{type(error).__name__}: {error}"
         raise CallbackFailedError(f"callback {name} failed in {event} at step {step} ({why})") from error
+
+
+def _survives_json(state: Any) -> bool:
+    try:
+        return isinstance(state, dict) and json.loads(json.dumps(state, allow_nan=False)) == state
+    except (TypeError, ValueError):
+        return False
 
 
 # Callbacks that come with voidrl

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,20 +21,6 @@ from voidrl.training.run import Run
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
 
 
-class PendingStep(NamedTuple):
-    """Actions that were chosen for all environments and not yet recorded."""
-
-    actions: HostCopy | Tensor
-    """On their way to the host, or on the device if the environments are there too."""
-    skill: Tensor
-    """(N, skill_dim) by which they were chosen."""
-
-    @property
-    def can_be_sent(self) -> bool:
-        """Whether the environments can start at once, without waiting for the device."""
-        return isinstance(self.actions, Tensor) or self.actions.on_host
-
-
 class Collector:
     """Skills, exploration and episode statistics of all environments of a rank."""
 
@@ -49,10 +35,8 @@ class Collector:
         self.agent, self.envs, self.replay = run.agent, run.envs, run.replay
         self.first_column = run.group.part(run.config.env.num_envs).start
         watching = type(run.agent.method) if run.agent.uses_method else Method
-        self.observes, self.begins = (
-            watching.observe is not Method.observe,
-            watching.begin is not Method.begin,
-        )
+        self.observes = watching.observe is not Method.observe
+        self.begins = watching.begin is not Method.begin
         self.env_numbers = torch.arange(run.envs.num_envs, device=run.agent.device)
 
     def begin(self) -> None:
@@ -88,35 +72,22 @@ class Collector:
 
     # Actions
 
-    def choose(self) -> PendingStep:
-        """Choose an action for every environment."""
+    def choose(self) -> tuple[HostCopy, Tensor]:
+        """Actions for all environments, on their way to the host, and the skills that chose them."""
         self.agent.set_progress(self.run.state.steps)
-        actions = self.adapter.choose(self.skill)
-        return PendingStep(actions.clone() if self.envs.takes_tensors else HostCopy(actions), self.skill)
+        return HostCopy(self.adapter.choose(self.skill)), self.skill
 
-    def send(self, pending: PendingStep) -> None:
+    def send(self, actions: HostCopy) -> None:
         """Start the step of the environments."""
-        if isinstance(pending.actions, Tensor):
-            self.envs.send(pending.actions)  # `actions_are_finite` is known with the results
-            return
-        action = pending.actions.numpy()
-        if not np.isfinite(action).all():
+        if not np.isfinite(actions.numpy()).all():
             raise failures.bad_action(self.run)
-        self.envs.send(action)
-
-    def receive(self, pending: PendingStep) -> None:
-        """Wait for the environments and record the step."""
-        result = self.envs.recv()
-        if not self.envs.actions_are_finite:
-            raise failures.bad_action(self.run)
-        self.record(pending, result)
+        self.envs.send(actions.numpy())
 
     # What came back
 
-    def record(self, pending: PendingStep, result: StepResult) -> None:
+    def record(self, actions: HostCopy, skill: Tensor, result: StepResult) -> None:
         """Store and count one step of all environments."""
-        run, state, agent, skill = self.run, self.run.state, self.agent, pending.skill
-        taken = pending.actions if isinstance(pending.actions, Tensor) else pending.actions.numpy()
+        run, state, agent = self.run, self.run.state, self.agent
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
         # With the first update the task's skill is chosen, if there is to be one.
@@ -124,16 +95,9 @@ class Collector:
         period = agent.skill_every_steps if tries else 0
         # Where an episode ends, the reset draws the next skill: one drawn now would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
-        added = self.replay.add(
-            taken,
-            result.reward,
-            result.terminated,
-            result.truncated,
-            result.frames,
-            skill,
-            result.ended,
-            changes,
-        )
+        ends = result.terminated, result.truncated
+        stored = actions.numpy(), result.reward, *ends, result.frames, skill, result.ended, changes
+        added = self.replay.add(*stored)
         ended = result.ended & real
         run.count(added, int(ended.sum()))
         self._count_visits(result.info)

@@ -23,12 +23,7 @@ from voidrl.runs.evaluations import EvaluationSummary, best_agent, zero_shot
 from voidrl.system.device import seeded
 from voidrl.system.units import human_count
 from voidrl.training import failures
-from voidrl.training.evaluation import (
-    EVALUATION_STREAM,
-    Evaluation,
-    evaluate_agent,
-    run_seed,
-)
+from voidrl.training.evaluation import EVALUATION_STREAM, Evaluation, evaluate_agent, run_seed
 from voidrl.training.hooks import Hook
 from voidrl.training.run import Run
 
@@ -156,11 +151,9 @@ class Probing(Hook):
 
 def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
     """Copy a pre-trained agent, with the environment of the task in its config."""
-    own = pretrained.config.env
     # A method or a learner may depend on the number of environments.
-    env = dataclasses.replace(env, num_envs=own.num_envs)
-    config = dataclasses.replace(pretrained.config, env=env)
-    agent = Agent(pretrained.spec, config, device)
+    env = dataclasses.replace(env, num_envs=pretrained.config.env.num_envs)
+    agent = Agent(pretrained.spec, dataclasses.replace(pretrained.config, env=env), device)
     agent.load_tensors(pretrained.tensors())
     agent.steps = pretrained.steps
     return agent

@@ -142,8 +142,14 @@ def evaluate_agent(
                 random_actions = agent.random_actions(obs)
                 explore = torch.rand(n, device=agent.device) < epsilon
                 action = torch.where(explore.reshape(n, *[1] * (action.ndim - 1)), random_actions, action)
-            taken = action if envs.takes_tensors else action.cpu().numpy()
-            result = _step(agent, envs, taken, tally.counted)
+            taken = action.cpu().numpy()
+            if not np.isfinite(taken).all():
+                raise NonFiniteError(
+                    f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
+                    f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
+                )
+            envs.send(taken)
+            result = envs.recv(tally.counted)
             if watch is not None:
                 watch(result)
             ends = result.terminated, result.truncated
@@ -156,19 +162,6 @@ def evaluate_agent(
     returns, lengths, successes = zip(*chain(*tally.played), strict=True)
     known_successes = [*successes] if tally.reports_success else None
     return Evaluation([*returns], [*lengths], known_successes, tally.counted_steps, counts, envs.game)
-
-
-def _step(agent: Agent, envs: Envs, action: np.ndarray | torch.Tensor, counted: np.ndarray) -> StepResult:
-    """Step the environments, by actions that have to be finite."""
-    if is_finite := isinstance(action, torch.Tensor) or bool(np.isfinite(action).all()):
-        envs.send(action)
-        result = envs.recv(counted)
-    if not (is_finite and envs.actions_are_finite):  # of tensors, this is known with the results
-        raise NonFiniteError(
-            f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
-            f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
-        )
-    return result
 
 
 class _Tally:

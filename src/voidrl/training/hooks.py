@@ -12,7 +12,8 @@ import numpy as np
 
 from voidrl.system.terminal.progress import Progress
 from voidrl.training import failures
-from voidrl.training.metrics import HealthMonitor, MetricsWriter
+from voidrl.training.health import HealthMonitor
+from voidrl.training.metrics import MetricsWriter
 from voidrl.training.run import Experience, Run
 from voidrl.training.saved_run import require_same_agent, save_run
 from voidrl.training.trainer import Trainer
@@ -37,30 +38,11 @@ class Hook:
         """After the last checkpoint of a run that is complete or was stopped, but not of one that failed."""
 
 
-class Output(Hook):
-    """Opens the files for rows and the progress line of the first rank, before all other hooks."""
-
-    def start(self, run: Run) -> None:
-        """Open them; a resumed run drops the rows after its checkpoint."""
-        if not run.is_main:
-            return
-        config, state = run.config, run.state
-        title = f"{config.phase} {config.env.id}"
-        shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
-        run.progress = run.resources.enter_context(shown)
-        writer = MetricsWriter(
-            run.folder.path,
-            tensorboard=config.log.tensorboard,
-            wandb_project=config.log.wandb_project,
-            resume_bytes=state.metrics_bytes,
-            step=state.steps,
-            say=run.engine.say,
-        )
-        run.writer = run.resources.enter_context(writer)
-
-
 class Logging(Hook):
-    """Writes a row every `log.log_every_steps` and warns of training that is finite but useless."""
+    """Writes a row every `log.log_every_steps` and warns of training that is finite but useless.
+
+    On the first rank it also opens the files for rows and the progress line.
+    """
 
     def __init__(self, run: Run, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -69,9 +51,22 @@ class Logging(Hook):
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, run.config.env.num_envs))  # returns
 
     def start(self, run: Run) -> None:
-        """Start the clock, and continue counting states."""
-        state = run.state
-        self._mark(run, time.monotonic())
+        """Open the files and the progress line; a resumed run drops the rows after its checkpoint."""
+        config, state = run.config, run.state
+        if run.is_main:
+            title = f"{config.phase} {config.env.id}"
+            progress = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+            run.progress = run.resources.enter_context(progress)
+            writer = MetricsWriter(
+                run.folder.path,
+                tensorboard=config.log.tensorboard,
+                wandb_project=config.log.wandb_project,
+                resume_bytes=state.metrics_bytes,
+                step=state.steps,
+                say=run.engine.say,
+            )
+            run.writer = run.resources.enter_context(writer)
+        self.clock = time.monotonic(), state.steps, state.updates
         run.folder.status.track(lambda: state.steps, str(run.agent.device), self.trainer.warmup_steps)
         if run.envs.counter is not None and state.states:
             run.envs.counter.load(state.states)
@@ -108,10 +103,11 @@ class Logging(Hook):
             counter.clear()
         metrics, run.unlogged = run.unlogged.of_all_ranks(), Experience()
         self.recent.extend(score for score, _ in metrics.finished)
+        then, self.clock = self.clock, (time.monotonic(), state.steps, state.updates)
+        run.logged_updates = state.updates
         if not run.is_main:
-            self._mark(run, time.monotonic())
             return
-        row = self._row(run, metrics)
+        row = self._row(run, metrics, then)
         run.write_row(row)
         run.keep_score(row)
         run.folder.status.beat(state.steps)
@@ -119,7 +115,7 @@ class Logging(Hook):
             run.engine.say(warning)
         self._show(run, row)
 
-    def _row(self, run: Run, metrics: Experience) -> dict[str, Any]:
+    def _row(self, run: Run, metrics: Experience, then: tuple[float, int, int]) -> dict[str, Any]:
         state, counter = run.state, run.envs.counter
         row: dict[str, Any] = {f"train/{k}": v for k, v in metrics.trained.items() if not k.startswith(CHECK)}
         row |= {"updates": state.updates, "episodes": state.episodes}
@@ -134,19 +130,12 @@ class Logging(Hook):
             for states in metrics.states:
                 counter.merge(states)
             row |= {f"coverage/{name}": count for name, count in counter.counts().items()}
-        now, (then, steps, updates) = time.monotonic(), self.clock
-        seconds = max(now - then, 1e-9)
-        row["time/steps_per_second"] = (state.steps - steps) / seconds
-        row["time/updates_per_second"] = (state.updates - updates) / seconds
+        seconds, steps, updates = (now - before for now, before in zip(self.clock, then, strict=True))
+        seconds = max(seconds, 1e-9)
+        row["time/steps_per_second"] = steps / seconds
+        row["time/updates_per_second"] = updates / seconds
         row["time/learner_waits"] = run.engine.idle.flush() / seconds
-        row |= self.trainer.metrics(seconds)
-        self._mark(run, now)
-        return row
-
-    def _mark(self, run: Run, now: float) -> None:
-        """Start counting the next row."""
-        self.clock = (now, run.state.steps, run.state.updates)
-        run.logged_updates = run.state.updates
+        return row | self.trainer.metrics(seconds)
 
     def _show(self, run: Run, row: dict[str, Any]) -> None:
         pretrains, learner = run.agent.effective.pretrains, run.config.learner
@@ -207,7 +196,7 @@ class Checkpoints(Hook):
 
     def start(self, run: Run) -> None:
         """Save an untrained agent, as a control, or the one that a new run fine-tunes."""
-        if not run.config.steps or (run.is_new and run.agent.effective.adapts):
+        if not run.config.steps or (run.state.metrics_bytes is None and run.agent.effective.adapts):
             self.save(run)
 
     def after_step(self, run: Run) -> None:

@@ -45,17 +45,16 @@ class Loop:
         run, collector, trainer = self.run, self.collector, self.trainer
         if run.is_cut:
             collector.begin()
-        pending = collector.choose()
+        actions, skill = collector.choose()
         # Environments and updates run at the same time. On CUDA updates are launched after the actions;
-        # elsewhere they take this thread, so the environments are started first. Those on the device are
-        # launched too, and their rewards arrive while the updates run.
-        if pending.can_be_sent:
-            collector.send(pending)
+        # elsewhere they take this thread, so the environments are started first.
+        if actions.on_host:
+            collector.send(actions)
             trainer.update()
         else:
             trainer.update()
-            collector.send(pending)
+            collector.send(actions)
         with run.engine.idle if run.state.updates else nullcontext():
-            collector.receive(pending)
+            collector.record(actions, skill, run.envs.recv())
         if trainer.acts_with_newest or run.is_saved:  # a checkpoint owes no updates
             trainer.update()

@@ -31,7 +31,6 @@ def rehearse(agent: Agent) -> None:
                 representation_step(copied, replay, 0)
             else:
                 copied.update(replay)
-            copied.encode(replay.latest())
         except Exception as error:
             if not (failure := failed_piece(agent, error)):
                 raise

@@ -98,11 +98,6 @@ class Run:
     # Progress
 
     @property
-    def is_new(self) -> bool:
-        """Whether there is no checkpoint yet."""
-        return self.state.metrics_bytes is None
-
-    @property
     def is_over(self) -> bool:
         """Whether there is no other step."""
         return self.is_stopped or self.state.steps >= self.config.steps
@@ -138,10 +133,9 @@ class Run:
 
     def call(self, event: str) -> None:
         """Call the user's callbacks for an event, which only the first rank has."""
-        state, path, agent = self.state, self.folder.path, self.agent
-        seen = state.steps, state.updates, self.config, path, agent, self.row, self.evaluation
+        seen = self.state.steps, self.state.updates, self.config, self.folder.path, self.agent
         with dist.alone():
-            self.callbacks.call(event, RunView(*seen, self.checkpoint))
+            self.callbacks.call(event, RunView(*seen, self.row, self.evaluation, self.checkpoint))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Write a row that callbacks do not see."""

@@ -88,8 +88,13 @@ def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
     meta = {name: getattr(state, name) for name in COUNTS} | {RANKS: here.size}
     if here.size > 1:
         meta[AGENT_SUM] = require_same_agent(agent)
-    keeps = log.keep_replay or state.steps < agent.config.steps
-    files = _part_files(agent.device, engine.replay if keeps else None, state)
+    loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
+    loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
+    files = {"loop.safetensors": checkpoint.Group(loop)}
+    if log.keep_replay or state.steps < agent.config.steps:
+        files[REPLAY] = checkpoint.Group(engine.replay.state())
+        for name, tag, tensors in engine.replay.chunks():
+            files[f"replay_{name}.safetensors"] = checkpoint.Group(tensors, tag)
     if not here.is_main:
         checkpoint.save(rank_root(folder, here.rank), state.steps, files, meta, keep_last=NEVER)
     dist.all_gather_object(None)  # the parts of all others are on the disk
@@ -115,18 +120,6 @@ def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
     path = checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=log.keep_last)
     sweep_parts(folder)
     return path
-
-
-def _part_files(device: torch.device, replay: Replay | None, state: LoopState) -> dict[str, checkpoint.Group]:
-    """The files of one rank: replay, random numbers and visits."""
-    loop = {"visits": torch.from_numpy(state.visits), **random_state(device)}
-    loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
-    files = {"loop.safetensors": checkpoint.Group(loop)}
-    if replay is not None:
-        files[REPLAY] = checkpoint.Group(replay.state())
-        for name, tag, tensors in replay.chunks():
-            files[f"replay_{name}.safetensors"] = checkpoint.Group(tensors, tag)
-    return files
 
 
 def require_same_agent(agent: Agent) -> str:
@@ -182,15 +175,6 @@ def _load_part(saved: checkpoint.Checkpoint, rank: int) -> checkpoint.Checkpoint
     return part
 
 
-def require_as_many_ranks(path: Path, before: int, now: int) -> None:
-    """Refuse to resume a run on another number of ranks."""
-    if before != now:
-        raise CheckpointError(
-            f"{path} was saved by {before} rank{'s' * (before > 1)}, each with its part of the replay, and "
-            f"cannot be resumed on {now}: resume with torchrun on {before}"
-        )
-
-
 def spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
     """The spaces in the manifest of a checkpoint."""
     try:
@@ -227,9 +211,8 @@ def load_run(saved: checkpoint.Checkpoint, engine: Engine) -> LoopState:
 
 def begin_stream(agent: Agent) -> None:
     """Give each rank its own random numbers; the first has those of a run on one process."""
-    here = dist.current()
-    if not here.is_main:
-        reseed(run_seed(agent.config.seed, RANK_STREAM, here.rank, 0), agent.device)
+    if rank := dist.current().rank:
+        reseed(run_seed(agent.config.seed, RANK_STREAM, rank, 0), agent.device)
 
 
 def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:

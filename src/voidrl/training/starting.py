@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from voidrl import dist
 from voidrl.agent import Agent
@@ -35,15 +35,15 @@ from voidrl.system.units import human_bytes, human_seconds
 from voidrl.training import build
 from voidrl.training.adapting import Adapter
 from voidrl.training.assembly import Parts
+from voidrl.training.build import Env
 from voidrl.training.callbacks import CallbackList
 from voidrl.training.collecting import Collector
 from voidrl.training.evaluating import Evaluating, EvaluatingTask, OpenEnvs, Probing
 from voidrl.training.failures import needs_traceback, resume_command
-from voidrl.training.hooks import Checkpoints, Hook, Logging, Output, Snapshots, UserCallbacks
-from voidrl.training.layers import Env
+from voidrl.training.hooks import Checkpoints, Hook, Logging, Snapshots, UserCallbacks
 from voidrl.training.loop import Loop
 from voidrl.training.run import Run
-from voidrl.training.saved_run import LoopState, latest_run, require_as_many_ranks, sweep_parts
+from voidrl.training.saved_run import RANKS, LoopState, latest_run, sweep_parts
 from voidrl.training.trainer import OffPolicyTrainer, OnPolicyTrainer
 
 ADAM_MOMENTS = 2
@@ -75,25 +75,21 @@ def new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bo
 
 def short_run_note(agent: Agent) -> str:
     """A sentence for a run with too few steps to learn anything; "" for others."""
-    config = agent.config
+    config, needed = agent.config, agent.effective.warmup_steps + 1
     if not config.steps:
         return "the agent is saved untrained: steps = 0"
-    if not agent.learns:
+    what = "the warm-up and one step (warmup_steps)"
+    if rollout := agent.learner.rollout_steps:
+        needed, what = rollout * config.env.num_envs, "one rollout (learner.rollout_steps × env.num_envs)"
+    if not agent.learns or config.steps >= needed:
         return ""
-    needed, what = agent.effective.warmup_steps + 1, "the warm-up and one step (warmup_steps)"
-    if agent.learner.rollout_steps:
-        needed = agent.learner.rollout_steps * config.env.num_envs
-        what = "one rollout (learner.rollout_steps × env.num_envs)"
-    if config.steps < needed:
-        return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
-    return ""
+    return f"nothing will be learned: {config.steps} steps are less than the {needed} of {what}"
 
 
 def require_disk_space(folder: Path, agent: Agent) -> None:
     """Refuse a run whose newest checkpoint would not fit alongside the previous one."""
-    needed = two_checkpoints_bytes(agent)
-    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
-    needed -= sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
+    roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]  # of a resumed run
+    needed = two_checkpoints_bytes(agent) - sum(map(checkpoint.bytes_on_disk, roots))
     free = free_disk(folder)
     if free is not None and needed > free:
         raise RunFolderError(
@@ -161,7 +157,7 @@ def make_loop(
     adapter = Adapter(run.engine, run.state)
     collector = Collector(run, adapter)
     trainer = (OnPolicyTrainer if run.config.learner.on_policy else OffPolicyTrainer)(run, adapter, collector)
-    hooks: list[Hook] = [Output(), UserCallbacks(), Logging(run, trainer)]
+    hooks: list[Hook] = [UserCallbacks(), Logging(run, trainer)]
     if eval_envs is not None:
         adapts = run.agent.effective.adapts
         hooks.append(EvaluatingTask(run, eval_envs, pretrained) if adapts else Evaluating(eval_envs))
@@ -214,8 +210,12 @@ def resumed_config(
             f"{folder.shown} has no checkpoint to resume from: start it again, "
             f"{by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
         )
-    if saved is not None:
-        require_as_many_ranks(folder.path, saved.count("ranks"), dist.current().size)
+    now = dist.current().size
+    if saved is not None and (before := saved.count(RANKS)) != now:
+        raise CheckpointError(
+            f"{folder.path} was saved by {before} rank{'s' * (before > 1)}, each with its part of the "
+            f"replay, and cannot be resumed on {now}: resume with torchrun on {before}"
+        )
     trained = written if saved is None else config_of(saved)
     requested = update(written, changes)
     for field, (old, new) in differences(written, requested).items():
@@ -250,7 +250,7 @@ def config_of(saved: checkpoint.Checkpoint) -> Config:
 def resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
     """The function that makes environments of a resumed run, where the original cannot be imported."""
     if env is None or not isinstance(env, str):
-        return cast(EnvFactory | None, env)
+        return env
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
     if not callable(found) or is_found(trained_in):

@@ -63,10 +63,9 @@ class OffPolicyTrainer(Trainer):
         every = run.config.reset.every_updates
         run.replay.set_progress(state.steps / run.config.steps)
         while state.updates < due:
-            count = due - state.updates
-            if every:
-                count = min(count, every - state.updates % every)
-            count = adapter.until_actor_learns(count)
+            reset_at = (state.updates // every + 1) * every if every else due
+            stops = due, reset_at, state.critic_until
+            count = min(stop for stop in stops if stop > state.updates) - state.updates
             run.engine.update(state.updates, count)
             state.updates += count
             adapter.release_actor()
@@ -76,23 +75,15 @@ class OffPolicyTrainer(Trainer):
                 adapter.restart_exploration()
 
     def _choose_task_skill(self) -> None:
-        agent, say = self.run.agent, self.run.engine.say
-        trials = agent.trial_skills()
-        if trials is not None:
-            dealt = int(agent.trials_dealt)  # host synchronization, once in a run
-            if dealt < len(trials):
-                say(
-                    f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
-                    f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
-                )
+        agent = self.run.agent
         agent.choose_task_skill(self.run.replay)
         skill = agent.task_skill.tolist()  # host synchronization, once in a run
         if skill:
-            say(f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}")
+            sentence = f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}"
+            self.run.engine.say(sentence)
         if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
-            raise failures.not_finite(
-                self.run, diagnosis.diagnose(agent, "method", "a skill", "select_skill")
-            )
+            culprit = diagnosis.diagnose(agent, "method", "a skill", "select_skill")
+            raise failures.not_finite(self.run, culprit)
         self.collector.change_all_skills()
 
 

@@ -28,8 +28,8 @@ from voidrl.system.files import user_path
 from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.units import human_count
 from voidrl.training import assembly, build
+from voidrl.training.build import Env
 from voidrl.training.evaluation import evaluate_agent
-from voidrl.training.layers import Env
 
 HEIGHT = 420  # twice the height of most Atari games, so that their pixels stay square
 MAX_FPS = 30.0

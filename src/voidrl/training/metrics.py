@@ -1,21 +1,27 @@
-"""Rows of metrics: `metrics.jsonl`, and from there TensorBoard and W&B."""
+"""Rows of metrics: `metrics.jsonl`, and copies of it for TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
-import numbers
 import os
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import RunFolderError
+from voidrl.errors import MissingExtraError, RunFolderError
 from voidrl.runs.metrics import FILE_NAME, MAX_LINE_BYTES
 from voidrl.system.files import open_regular, why_refused
-from voidrl.training.metrics.loggers import TensorBoard, WeightsAndBiases, import_wandb
+
+# W&B's own limits would be 90 seconds for the start and none for the end. Its environment variables win.
+WANDB_SECONDS = {"WANDB_INIT_TIMEOUT": "5", "WANDB_FINISH_TIMEOUT": "15"}
 
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
@@ -57,15 +63,17 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
             with self._guarded(name := "Weights & Biases"):
                 self._loggers[name] = WeightsAndBiases(folder, wandb_project, resumed=resumed)
 
-    def write(self, step: int, row: Mapping[str, float | int | str | None]) -> None:
+    def write(self, step: int, row: Mapping[str, Any]) -> None:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
         assert "step" not in row, "step is a separate argument"
-        record = {"step": int(step)} | {key: _plain(row[key]) for key in sorted(row)}
-        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        row = {key: row[key] for key in sorted(row)}
+        numeric = {k: float(v) for k, v in row.items() if isinstance(v, Real) and not isinstance(v, bool)}
+        null = dict.fromkeys(key for key, value in numeric.items() if not math.isfinite(value))
+        record = {"step": int(step), **row, **null}
+        line = json.dumps(record, allow_nan=False, default=lambda scalar: scalar.item()).encode() + b"\n"
         with self._explained():
             if self._file.write(line) < len(line):  # a full disk may write part of a line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
         for name, logger in [*self._loggers.items()]:
             with self._guarded(name):
                 logger.write(step, numeric)
@@ -131,15 +139,75 @@ def require_rows(folder: Path, resume_bytes: int | None) -> int:
     return keep
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+class TensorBoard:
+    """An event file in a folder.
+
+    torch's `SummaryWriter` would report a full disk from a background thread: with a traceback on the
+    terminal, and again at a later call.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None = None) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._record_writer = event_pb2.Event, RecordWriter
+        folder.mkdir(exist_ok=True)
+        stamp = f"{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+        self._file = (folder / f"events.out.tfevents.{stamp}").open("xb", buffering=0)
+        self._append(file_version="brain.Event:2")
+        if purge_step is not None:  # hides the events of a run that was resumed at an earlier step
+            self._append(step=purge_step, session_log={"status": event_pb2.SessionLog.START})
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Append one event, unbuffered: a kill must not lose rows before the checkpoint."""
+        values = [{"tag": key, "simple_value": value} for key, value in row.items()]
+        self._append(step=step, summary={"value": values})
+
+    def _append(self, **fields: Any) -> None:
+        record = io.BytesIO()
+        self._record_writer(record).write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        if self._file.write(record.getvalue()) < record.tell():
+            raise OSError("the disk is full")
+
+    def close(self) -> None:
+        """Close the file, which has nothing left to write."""
+        self._file.close()
 
 
-def _plain(value: Any) -> float | int | str | bool | None:
-    """Convert to strict JSON: NumPy scalars become Python's, NaN and infinity null."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    value = float(value)
-    return value if math.isfinite(value) else None
+class WeightsAndBiases:
+    """A run on W&B, which uploads from a process of its own.
+
+    A resumed run continues the one whose id the folder keeps; W&B itself skips the repeated steps.
+    """
+
+    def __init__(self, folder: Path, project: str, *, resumed: bool) -> None:
+        wandb = import_wandb()
+        for name, seconds in WANDB_SECONDS.items():
+            os.environ.setdefault(name, seconds)
+        id_path = folder / "wandb" / "run_id.txt"
+        run_id = id_path.read_text().strip() if resumed and id_path.exists() else None
+        name = folder.resolve().name
+        terminal, sys.stdin = sys.stdin, io.StringIO()  # without a key, W&B would wait for someone to type it
+        try:
+            self._run = wandb.init(project=project, name=name, dir=str(folder), id=run_id, resume="allow")
+        finally:
+            sys.stdin = terminal
+        id_path.parent.mkdir(exist_ok=True)
+        id_path.write_text(self._run.id)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Hand over one row."""
+        self._run.log(row, step=step)
+
+    def close(self) -> None:
+        """Upload what is left."""
+        self._run.finish()
+
+
+def import_wandb() -> Any:
+    """Import wandb, or raise an error that says how to install it."""
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from None
+    return wandb
