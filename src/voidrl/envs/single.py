@@ -16,12 +16,11 @@ from voidrl.envs.failures import raised
 from voidrl.envs.ids import parse_id
 from voidrl.envs.spaces import (
     NUMBERS,
-    MaskReader,
     MisfitError,
-    NestedCheck,
     ObservationCheck,
     Reading,
-    frame_of,
+    frames_of,
+    mask_reader,
     masks_of,
 )
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, VoidrlWarning, shown
@@ -69,16 +68,12 @@ class CheckedEnv(gym.Wrapper):
         super().__init__(env)
         self.name, self.index, self.reading, self.steps = name, index, reading, 0
         spec, space = reading.spec, env.observation_space
-        self._check: NestedCheck | ObservationCheck
+        self._check = ObservationCheck(space, spec, check_bounds=check_bounds)
         if spec.parts:
-            self._check = NestedCheck(space, spec.parts, check_bounds=check_bounds)
             shape = spec.stored_shape
             image, numbers = gym.spaces.Box(0, 255, shape, np.uint8), gym.spaces.Box(-np.inf, np.inf, shape)
             self.observation_space = image if spec.pixels else numbers
-        else:
-            assert isinstance(space, gym.spaces.Box)
-            self._check = ObservationCheck(space)
-        self._given_mask = MaskReader(env, reading.masks) if spec.masked else None
+        self._given_mask = mask_reader(env, reading.masks) if spec.masked else None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, count the steps, and check what it returns."""
@@ -89,7 +84,6 @@ class CheckedEnv(gym.Wrapper):
                 expected = "expected 5 values: observation, reward, terminated, truncated, info"
                 raise MisfitError(shown(result), expected)
             obs, reward, terminated, truncated, info = result
-            obs = self._valid(obs)
             if type(reward) is not float:
                 reward = _number(reward, "a number as reward")
             if type(terminated) is not bool:
@@ -109,7 +103,7 @@ class CheckedEnv(gym.Wrapper):
             if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], dict):
                 raise MisfitError(shown(result), "expected 2 values: observation and info, a dictionary")
             obs, info = result
-            return self._frame(self._valid(obs), info), info
+            return self._frame(obs, info), info
 
     def render(self) -> Any:
         """A picture."""
@@ -139,21 +133,17 @@ class CheckedEnv(gym.Wrapper):
         sentence = f"{what} {when or f'at its own step {self.steps}'}{expected}"
         raise EnvironmentFailedError(f"environment {self.index} ({self.name!r}) {sentence}") from cause
 
-    def _valid(self, obs: Any) -> Any:
-        """The observation, an array unless it has parts, after a check."""
-        if isinstance(self._check, ObservationCheck):
-            return self._check.require_type("an observation", obs)
-        self._check.require(obs)
-        return obs
-
     def _frame(self, obs: Any, info: dict[str, Any], ended: bool = False) -> np.ndarray:
-        """The frame (*stored_shape) of one observation; a plain one is converted by `Envs`."""
-        spec, masks = self.reading.spec, None
+        """The frame (*stored_shape) of one observation, after a check; a plain one is converted by `Envs`."""
+        spec, arrays = self.reading.spec, self._check.arrays(obs)
         if not spec.parts:
-            return obs  # type: ignore[no-any-return]
+            return arrays[0]
+        rows = [array[None] for array in arrays]
+        self._check.require_values(rows)
+        masks = None
         if self._given_mask is not None:
             masks = masks_of(self._given_mask(obs, info), spec, ended=ended)
-        return frame_of(obs, spec, masks)
+        return frames_of(rows, spec, masks)[0]  # type: ignore[no-any-return]
 
 
 def _flag(value: Any, name: str) -> bool:

@@ -20,15 +20,14 @@ from voidrl.envs.failures import raised, torch_untouched
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.spaces import (
     NUMBERS,
-    MaskReader,
     MisfitError,
-    NestedCheck,
     ObservationCheck,
     Reading,
     env_action,
+    frames_of,
+    mask_reader,
     masks_of,
     read_spaces,
-    to_frames,
     to_picture,
 )
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
@@ -91,38 +90,24 @@ class Envs:
         keys: tuple[str, ...] = (),
         masks: str = "none",
     ) -> None:
-        spaces = vector.single_observation_space, vector.single_action_space
-        self._sent: np.ndarray | None = None
-
-        def read() -> Reading:
-            require_next_step(vector, name)
-            return reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
-
-        self._take(vector, name, true_state, read)
-        space, self._converted = spaces[0], reading is not None and self.spec.parts
-        self._check_parts: NestedCheck | None = None
-        self._given_masks: MaskReader | None = None
-        if self.spec.parts and not self._converted:
-            self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
-            self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
-        else:
-            assert isinstance(space, gym.spaces.Box)
-            self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
-
-    def _take(self, vector: Any, name: str, true_state: bool, read: Callable[[], Reading]) -> None:
-        """Keep N environments and the reading of their spaces; they are closed if they cannot be used."""
         self.vector, self.name, self._tracks_state = vector, name, true_state
         self.num_envs: int = vector.num_envs
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
         self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
+        space, action = vector.single_observation_space, vector.single_action_space
         try:
-            self.reading = read()
+            require_next_step(vector, name)
+            self.reading = reading or read_spaces(space, action, frame_stack, keys=keys, masks=masks)
         except VoidrlError as error:
             self.close()
             if isinstance(error, SpaceError):
                 raise SpaceError(f"environment {name!r}: {error}") from None
             raise
         self.spec = self.reading.spec
+        self._check: ObservationCheck | None = None
+        if reading is None or not self.spec.parts:
+            self._check = ObservationCheck(space, self.spec, check_bounds=check_bounds)
+            self._given_masks = mask_reader(vector, self.reading.masks) if self.spec.masked else None
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
@@ -150,31 +135,26 @@ class Envs:
         obs, reward, terminated, truncated, info = self._guarded(step)
         self._own_steps += ~self._resets
         with self._misfits_named():
-            if self._check_parts is None:  # before the rest, so that the first thing wrong is named
-                frames = self._frames(obs, info)
             reward = self._valid_reward(reward)
             terminated = self._valid_flag("terminated", terminated)
             truncated = self._valid_flag("truncated", truncated)
-            if self._check_parts is not None:  # masks do not matter where episodes end
-                frames = self._frames(obs, info, terminated | truncated)
-        self._newest = frames
-        ended = terminated | truncated
+            ended = terminated | truncated
+            self._newest = self._frames(obs, info, ended)
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(frames, reward, terminated, truncated, info, ended, reward)
+        return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
-        """Frames (N, *stored_shape) of observations, after a check."""
-        if self._check_parts is None:
-            plain = self._check_obs.require_type("observations", obs, self.num_envs)
-            self._check_obs.require_values(plain)
-            return plain if self._converted else to_frames(plain, self.spec)
-        self._check_parts.require(obs, self.num_envs)
+        """Frames (N, *stored_shape) of observations, after a check; masks do not matter where episodes end."""
+        if self._check is None:  # separate environments have checked and converted them
+            return obs  # type: ignore[no-any-return]
+        arrays = self._check.arrays(obs, self.num_envs)
+        self._check.require_values(arrays)
         masks = None
         if self._given_masks is not None:
             masks = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
-        return to_frames(obs, self.spec, masks)
+        return frames_of(arrays, self.spec, masks)
 
     def _valid_reward(self, reward: Any) -> np.ndarray:
         """The rewards of all environments (N,)."""

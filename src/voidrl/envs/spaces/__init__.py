@@ -1,12 +1,12 @@
 """Supported spaces, and the conversion of observations and actions. Does not import torch."""
 
-from voidrl.envs.spaces.check import NUMBERS, NestedCheck, ObservationCheck
+from voidrl.envs.spaces.check import NUMBERS, ObservationCheck
 from voidrl.envs.spaces.frames import (
-    MaskReader,
     MisfitError,
-    frame_of,
+    frames_of,
     info_mask,
     mask_method,
+    mask_reader,
     masks_of,
     observed_frames,
     to_frames,
@@ -17,15 +17,14 @@ from voidrl.envs.spaces.saved import spec_from_json
 
 __all__ = [
     "NUMBERS",
-    "MaskReader",
     "MisfitError",
-    "NestedCheck",
     "ObservationCheck",
     "Reading",
     "env_action",
-    "frame_of",
+    "frames_of",
     "info_mask",
     "mask_method",
+    "mask_reader",
     "masks_of",
     "observed_frames",
     "read_spaces",

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from voidrl.envs.spaces.reading import MASKS, label
+from voidrl.envs.spaces.reading import MASKS, label, parts_of
 from voidrl.errors import ConfigError, SpaceError, shown
 from voidrl.types import EnvSpec, ObsPart, channels_last
 
@@ -33,28 +34,15 @@ def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.nda
         spec: The environment's spec.
         mask: (N, num_actions), 1 where an action is allowed, unless it is a part of the observation.
     """
-    if spec.parts:
-        return frames_of([np.asarray(part.find(obs)) for part in spec.parts], spec, mask)
-    if not spec.pixels:
-        return np.ascontiguousarray(obs, dtype=np.float32).reshape(len(obs), *spec.frame_shape)
-    if channels_last(spec.raw_shape):
-        obs = obs.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(obs.reshape(len(obs), *spec.frame_shape))
-
-
-def frame_of(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """The frame (*stored_shape) of one observation with parts, and of a mask (1, num_actions)."""
-    values = [np.asarray(part.find(obs))[None] for part in spec.parts]
-    frame: np.ndarray = frames_of(values, spec, mask)[0]
-    return frame
+    return frames_of([np.asarray(part.find(obs)) for part in parts_of(spec)], spec, mask)
 
 
 def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """Frames (N, *stored_shape) from the values (N, *shape) of each part."""
+    """Frames (N, *stored_shape) from the values (N, *shape) of each part; of one image it may be a view."""
     n = len(values[0])
     numbers: list[np.ndarray] = []  # (N, k) each
     images: list[np.ndarray] = []  # (N, C, H, W) each
-    for part, value in zip(spec.parts, values, strict=True):
+    for part, value in zip(parts_of(spec), values, strict=True):
         if part.kind == "image":
             images.append(_image(value, part))
         elif part.kind == "mask":
@@ -67,6 +55,8 @@ def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | No
         numbers.append(np.ones((n, spec.num_actions)) if mask is None else mask)
     if not images:
         return np.concatenate(numbers, axis=1, dtype=np.float32, casting="unsafe")
+    if len(images) == 1 and not numbers:
+        return np.ascontiguousarray(images[0])
     frames = np.zeros((n, *spec.stored_shape), np.uint8)
     at = 0
     for image in images:
@@ -120,7 +110,7 @@ def observed_frames(obs: Any, spec: EnvSpec, action_mask: Any = None) -> tuple[n
     stack = spec.frame_stack
     batch = len(values[0]) // stack
     masks = _newest_masks(values, spec, batch, action_mask)
-    frames = frames_of(values, spec, masks) if spec.parts else to_frames(values[0], spec)
+    frames = frames_of(values, spec, masks)
     return frames.reshape(batch, stack * spec.stored_shape[0], *spec.stored_shape[1:]), single
 
 
@@ -155,11 +145,10 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
 
 def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
     """The values of each part, (B · frame_stack, *shape), and whether this is one observation, no batch."""
-    plain = ObsPart((), "image" if spec.pixels else "numbers", spec.raw_shape, dtype="uint8")
     stack = () if spec.frame_stack == 1 else (spec.frame_stack,)
     values: list[np.ndarray] = []
     lead: tuple[int, ...] | None = None
-    for part in spec.parts or (plain,):
+    for part in parts_of(spec):
         name, shape = label(part.path), (*stack, *part.shape)
         try:
             value = np.asarray(part.find(obs))
@@ -213,28 +202,20 @@ class MisfitError(Exception):
         self.found, self.expected, self.env = found, expected, env
 
 
-class MaskReader:
-    """Reads masks of actions as an environment gives them; None where it gives none.
+def mask_reader(env: gym.Env | VectorEnv, masks: str) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """A function that finds the masks, from `info`, `method` or `key`, given an observation and an info.
 
-    Args:
-        env: The environment, or N of them.
-        masks: Their source: `info`, `method` or `key`.
+    They are as the environment gives them, and None where it gives none.
     """
-
-    def __init__(self, env: gym.Env | VectorEnv, masks: str) -> None:
-        self._method = mask_method(env) if masks == "method" else None
-        if masks == "method" and self._method is None:
-            raise ConfigError(
-                f"env.action_masks = 'method' cannot be used with {env}: expected a method without arguments "
-                f"of the name {' or '.join(METHODS)}"
-            )
-        self._in_info = masks == "info"
-
-    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Any:
-        """The masks after a step or reset."""
-        if self._method is not None:
-            return self._method()
-        return info_mask(info if self._in_info else obs)
+    if masks != "method":
+        return lambda obs, info: info_mask(info if masks == "info" else obs)
+    method = mask_method(env)
+    if method is None:
+        raise ConfigError(
+            f"env.action_masks = 'method' cannot be used with {env}: expected a method without arguments "
+            f"of the name {' or '.join(METHODS)}"
+        )
+    return lambda obs, info: method()
 
 
 def info_mask(info: Mapping[str, Any]) -> Any:
@@ -249,8 +230,10 @@ def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
             method = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
         else:
             method = next((getattr(each, name) for each in _layers(env) if hasattr(each, name)), None)
-        if callable(method) and not _required(method):  # the one of Gymnasium's Taxi needs a state
-            return method  # type: ignore[no-any-return]
+        if callable(method):
+            with suppress(TypeError):  # the one of Gymnasium's Taxi needs a state
+                inspect.signature(method).bind()
+                return method  # type: ignore[no-any-return]
     return None
 
 
@@ -260,17 +243,6 @@ def _layers(env: VectorEnv) -> Iterator[VectorEnv]:
     while isinstance(env, VectorWrapper):
         env = env.env
         yield env
-
-
-def _required(method: Callable[..., Any]) -> bool:
-    """Whether a method cannot be called without arguments."""
-    try:
-        inspect.signature(method).bind()
-    except TypeError:
-        return True
-    except ValueError:  # some callables have no signature
-        pass
-    return False
 
 
 def mask_length(spec: EnvSpec) -> int:
