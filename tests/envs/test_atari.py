@@ -120,7 +120,7 @@ def test_lost_lives_may_be_terminal_for_a_task_alone(pretraining, dies):
 def test_the_query_wins_over_the_fields():
     rules = AtariConfig(sticky=0.1, noop_max=3, full_actions=True, clip_rewards=False)
     config = EnvConfig(id="atari/pong?noop_max=0&life_loss=task", atari=rules)
-    found = game_rules(config, {"life_loss": "task", "noop_max": 0})
+    found = game_rules(config)
     assert found == replace(rules, life_loss="task", noop_max=0)
     with closing(make_envs(config)) as envs:
         assert envs.spec.num_actions == 18

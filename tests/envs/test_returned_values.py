@@ -207,13 +207,13 @@ class OddVector(gym.vector.VectorEnv):
     ],
 )
 def test_a_native_vector_environment_is_checked_as_a_batch(odd, sentence):
-    envs = Envs(OddVector(**odd), "v", 1)
+    envs = Envs(OddVector(**odd), EnvConfig("v"))
     envs.reset(0)
     with pytest.raises(EnvironmentFailedError, match=sentence):
         envs.step(np.zeros(3, np.int64))
 
 
 def test_a_native_vector_environment_may_have_flags_that_are_numbers():
-    envs = Envs(OddVector(terminated=np.array([0.0, 1.0, 0.0]), truncated=[0, 0, 1]), "v", 1)
+    envs = Envs(OddVector(terminated=np.array([0.0, 1.0, 0.0]), truncated=[0, 0, 1]), EnvConfig("v"))
     envs.reset(0)
     assert envs.step(np.zeros(3, np.int64)).ended.tolist() == [False, True, True]

@@ -179,7 +179,7 @@ def test_another_autoreset_mode_is_refused(mode):
     with pytest.raises(
         ConfigError, match=f"'walk' has autoreset_mode {found}: expected gymnasium.*NEXT_STEP,"
     ):
-        Envs(vector, "walk", 1)
+        Envs(vector, EnvConfig("walk"))
     assert vector.closed
 
 

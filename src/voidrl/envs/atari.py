@@ -13,7 +13,7 @@ import numpy as np
 
 from voidrl.config import AtariConfig, EnvConfig, update
 from voidrl.envs.coverage import StateCounter
-from voidrl.envs.ids import atari_game
+from voidrl.envs.ids import atari_game, parse_id
 from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests, ram_variables
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
@@ -57,9 +57,7 @@ class AtariEnvs(Envs):
         true_state: bool = False,
     ) -> None:
         self._color = color
-        super().__init__(
-            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
-        )
+        super().__init__(vector, config, true_state=true_state)
         self.game = rom if rom in GAMES else None
         self._life_loss, self._clips = life_loss, clips
         self._lives, self._ended = np.zeros(self.num_envs, np.int32), np.zeros(self.num_envs, bool)
@@ -199,7 +197,6 @@ class AtariWithRam(AtariEnvs):
 def make_atari(
     config: EnvConfig,
     num_envs: int,
-    query: dict[str, Any],
     *,
     evaluation: bool,
     pretraining: bool = False,
@@ -223,7 +220,7 @@ def make_atari(
     path = str(roms.get_rom_path(rom))
     if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it would kill the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
-    rules = game_rules(config, query)
+    rules = game_rules(config)
     make = partial(
         AtariVectorEnv,
         rom,
@@ -257,9 +254,9 @@ def make_atari(
     return AtariWithRam(vector, config, rom, shadows=shadows, true_state=true_state, **options)
 
 
-def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
+def game_rules(config: EnvConfig) -> AtariConfig:
     """The rules of `env.atari`, overridden by the id's query, whose options are its fields."""
     try:
-        return update(config.atari, query)
+        return update(config.atari, parse_id(config.id)[1])
     except ConfigError as error:
         raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from None

@@ -24,7 +24,7 @@ from voidrl.envs.failures import creating
 from voidrl.envs.gl import NO_GL, rendering_variables
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.single import CheckedEnv
-from voidrl.envs.spaces import read_spaces, spec_of
+from voidrl.envs.spaces import spec_of
 from voidrl.envs.suites.dmcontrol import (
     CAMERAS,
     NEED_GL,
@@ -52,9 +52,7 @@ class DMControlEnvs(Envs):
     def __init__(
         self, vector: ParallelVector | SyncVectorEnv, config: EnvConfig, *, true_state: bool = False
     ) -> None:
-        super().__init__(
-            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
-        )
+        super().__init__(vector, config, true_state=true_state)
         self.frames_per_step = config.dmc.action_repeat
         self._counter = StateCounter(["bins"]) if config.count_states else None
 
@@ -222,8 +220,7 @@ def make_checked(settings: DMControlSettings, name: str, number: int) -> Checked
 
         logging.set_verbosity(logging.ERROR)  # silence warnings about the suite's own models
         env = DMControl(settings)
-    reading = read_spaces(env.observation_space, env.action_space, 1)
-    return CheckedEnv(env, name, number, reading)
+    return CheckedEnv(env, EnvConfig(name), number)
 
 
 class DMControl(gym.Env[np.ndarray, np.ndarray]):

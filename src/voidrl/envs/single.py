@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from voidrl.config import EnvConfig
 from voidrl.config.registry import import_path
 from voidrl.envs.failures import raised
 from voidrl.envs.ids import parse_id
@@ -18,15 +19,17 @@ from voidrl.envs.spaces import (
     NUMBERS,
     MisfitError,
     ObservationCheck,
-    Reading,
     frames_of,
     mask_reader,
     masks_of,
+    read_env,
 )
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, VoidrlWarning, shown
 
+Wrapper = Callable[[gym.Env], gym.Env]
 
-def load_wrapper(text: str) -> Callable[[gym.Env], gym.Env]:
+
+def load_wrapper(text: str) -> Wrapper:
     """The wrapper `module:Wrapper?option=value`. Lists become tuples, as Gymnasium's wrappers expect them."""
     name, options = parse_id(text, "wrapper")
     found = import_path("wrapper", name)
@@ -62,18 +65,17 @@ class CheckedEnv(gym.Wrapper):
     `Envs`.
     """
 
-    def __init__(
-        self, env: gym.Env, name: str, index: int, reading: Reading, *, check_bounds: bool = True
-    ) -> None:
+    def __init__(self, env: gym.Env, config: EnvConfig, index: int) -> None:
         super().__init__(env)
-        self.name, self.index, self.reading, self.steps = name, index, reading, 0
-        spec, space = reading.spec, env.observation_space
-        self._check = ObservationCheck(space, spec, check_bounds=check_bounds)
+        self.name, self.index, self.steps = config.id, index, 0
+        self.reading = read_env(env, config)
+        spec = self.reading.spec
+        self._check = ObservationCheck(env.observation_space, spec, check_bounds=config.check_bounds)
         if spec.parts:
             shape = spec.stored_shape
             image, numbers = gym.spaces.Box(0, 255, shape, np.uint8), gym.spaces.Box(-np.inf, np.inf, shape)
             self.observation_space = image if spec.pixels else numbers
-        self._given_mask = mask_reader(env, reading.masks) if spec.masked else None
+        self._given_mask = mask_reader(env, self.reading.masks) if spec.masked else None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, count the steps, and check what it returns."""

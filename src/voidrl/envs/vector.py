@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from voidrl.config import EnvConfig
 from voidrl.envs.coverage import StateCounter
 from voidrl.envs.failures import raised, torch_untouched
 from voidrl.envs.parallel import ParallelVector
@@ -27,10 +28,10 @@ from voidrl.envs.spaces import (
     frames_of,
     mask_reader,
     masks_of,
-    read_spaces,
+    read_env,
     to_picture,
 )
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError
 
 
 class Variable(NamedTuple):
@@ -60,14 +61,10 @@ class Envs:
 
     Args:
         vector: The environments.
-        name: The environment id, for error messages.
-        frame_stack: Frames of one observation.
-        check_bounds: Whether observations must be within the bounds of their space.
+        config: Their config.
         true_state: Whether `true_state` is available.
         reading: The reading of the spaces of separate environments, which return frames if observations are
             not one plain array. None for a vector environment, whose spaces are read here.
-        keys: As in `EnvConfig`, for a vector environment.
-        masks: As `EnvConfig.action_masks`, for a vector environment.
     """
 
     game: str | None = None
@@ -81,32 +78,28 @@ class Envs:
     def __init__(
         self,
         vector: VectorEnv,
-        name: str,
-        frame_stack: int,
+        config: EnvConfig,
         *,
-        check_bounds: bool = True,
         true_state: bool = False,
         reading: Reading | None = None,
-        keys: tuple[str, ...] = (),
-        masks: str = "none",
     ) -> None:
-        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self._sent: np.ndarray | None = None
+        self.vector, self.name, self._tracks_state = vector, config.id, true_state
         self.num_envs: int = vector.num_envs
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
         self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
-        space, action = vector.single_observation_space, vector.single_action_space
         try:
-            require_next_step(vector, name)
-            self.reading = reading or read_spaces(space, action, frame_stack, keys=keys, masks=masks)
-        except VoidrlError as error:
+            require_next_step(vector, config.id)
+            self.reading = reading or read_env(vector, config)
+        except VoidrlError:
             self.close()
-            if isinstance(error, SpaceError):
-                raise SpaceError(f"environment {name!r}: {error}") from None
             raise
         self.spec = self.reading.spec
         self._check: ObservationCheck | None = None
         if reading is None or not self.spec.parts:
-            self._check = ObservationCheck(space, self.spec, check_bounds=check_bounds)
+            self._check = ObservationCheck(
+                vector.single_observation_space, self.spec, check_bounds=config.check_bounds
+            )
             self._given_masks = mask_reader(vector, self.reading.masks) if self.spec.masked else None
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -146,7 +139,7 @@ class Envs:
         return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
-        """Frames (N, *stored_shape) of observations, after a check; masks do not matter where episodes end."""
+        """Frames (N, *stored_shape) of observations, after a check; where they end, masks do not matter."""
         if self._check is None:  # separate environments have checked and converted them
             return obs  # type: ignore[no-any-return]
         arrays = self._check.arrays(obs, self.num_envs)

@@ -9,6 +9,7 @@ from voidrl.envs.spaces.frames import (
     mask_reader,
     masks_of,
     observed_frames,
+    read_env,
     to_frames,
     to_picture,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "mask_reader",
     "masks_of",
     "observed_frames",
+    "read_env",
     "read_spaces",
     "spec_from_json",
     "spec_of",

@@ -15,9 +15,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from voidrl.envs.spaces.reading import MASKS, label, parts_of
+from voidrl.config import EnvConfig
+from voidrl.envs.spaces.reading import MASKS, Reading, label, parts_of, read_spaces
 from voidrl.errors import ConfigError, SpaceError, shown
 from voidrl.types import EnvSpec, ObsPart, channels_last
 
@@ -221,6 +223,21 @@ def mask_reader(env: gym.Env | VectorEnv, masks: str) -> Callable[[Any, Mapping[
 def info_mask(info: Mapping[str, Any]) -> Any:
     """The mask of actions in an info, or in a Dict observation; None if there is none."""
     return next((info[name] for name in MASKS if info.get(name) is not None), None)
+
+
+def read_env(env: gym.Env | VectorEnv, config: EnvConfig) -> Reading:
+    """Read the spaces of an environment, or of N of them, and find the source of its masks."""
+    if isinstance(env, VectorEnv):
+        observation, action = env.single_observation_space, env.single_action_space
+    else:
+        observation, action = env.observation_space, env.action_space
+    masks, discrete = config.action_masks, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if masks == "auto" and isinstance(action, discrete) and mask_method(env) is not None:
+        masks = "method"
+    try:
+        return read_spaces(observation, action, config.frame_stack, keys=config.keys, masks=masks)
+    except SpaceError as error:
+        raise SpaceError(f"environment {config.id!r}: {error}") from None
 
 
 def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
