@@ -79,11 +79,6 @@ def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
         require_same_spaces(spec, "dmc/pendulum", spec, "dmc/acrobot_swingup")
 
 
-def test_an_agent_elsewhere_shows_both_sides(pretrained):
-    with pytest.raises(SpaceError, match=r"'dmc/pendulum'.*'CartPole-v1'"):
-        voidrl.evaluate(pretrained, "CartPole-v1")
-
-
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
     from voidrl.config import EnvConfig
     from voidrl.envs.make import probe_env
@@ -93,14 +88,6 @@ def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
     mine, other = (probe_env(EnvConfig(id=name, backend="sync"))[0] for name in names)
     with pytest.raises(SpaceError, match=r"expected a task of domain 'swimmer': .*swimmer6$"):
         require_same_spaces(mine, names[0], other, names[1])
-
-
-def test_a_preset_for_dmcontrol_serves_other_environments(tmp_path):
-    changes = {key: value for key, value in TINY.items() if key != "env"}
-    agent = voidrl.pretrain(
-        "Pendulum-v1", preset="urlb-states", steps=40, config=changes, out=tmp_path / "run"
-    )
-    assert agent.config.env.num_envs == 8
 
 
 def test_pixels_have_presets_of_their_own(tmp_path):

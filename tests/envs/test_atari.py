@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import moved
 
 import voidrl
 from voidrl.config import AtariConfig, Config, EnvConfig, update
@@ -84,13 +83,6 @@ def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
     assert len(after & starts) == len(after) - games  # all but those in which a game is reset
 
 
-def test_noops_are_drawn_from_0_to_the_most():
-    envs = atari("pong?noop_max=1", n=6)
-    _, info = envs.reset(0)
-    assert set(info["episode_frame_number"].tolist()) == {0, 1}
-    envs.close()
-
-
 def test_training_without_clipping_or_terminals_at_lost_lives():
     envs = atari("breakout?life_loss=never", n=2)
     _, info = envs.reset(0)
@@ -150,37 +142,6 @@ def test_rules_of_atari_are_refused_elsewhere(name):
     atari_run = EnvConfig(id="atari/pong", atari=AtariConfig(sticky=0.5))
     assert build.env_for(name, atari_run)[0].atari == AtariConfig()
     assert build.env_for("atari/breakout", atari_run)[0].atari.sticky == 0.5
-
-
-@pytest.mark.slow
-def test_the_authors_preset_trains_f_by_contrast_and_tunes_only_the_heads(tmp_path):
-    small = {
-        "env.num_envs": 2,
-        "warmup_steps": 30,
-        "steps": 32,
-        "updates_per_step": 0.5,
-        "replay.capacity_steps": 200,
-        "learner": {"batch_size": 16, "hidden_dim": 8},
-        "representation": {"encoder": {"width": 0.125}, "projection_dim": 8},
-        "finetune": {"warmup_steps": 30},
-        "log.tensorboard": False,
-    }
-    shared = {"preset": "atari-authors", "device": "cpu"}
-    run = tmp_path / "pretrained"
-    source = voidrl.pretrain("atari/breakout", config=small, out=run, **shared)
-    assert source.encoder_trainers == {"representation"}
-    assert source.learner.encoder is source.representation.encoder
-    assert source.representation.dim == source.learner.encoder.feature_dim == 8 * 7 * 7
-    assert [*source.optimizers] == ["critic", "representation"]
-    f = {id(p) for p in source.representation.encoder.parameters()}
-    assert not f & {id(p) for p in source.optimizers.parameters("critic")}
-    assert source.config.learner.discount**20 == pytest.approx(0.99, rel=1e-4)
-    tuned = voidrl.finetune(source, steps=32, out=tmp_path / "tuned")
-    changed = moved(source.tensors(), tuned.tensors())
-    assert any(name.startswith("learner.critic.") for name in changed)
-    assert not any("encoder" in name.replace("target_encoder", "") for name in changed)
-    updates = [row["updates"] for row in read_metrics(tmp_path / "tuned") if "updates" in row]
-    assert updates[-1] == 2  # one in each step after the warm-up
 
 
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):

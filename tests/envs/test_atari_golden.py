@@ -166,28 +166,12 @@ def test_evaluation_plays_the_real_game(beside):
     pair.check_replay()
 
 
-def test_points_lost_in_a_game_without_lives(beside):
-    pair = beside("atari/pong")
-    while pair.score[0] > -4:
-        pair.step()
-    assert pair.seen == Counter()  # no life, no end, and no score above 1
-    pair.check_replay()
-
-
 def test_a_game_that_needs_buttons_to_begin(beside):
     pair = beside("atari/name_this_game?max_frames=24", max_frames=24)
     assert pair.hands[0].start_frames > 100
     for _ in range(8):
         pair.step()
     assert pair.seen["capped"] == 1  # neither these frames nor no-ops count
-
-
-def test_a_game_that_finds_what_the_one_before_has_left(beside):
-    pair = beside("atari/beam_rider?noop_max=0&max_frames=40", max_frames=40)
-    while pair.seen["reset"] < 2:
-        pair.step(np.zeros(1, np.int64))
-    first, second = pair.steps[0][:10], pair.steps[0][10:]
-    assert not np.array_equal(first[8][0], second[8][0])  # with the same actions
 
 
 # --- ends -------------------------------------------------------------------------------------------------

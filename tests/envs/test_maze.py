@@ -271,16 +271,6 @@ def test_pixels_show_walls_floor_and_agent(size, image_size, cell, margin):
             assert (image == expected).all()
 
 
-def test_continuous_agent_is_drawn_at_rounded_pixels():
-    env = PixelMaze(size=5, image_size=50, continuous=True, loops=1.0)
-    env.reset()
-    image, *_, info = env.step(np.array([0.0, 0.77], np.float32))
-    assert info["position"].tolist() == [1, np.float32(1.385)]
-    expected = np.zeros((50, 50), bool)
-    expected[10:20, 14:24] = True  # 1.385 cells of 10 pixels
-    assert ((image == AGENT).all(axis=-1) == expected).all()
-
-
 def test_goal_is_drawn_only_for_people():
     env = PixelMaze(goal="far", render_mode="rgb_array")
     assert not (env.reset()[0] == GOAL).all(axis=-1).any()

@@ -198,30 +198,6 @@ def test_a_batch_is_converted_as_its_rows_are():
     assert np.array_equal(frames, observed_frames(observations, spec)[0])
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_minigrid(backend):
-    pytest.importorskip("minigrid")
-    config = EnvConfig("MiniGrid-Empty-5x5-v0", num_envs=2, backend=backend)
-    spec, config = probe_env(config)
-    assert spec.describe() == "pixels 3×7×7 and 4 numbers, 7 actions"
-    assert config.action_masks == "none"
-    envs = make_envs(config)
-    (notice,) = envs.reading.notices
-    assert notice.startswith("the agent does not see observation['mission'] (MissionSpace)")
-    one = gym.make("MiniGrid-Empty-5x5-v0")
-    expected, _ = one.reset(seed=4)
-    frames, _ = envs.reset(3)
-    for action in (2, 1, 2, 2, 1, 2, 2):  # forward, right, … to the goal
-        assert np.array_equal(frames[1, :3], expected["image"].transpose(2, 0, 1))
-        direction = frames[1, 3].reshape(-1)[:16].view("<f4")
-        assert np.flatnonzero(direction).tolist() == [expected["direction"]]
-        expected, _, ended, *_ = one.step(action)
-        result = envs.step(np.array([0, action]))
-        frames = result.frames
-    envs.close()
-    assert result.terminated.tolist() == [False, ended]
-
-
 # Keys
 
 

@@ -74,12 +74,6 @@ def test_an_environment_that_can_draws_itself_whoever_made_it(backend):
     assert made_without.steps_per_second == 60
 
 
-def test_without_pictures_nothing_is_drawn():
-    envs = make_envs(EnvConfig(id="test"), Counting, 1)
-    assert envs.vector.render_mode is None
-    envs.close()
-
-
 def test_images_stand_in_for_what_is_not_drawn():
     envs = envs_of(lambda: Blind(pixels=True))
     frames, _ = envs.reset(0)

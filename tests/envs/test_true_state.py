@@ -104,14 +104,6 @@ def test_variables_that_change_are_refused():
     envs.close()
 
 
-def test_nothing_is_read_unless_asked_for():
-    envs = make_envs(EnvConfig(id="CartPole-v1"))
-    envs.reset(0)
-    with pytest.raises(AssertionError, match="true_state=True"):
-        envs.true_state()
-    envs.close()
-
-
 def test_dmcontrol_reports_its_physics():
     pytest.importorskip("dm_control")
     env = EnvConfig(id="dmc/cartpole_swingup", backend="sync")

@@ -72,6 +72,7 @@ class Envs:
     frames_per_step: int = 1
     """Frames or control steps per agent step (the action repeat)."""
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
+    _sent: np.ndarray  # the actions of the step under way, in the environment's own range and shape
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
 
@@ -83,7 +84,6 @@ class Envs:
         true_state: bool = False,
         reading: Reading | None = None,
     ) -> None:
-        self._sent: np.ndarray | None = None
         self.vector, self.name, self._tracks_state = vector, config.id, true_state
         self.num_envs: int = vector.num_envs
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
@@ -115,7 +115,6 @@ class Envs:
 
     def send(self, action: Any) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
-        # In the environment's own range and shape.
         self._sent = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
         if isinstance(self.vector, ParallelVector):
             self._guarded(partial(self.vector.send, self._sent))
