@@ -1,6 +1,5 @@
 """What the agent's actions become in each action space, and masks of them."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -170,18 +169,6 @@ def test_masks_are_not_looked_for_where_there_can_be_none():
     assert (config.action_masks, spec.frame_shape) == ("none", (5,))
     with pytest.raises(ConfigError, match=r"env.action_masks = 'info' cannot be used with action space Box"):
         make_envs(EnvConfig("world", action_masks="info"), factory)
-
-
-def test_taxi_has_masks():
-    taxi = "Taxi-v3" if "Taxi-v4" not in gym.registry else "Taxi-v4"
-    spec, config = probe_env(EnvConfig(taxi))  # whose method action_mask needs a state
-    assert config.action_masks == "info"
-    assert spec.describe() == "vector 500, 6 masked actions"
-    state, info = gym.make(taxi).reset(seed=3)
-    envs = make_envs(config)
-    frame = envs.reset(3)[0][0]
-    assert np.flatnonzero(frame[:500]).tolist() == [state]
-    assert frame[500:].tolist() == info["action_mask"].tolist()
 
 
 def test_masks_of_components_are_multiplied():

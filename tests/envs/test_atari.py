@@ -15,8 +15,6 @@ from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.envs.suites.atari import GAMES
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
-from voidrl.replay import TERMINATED
-from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
 from voidrl.training import assembly, build
 
@@ -59,28 +57,6 @@ def test_every_game_is_built_and_played(game):
         assert result.frames.dtype == np.uint8
     assert result.info["episode_frame_number"] == info["episode_frame_number"] + 4 * envs.spec.num_actions
     envs.close()
-
-
-def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
-    """Each of the steps after a lost life is counted, stored and can be sampled; only resets are not."""
-    config = {**TINY, "env.num_envs": 4, "replay.capacity_steps": 2000, "log.checkpoint_every_steps": 600}
-    config.pop("method.k")
-    shared = {"preset": "atari-paper", "device": "cpu", "seed": 0, "out": tmp_path / "run"}
-    voidrl.pretrain("atari/breakout?noop_max=0", "random", steps=600, config=config, **shared)
-    saved = checkpoint.latest(tmp_path / "run" / "checkpoints", print)
-    chunks = [saved.tensors(name) for name in saved.files if name.startswith("replay_")]
-    ending = np.concatenate(
-        [chunk["ending"].numpy() for chunk in chunks]
-    )  # (slots,), four games side by side
-    starts = set(saved.tensors("replay.safetensors")["starts"].numpy()[: saved.step].tolist())
-    games = read_metrics(tmp_path / "run")[-1]["episodes"]
-    terminal = np.flatnonzero(ending == TERMINATED)
-    assert games > 0
-    assert len(terminal) >= 5 * games  # five lives each, the last of which ends the game
-    assert len(starts) == saved.step
-    last_row = max(starts) // 4
-    after = {slot + 4 for slot in terminal if slot // 4 < last_row}
-    assert len(after & starts) == len(after) - games  # all but those in which a game is reset
 
 
 def test_training_without_clipping_or_terminals_at_lost_lives():

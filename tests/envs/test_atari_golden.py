@@ -177,22 +177,6 @@ def test_a_game_that_needs_buttons_to_begin(beside):
 # --- ends -------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_life_is_terminal_and_the_game_goes_on(beside):
-    pair = beside("atari/breakout")
-    while pair.seen["lost"] == 0:
-        lost = pair.step()
-    assert lost.terminated[0]
-    assert not lost.ended[0]
-    number = lost.info["episode_frame_number"][0]
-    stack = pair.replay.latest()[0]
-    after = pair.step()
-    assert after.info["episode_frame_number"][0] == number + 4  # a real step
-    assert torch.equal(pair.replay.latest()[0, :-1], stack[1:])
-    assert len(pair.replay) == len(pair.steps[0])  # and a transition
-    assert pair.steps[0][-2][3] == 0
-    assert pair.steps[0][-1][3] == 1
-
-
 @pytest.mark.parametrize("max_frames", [40, 43])
 def test_the_cap_truncates(beside, max_frames):
     pair = beside(f"atari/ms_pacman?max_frames={max_frames}", max_frames=max_frames)

@@ -86,12 +86,8 @@ class CheckedEnv(gym.Wrapper):
                 expected = "expected 5 values: observation, reward, terminated, truncated, info"
                 raise MisfitError(shown(result), expected)
             obs, reward, terminated, truncated, info = result
-            if type(reward) is not float:
-                reward = _number(reward, "a number as reward")
-            if type(terminated) is not bool:
-                terminated = _flag(terminated, "terminated")
-            if type(truncated) is not bool:
-                truncated = _flag(truncated, "truncated")
+            reward = _number(reward, "a number as reward")
+            terminated, truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
             if not isinstance(info, dict):
                 raise MisfitError(shown(info), "expected a dictionary as info")
             return self._frame(obs, info, terminated or truncated), reward, terminated, truncated, info
@@ -149,6 +145,8 @@ class CheckedEnv(gym.Wrapper):
 
 
 def _flag(value: Any, name: str) -> bool:
+    if type(value) is bool:
+        return value
     expected = f"True or False as {name}"
     number = _number(value, expected)
     if number not in (0, 1):
@@ -158,6 +156,8 @@ def _flag(value: Any, name: str) -> bool:
 
 def _number(value: Any, expected: str) -> float:
     """The number that a value means, which may be an array with one entry."""
+    if type(value) is float:
+        return value
     with suppress(Exception):  # whatever an object's own code raises
         found = np.asarray(value)
         if found.dtype.kind in NUMBERS and found.size == 1:

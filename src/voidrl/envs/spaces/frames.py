@@ -28,19 +28,16 @@ METHODS = ("action_masks", "action_mask", "valid_action_mask")
 """Methods by which environments report masks."""
 
 
-def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """Convert observations to frames (N, *stored_shape).
-
-    Args:
-        obs: (N, *raw_shape), or a Dict or Tuple of arrays (N, …), as vector environments return them.
-        spec: The environment's spec.
-        mask: (N, num_actions), 1 where an action is allowed, unless it is a part of the observation.
-    """
-    return frames_of([np.asarray(part.find(obs)) for part in parts_of(spec)], spec, mask)
+def to_frames(obs: Any, spec: EnvSpec) -> np.ndarray:
+    """Convert observations, N of them as vector environments return them, to frames (N, *stored_shape)."""
+    return frames_of([np.asarray(part.find(obs)) for part in parts_of(spec)], spec)
 
 
 def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """Frames (N, *stored_shape) from the values (N, *shape) of each part; of one image it may be a view."""
+    """Frames (N, *stored_shape) from the values (N, *shape) of each part; of one image it may be a view.
+
+    The mask (N, num_actions), 1 where an action is allowed, may also be a part.
+    """
     n = len(values[0])
     numbers: list[np.ndarray] = []  # (N, k) each
     images: list[np.ndarray] = []  # (N, C, H, W) each
@@ -173,19 +170,17 @@ def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
     return values, not lead
 
 
-def to_picture(frame: np.ndarray, spec: EnvSpec | None = None) -> np.ndarray:
-    """Convert a frame (C, H, W) to a picture (H, W, 3); of stacked frames it shows the newest.
+def to_picture(frame: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """Convert a frame (C, H, W) to a picture (H, W, 3) of the first image of an observation.
 
-    With the spec, it shows the first image of each observation, and leaves out the numbers. Images
-    that have neither one channel nor colors are shown by the brightest channel.
+    Of an image that is a stack, it shows the newest. In observations with parts, images that have neither one
+    channel nor colors are shown by the brightest channel.
     """
-    if spec is None or not (spec.num_values or spec.parts):
+    if not spec.parts:
         shown = frame[-3:] if len(frame) % 3 == 0 else frame[-1:].repeat(3, axis=0)
         return np.ascontiguousarray(shown.transpose(1, 2, 0))
-    newest = frame[-spec.stored_shape[0] :]
-    first = next((part.image_shape for part in spec.parts if part.kind == "image"), spec.frame_shape)
-    channels, height, width = first
-    image = newest[:channels, :height, :width]
+    channels, height, width = next(part.image_shape for part in spec.parts if part.kind == "image")
+    image = frame[:channels, :height, :width]
     shown = image[:3] if channels in (3, 4) else image.max(0, keepdims=True).repeat(3, axis=0)
     return np.ascontiguousarray(shown.transpose(1, 2, 0))
 
