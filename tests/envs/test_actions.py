@@ -7,7 +7,8 @@ from test_observations import World
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs, probe_env
-from voidrl.envs.spaces import env_action, masks_of, observed_frames, read_spaces, spec_of
+from voidrl.envs.spaces import env_action, observed_frames, read_spaces, spec_of
+from voidrl.envs.spaces.frames import masks_of
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 
 LINE = spaces.Box(-1, 1, (2,))

@@ -7,7 +7,8 @@ from gymnasium import spaces
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs, probe_env
-from voidrl.envs.spaces import observed_frames, spec_of, to_frames, to_picture
+from voidrl.envs.spaces import observed_frames, spec_of, to_frames
+from voidrl.envs.spaces.frames import to_picture
 from voidrl.errors import EnvironmentFailedError, SpaceError, UnknownNameError
 
 TWO = spaces.Discrete(2)

@@ -23,7 +23,7 @@ from voidrl.envs.failures import creating
 from voidrl.envs.ids import ATARI, DMC, format_id, import_package, is_importable, package_of, parse_id
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.single import CheckedEnv, Wrapper, load_wrapper
-from voidrl.envs.spaces import info_mask
+from voidrl.envs.spaces.frames import info_mask
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import NAMES
 from voidrl.envs.vector import Envs

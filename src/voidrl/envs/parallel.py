@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.failures import raised
-from voidrl.envs.spaces import Reading
+from voidrl.envs.spaces.reading import Reading
 from voidrl.envs.workers import Worker, WorkerLostError, allocate, await_end, kill_with, shared_file
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 

@@ -15,15 +15,8 @@ from voidrl.config import EnvConfig
 from voidrl.config.registry import import_path
 from voidrl.envs.failures import raised
 from voidrl.envs.ids import parse_id
-from voidrl.envs.spaces import (
-    NUMBERS,
-    MisfitError,
-    ObservationCheck,
-    frames_of,
-    mask_reader,
-    masks_of,
-    read_env,
-)
+from voidrl.envs.spaces.check import NUMBERS, ObservationReader
+from voidrl.envs.spaces.frames import MisfitError, read_env
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, VoidrlWarning, shown
 
 Wrapper = Callable[[gym.Env], gym.Env]
@@ -70,12 +63,11 @@ class CheckedEnv(gym.Wrapper):
         self.name, self.index, self.steps = config.id, index, 0
         self.reading = read_env(env, config)
         spec = self.reading.spec
-        self._check = ObservationCheck(env.observation_space, spec, check_bounds=config.check_bounds)
+        self._reader = ObservationReader(env, self.reading, config.check_bounds)
         if spec.parts:
             shape = spec.stored_shape
             image, numbers = gym.spaces.Box(0, 255, shape, np.uint8), gym.spaces.Box(-np.inf, np.inf, shape)
             self.observation_space = image if spec.pixels else numbers
-        self._given_mask = mask_reader(env, self.reading.masks) if spec.masked else None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, count the steps, and check what it returns."""
@@ -133,15 +125,9 @@ class CheckedEnv(gym.Wrapper):
 
     def _frame(self, obs: Any, info: dict[str, Any], ended: bool = False) -> np.ndarray:
         """The frame (*stored_shape) of one observation, after a check; a plain one is converted by `Envs`."""
-        spec, arrays = self.reading.spec, self._check.arrays(obs)
-        if not spec.parts:
-            return arrays[0]
-        rows = [array[None] for array in arrays]
-        self._check.require_values(rows)
-        masks = None
-        if self._given_mask is not None:
-            masks = masks_of(self._given_mask(obs, info), spec, ended=ended)
-        return frames_of(rows, spec, masks)[0]  # type: ignore[no-any-return]
+        if not self.reading.spec.parts:
+            return self._reader.arrays(obs)[0]
+        return self._reader.frames(obs, info, ended=ended)[0]  # type: ignore[no-any-return]
 
 
 def _flag(value: Any, name: str) -> bool:

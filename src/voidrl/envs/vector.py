@@ -19,18 +19,9 @@ from voidrl.config import EnvConfig
 from voidrl.envs.coverage import StateCounter
 from voidrl.envs.failures import raised, torch_untouched
 from voidrl.envs.parallel import ParallelVector
-from voidrl.envs.spaces import (
-    NUMBERS,
-    MisfitError,
-    ObservationCheck,
-    Reading,
-    env_action,
-    frames_of,
-    mask_reader,
-    masks_of,
-    read_env,
-    to_picture,
-)
+from voidrl.envs.spaces.check import NUMBERS, ObservationReader
+from voidrl.envs.spaces.frames import MisfitError, read_env, to_picture
+from voidrl.envs.spaces.reading import Reading, env_action
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError
 
 
@@ -95,12 +86,9 @@ class Envs:
             self.close()
             raise
         self.spec = self.reading.spec
-        self._check: ObservationCheck | None = None
+        self._reader: ObservationReader | None = None
         if reading is None or not self.spec.parts:
-            self._check = ObservationCheck(
-                vector.single_observation_space, self.spec, check_bounds=config.check_bounds
-            )
-            self._given_masks = mask_reader(vector, self.reading.masks) if self.spec.masked else None
+            self._reader = ObservationReader(vector, self.reading, config.check_bounds)
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
@@ -138,15 +126,10 @@ class Envs:
         return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
-        """Frames (N, *stored_shape) of observations, after a check; where they end, masks do not matter."""
-        if self._check is None:  # separate environments have checked and converted them
+        """Frames (N, *stored_shape) of observations, which separate environments may have converted."""
+        if self._reader is None:
             return obs  # type: ignore[no-any-return]
-        arrays = self._check.arrays(obs, self.num_envs)
-        self._check.require_values(arrays)
-        masks = None
-        if self._given_masks is not None:
-            masks = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
-        return frames_of(arrays, self.spec, masks)
+        return self._reader.frames(obs, info, self.num_envs, ended=ended)
 
     def _valid_reward(self, reward: Any) -> np.ndarray:
         """The rewards of all environments (N,)."""

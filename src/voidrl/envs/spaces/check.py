@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
-from voidrl.envs.spaces.frames import MisfitError
-from voidrl.envs.spaces.reading import label, parts_of
+from voidrl.envs.spaces.frames import MisfitError, frames_of, mask_reader, masks_of, spaces_of
+from voidrl.envs.spaces.reading import Reading, label, parts_of
 from voidrl.errors import shown
-from voidrl.types import EnvSpec
 
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
 
 
-class ObservationCheck:
-    """Checks that observations fit their space, in all parts that the agent sees: shapes, types and values.
+class ObservationReader:
+    """Checks observations of an environment, in all parts that the agent sees, and makes frames of them.
 
     A type that NumPy casts within its kind fits (float64 for float32, whole numbers for floats). Floats for
     uint8 do not: an image in [0, 1] would become black. Values may exceed the bounds by a rounding error.
 
     Args:
-        space: The space.
-        spec: What the agent sees of it.
+        env: The environment, or N of them.
+        reading: The reading of its spaces.
         check_bounds: Whether values of Boxes must be within their bounds. They must be finite, and choices
             within their range, in any case.
     """
 
-    def __init__(self, space: gym.Space, spec: EnvSpec, *, check_bounds: bool = True) -> None:
+    def __init__(self, env: gym.Env | VectorEnv, reading: Reading, check_bounds: bool) -> None:
+        space, self._spec = spaces_of(env)[0], reading.spec
         self._parts = [
-            (part, _PartCheck(part.find(space), part.path, check_bounds)) for part in parts_of(spec)
+            (part, _PartCheck(part.find(space), part.path, check_bounds)) for part in parts_of(self._spec)
         ]
+        self._find_mask = mask_reader(env, reading.masks) if self._spec.masked else None
 
     def arrays(self, obs: Any, *batch: int) -> list[np.ndarray]:
         """The parts of an observation, or of a batch, as arrays of the right shapes and types."""
@@ -49,14 +51,23 @@ class ObservationCheck:
             arrays.append(check.array(value, batch))
         return arrays
 
-    def require_values(self, arrays: Sequence[np.ndarray]) -> None:
-        """Refuse parts (N, …) with values that are not finite or not within the bounds."""
+    def frames(
+        self, obs: Any, info: Mapping[str, Any], *batch: int, ended: np.ndarray | bool = False
+    ) -> np.ndarray:
+        """Frames (N, *stored_shape), N = 1 without a batch; where episodes end, masks do not matter."""
+        arrays = self.arrays(obs, *batch)
+        if not batch:
+            arrays = [array[None] for array in arrays]
         for (_, check), array in zip(self._parts, arrays, strict=True):
             check.require_values(array)
+        masks = None
+        if self._find_mask is not None:
+            masks = masks_of(self._find_mask(obs, info), self._spec, *batch, ended=ended)
+        return frames_of(arrays, self._spec, masks)
 
 
 class _PartCheck:
-    """The check of one part, as an `ObservationCheck`."""
+    """The check of one part, as an `ObservationReader`."""
 
     def __init__(self, space: gym.Space, path: tuple[str | int, ...], check_bounds: bool) -> None:
         self.name, self._whole = label(path), not path
@@ -98,7 +109,7 @@ class _PartCheck:
         return found  # type: ignore[no-any-return]
 
     def require_values(self, values: np.ndarray) -> None:
-        """Refuse values (N, *shape)."""
+        """Refuse values (N, *shape) that are not finite or not within the bounds."""
         low, high = self._low, self._high
         if self._bounded:
             fits = bool(((values >= low) & (values <= high)).all())

@@ -220,12 +220,16 @@ def info_mask(info: Mapping[str, Any]) -> Any:
     return next((info[name] for name in MASKS if info.get(name) is not None), None)
 
 
+def spaces_of(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
+    """The spaces of observations and actions of an environment, or of one of N."""
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
 def read_env(env: gym.Env | VectorEnv, config: EnvConfig) -> Reading:
     """Read the spaces of an environment, or of N of them, and find the source of its masks."""
-    if isinstance(env, VectorEnv):
-        observation, action = env.single_observation_space, env.single_action_space
-    else:
-        observation, action = env.observation_space, env.action_space
+    observation, action = spaces_of(env)
     masks, discrete = config.action_masks, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     if masks == "auto" and isinstance(action, discrete) and mask_method(env) is not None:
         masks = "method"
