@@ -214,15 +214,6 @@ def test_another_games_actions_show_both_sides_and_the_remedy(trained, tmp_path)
     assert not (tmp_path / "task").exists()
 
 
-def test_with_all_actions_an_agent_of_one_game_goes_on_in_another(tmp_path):
-    shared = {"preset": "atari-paper", "config": TINY, "device": "cpu"}
-    agent = voidrl.pretrain("atari/ms_pacman?full_actions=true", steps=16, out=tmp_path / "run", **shared)
-    tuned = voidrl.finetune(
-        agent, "atari/pong?full_actions=true", steps=16, out=tmp_path / "task", device="cpu"
-    )
-    assert tuned.spec.num_actions == 18
-
-
 def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):
     import ale_py.vector_env
 

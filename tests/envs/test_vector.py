@@ -322,12 +322,9 @@ def test_an_unknown_id_is_answered_with_a_near_one():
     assert "'module:factory'" in str(caught.value)
 
 
-def test_no_id_at_all():
+def test_what_cannot_be_found_imported_or_called():
     with pytest.raises(ConfigError, match="no environment was given"):
         make_envs(EnvConfig())
-
-
-def test_what_cannot_be_imported_or_called():
     with pytest.raises(ConfigError, match="cannot be imported"):
         make_envs(EnvConfig("no_such_module:factory"))
     with pytest.raises(ConfigError, match=r"a function that returns a gymnasium\.Env"):
