@@ -7,10 +7,13 @@ import pytest
 
 import voidrl
 from voidrl.api import load
+from voidrl.config import EnvConfig
+from voidrl.envs.make import probe_env
 from voidrl.envs.parallel import ParallelVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
+from voidrl.training.assembly import require_same_spaces
 
 pytest.importorskip("dm_control")
 
@@ -72,35 +75,16 @@ def test_an_agent_of_another_domain_is_refused_with_both_sides(call, pretrained)
 
 
 def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
-    from voidrl.training.assembly import require_same_spaces
-
     spec = load(pretrained).spec
     with pytest.raises(SpaceError, match=r"'dmc/acrobot_swingup' .*: expected a task of domain 'pendulum': "):
         require_same_spaces(spec, "dmc/pendulum", spec, "dmc/acrobot_swingup")
 
 
-def test_an_agent_elsewhere_shows_both_sides(pretrained):
-    with pytest.raises(SpaceError, match=r"'dmc/pendulum'.*'CartPole-v1'"):
-        voidrl.evaluate(pretrained, "CartPole-v1")
-
-
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
-    from voidrl.config import EnvConfig
-    from voidrl.envs.make import probe_env
-    from voidrl.training.assembly import require_same_spaces
-
     names = ("dmc/swimmer", "dmc/swimmer_swimmer15")
     mine, other = (probe_env(EnvConfig(id=name, backend="sync"))[0] for name in names)
     with pytest.raises(SpaceError, match=r"expected a task of domain 'swimmer': .*swimmer6$"):
         require_same_spaces(mine, names[0], other, names[1])
-
-
-def test_a_preset_for_dmcontrol_serves_other_environments(tmp_path):
-    changes = {key: value for key, value in TINY.items() if key != "env"}
-    agent = voidrl.pretrain(
-        "Pendulum-v1", preset="urlb-states", steps=40, config=changes, out=tmp_path / "run"
-    )
-    assert agent.config.env.num_envs == 8
 
 
 def test_pixels_have_presets_of_their_own(tmp_path):

@@ -1,15 +1,14 @@
 """What the agent's actions become in each action space, and masks of them."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from test_observations import World
 
 from voidrl.config import EnvConfig
-from voidrl.data.units import agent_action
 from voidrl.envs.make import make_envs, probe_env
-from voidrl.envs.spaces import env_action, masks_of, observed_frames, read_spaces, spec_of
+from voidrl.envs.spaces import env_action, observed_frames, read_spaces, spec_of
+from voidrl.envs.spaces.frames import masks_of
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 
 LINE = spaces.Box(-1, 1, (2,))
@@ -62,22 +61,6 @@ def test_actions_lie_in_their_space(space):
         else:
             envs.step(rng.uniform(-1, 1, (1, spec.action_dim)).astype(np.float32))
     envs.close()
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(5, start=-2),
-        spaces.MultiBinary((2, 2)),
-        spaces.MultiDiscrete([[3, 2], [1, 100]], start=[[0, 0], [7, 10]]),
-    ],
-)
-def test_choices_as_the_agent_makes_them(space):
-    space.seed(0)
-    taken, spec = np.stack([space.sample() for _ in range(50)]), spec_for(space)
-    action = agent_action(taken, spec)
-    assert np.array_equal(env_action(action, spec), taken)
-    assert action.dtype == np.int64
 
 
 def test_whole_numbers_are_rounded():
@@ -187,26 +170,6 @@ def test_masks_are_not_looked_for_where_there_can_be_none():
     assert (config.action_masks, spec.frame_shape) == ("none", (5,))
     with pytest.raises(ConfigError, match=r"env.action_masks = 'info' cannot be used with action space Box"):
         make_envs(EnvConfig("world", action_masks="info"), factory)
-
-
-def test_masks_can_be_turned_off():
-    infos = [{"action_mask": [1, 0, 0]}]
-    off = EnvConfig("world", action_masks="none")
-    spec, config = probe_env(off, lambda: World(LINE, [np.zeros(2)], THREE, infos))
-    assert config == off
-    assert not spec.masked
-
-
-def test_taxi_has_masks():
-    taxi = "Taxi-v3" if "Taxi-v4" not in gym.registry else "Taxi-v4"
-    spec, config = probe_env(EnvConfig(taxi))  # whose method action_mask needs a state
-    assert config.action_masks == "info"
-    assert spec.describe() == "vector 500, 6 masked actions"
-    state, info = gym.make(taxi).reset(seed=3)
-    envs = make_envs(config)
-    frame = envs.reset(3)[0][0]
-    assert np.flatnonzero(frame[:500]).tolist() == [state]
-    assert frame[500:].tolist() == info["action_mask"].tolist()
 
 
 def test_masks_of_components_are_multiplied():

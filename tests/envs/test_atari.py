@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import moved
 
 import voidrl
 from voidrl.config import AtariConfig, Config, EnvConfig, update
@@ -16,8 +15,6 @@ from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.envs.suites.atari import GAMES
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
-from voidrl.replay import TERMINATED
-from voidrl.runs import checkpoint
 from voidrl.runs.metrics import read_metrics
 from voidrl.training import assembly, build
 
@@ -62,35 +59,6 @@ def test_every_game_is_built_and_played(game):
     envs.close()
 
 
-def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
-    """Each of the steps after a lost life is counted, stored and can be sampled; only resets are not."""
-    config = {**TINY, "env.num_envs": 4, "replay.capacity_steps": 2000, "log.checkpoint_every_steps": 600}
-    config.pop("method.k")
-    shared = {"preset": "atari-paper", "device": "cpu", "seed": 0, "out": tmp_path / "run"}
-    voidrl.pretrain("atari/breakout?noop_max=0", "random", steps=600, config=config, **shared)
-    saved = checkpoint.latest(tmp_path / "run" / "checkpoints", print)
-    chunks = [saved.tensors(name) for name in saved.files if name.startswith("replay_")]
-    ending = np.concatenate(
-        [chunk["ending"].numpy() for chunk in chunks]
-    )  # (slots,), four games side by side
-    starts = set(saved.tensors("replay.safetensors")["starts"].numpy()[: saved.step].tolist())
-    games = read_metrics(tmp_path / "run")[-1]["episodes"]
-    terminal = np.flatnonzero(ending == TERMINATED)
-    assert games > 0
-    assert len(terminal) >= 5 * games  # five lives each, the last of which ends the game
-    assert len(starts) == saved.step
-    last_row = max(starts) // 4
-    after = {slot + 4 for slot in terminal if slot // 4 < last_row}
-    assert len(after & starts) == len(after) - games  # all but those in which a game is reset
-
-
-def test_noops_are_drawn_from_0_to_the_most():
-    envs = atari("pong?noop_max=1", n=6)
-    _, info = envs.reset(0)
-    assert set(info["episode_frame_number"].tolist()) == {0, 1}
-    envs.close()
-
-
 def test_training_without_clipping_or_terminals_at_lost_lives():
     envs = atari("breakout?life_loss=never", n=2)
     _, info = envs.reset(0)
@@ -120,7 +88,7 @@ def test_lost_lives_may_be_terminal_for_a_task_alone(pretraining, dies):
 def test_the_query_wins_over_the_fields():
     rules = AtariConfig(sticky=0.1, noop_max=3, full_actions=True, clip_rewards=False)
     config = EnvConfig(id="atari/pong?noop_max=0&life_loss=task", atari=rules)
-    found = game_rules(config, {"life_loss": "task", "noop_max": 0})
+    found = game_rules(config)
     assert found == replace(rules, life_loss="task", noop_max=0)
     with closing(make_envs(config)) as envs:
         assert envs.spec.num_actions == 18
@@ -150,37 +118,6 @@ def test_rules_of_atari_are_refused_elsewhere(name):
     atari_run = EnvConfig(id="atari/pong", atari=AtariConfig(sticky=0.5))
     assert build.env_for(name, atari_run)[0].atari == AtariConfig()
     assert build.env_for("atari/breakout", atari_run)[0].atari.sticky == 0.5
-
-
-@pytest.mark.slow
-def test_the_authors_preset_trains_f_by_contrast_and_tunes_only_the_heads(tmp_path):
-    small = {
-        "env.num_envs": 2,
-        "warmup_steps": 30,
-        "steps": 32,
-        "updates_per_step": 0.5,
-        "replay.capacity_steps": 200,
-        "learner": {"batch_size": 16, "hidden_dim": 8},
-        "representation": {"encoder": {"width": 0.125}, "projection_dim": 8},
-        "finetune": {"warmup_steps": 30},
-        "log.tensorboard": False,
-    }
-    shared = {"preset": "atari-authors", "device": "cpu"}
-    run = tmp_path / "pretrained"
-    source = voidrl.pretrain("atari/breakout", config=small, out=run, **shared)
-    assert source.encoder_trainers == {"representation"}
-    assert source.learner.encoder is source.representation.encoder
-    assert source.representation.dim == source.learner.encoder.feature_dim == 8 * 7 * 7
-    assert [*source.optimizers] == ["critic", "representation"]
-    f = {id(p) for p in source.representation.encoder.parameters()}
-    assert not f & {id(p) for p in source.optimizers.parameters("critic")}
-    assert source.config.learner.discount**20 == pytest.approx(0.99, rel=1e-4)
-    tuned = voidrl.finetune(source, steps=32, out=tmp_path / "tuned")
-    changed = moved(source.tensors(), tuned.tensors())
-    assert any(name.startswith("learner.critic.") for name in changed)
-    assert not any("encoder" in name.replace("target_encoder", "") for name in changed)
-    updates = [row["updates"] for row in read_metrics(tmp_path / "tuned") if "updates" in row]
-    assert updates[-1] == 2  # one in each step after the warm-up
 
 
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
@@ -275,15 +212,6 @@ def test_another_games_actions_show_both_sides_and_the_remedy(trained, tmp_path)
     for part in ("'atari/ms_pacman'", "'atari/pong'", "9 actions", "6 actions", "full_actions=true"):
         assert part in sentence
     assert not (tmp_path / "task").exists()
-
-
-def test_with_all_actions_an_agent_of_one_game_goes_on_in_another(tmp_path):
-    shared = {"preset": "atari-paper", "config": TINY, "device": "cpu"}
-    agent = voidrl.pretrain("atari/ms_pacman?full_actions=true", steps=16, out=tmp_path / "run", **shared)
-    tuned = voidrl.finetune(
-        agent, "atari/pong?full_actions=true", steps=16, out=tmp_path / "task", device="cpu"
-    )
-    assert tuned.spec.num_actions == 18
 
 
 def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):

@@ -166,14 +166,6 @@ def test_evaluation_plays_the_real_game(beside):
     pair.check_replay()
 
 
-def test_points_lost_in_a_game_without_lives(beside):
-    pair = beside("atari/pong")
-    while pair.score[0] > -4:
-        pair.step()
-    assert pair.seen == Counter()  # no life, no end, and no score above 1
-    pair.check_replay()
-
-
 def test_a_game_that_needs_buttons_to_begin(beside):
     pair = beside("atari/name_this_game?max_frames=24", max_frames=24)
     assert pair.hands[0].start_frames > 100
@@ -182,31 +174,7 @@ def test_a_game_that_needs_buttons_to_begin(beside):
     assert pair.seen["capped"] == 1  # neither these frames nor no-ops count
 
 
-def test_a_game_that_finds_what_the_one_before_has_left(beside):
-    pair = beside("atari/beam_rider?noop_max=0&max_frames=40", max_frames=40)
-    while pair.seen["reset"] < 2:
-        pair.step(np.zeros(1, np.int64))
-    first, second = pair.steps[0][:10], pair.steps[0][10:]
-    assert not np.array_equal(first[8][0], second[8][0])  # with the same actions
-
-
 # --- ends -------------------------------------------------------------------------------------------------
-
-
-def test_a_lost_life_is_terminal_and_the_game_goes_on(beside):
-    pair = beside("atari/breakout")
-    while pair.seen["lost"] == 0:
-        lost = pair.step()
-    assert lost.terminated[0]
-    assert not lost.ended[0]
-    number = lost.info["episode_frame_number"][0]
-    stack = pair.replay.latest()[0]
-    after = pair.step()
-    assert after.info["episode_frame_number"][0] == number + 4  # a real step
-    assert torch.equal(pair.replay.latest()[0, :-1], stack[1:])
-    assert len(pair.replay) == len(pair.steps[0])  # and a transition
-    assert pair.steps[0][-2][3] == 0
-    assert pair.steps[0][-1][3] == 1
 
 
 @pytest.mark.parametrize("max_frames", [40, 43])

@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tiny_runs import assert_same_run, rows, tiny
 
-import voidrl
 from voidrl.envs.coverage import StateCounter, measure_pose, pose_bins
 from voidrl.errors import CheckpointError, EnvironmentFailedError
 
@@ -83,15 +81,6 @@ def test_two_poses_share_a_bin_or_do_not(pose, other, distinct):
     assert counted([pose, other, pose]).counts() == {"bins": distinct}
 
 
-def test_bins_are_merged_and_restored():
-    poses = np.random.default_rng(0).normal(size=(300, 3))
-    whole, first, second = counted(poses), counted(poses[:100]), counted(poses[100:])
-    first.merge(second.state())
-    assert first.counts() == whole.counts()
-    second.load(whole.state())
-    assert second.counts() == whole.counts()
-
-
 def test_states_of_another_kind_are_refused():
     with pytest.raises(CheckpointError, match=r"expected bins, got ram; .* in another environment"):
         StateCounter(["bins"]).load({"ram": np.zeros(5, np.int64)})
@@ -100,14 +89,3 @@ def test_states_of_another_kind_are_refused():
 def test_a_state_that_is_not_finite_is_refused():
     with pytest.raises(EnvironmentFailedError, match="'walker' has become NaN or infinite"):
         counted([[0, 0, np.nan]])
-
-
-def test_a_resumed_run_logs_what_the_straight_one_does(tmp_path):
-    config = tiny(env__backend="sync", env__num_envs=2, env__count_states=True)
-    options = {"method": "random", "seed": 3, "config": config}
-    voidrl.pretrain("dmc/pendulum", steps=240, out=tmp_path / "straight", **options)
-    voidrl.pretrain("dmc/pendulum", steps=120, out=tmp_path / "resumed", **options)
-    voidrl.resume(tmp_path / "resumed", steps=240)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=240)
-    logged = [row["coverage/bins"] for row in rows(tmp_path / "straight")]
-    assert 1 < logged[0] < logged[-1]

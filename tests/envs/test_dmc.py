@@ -124,22 +124,6 @@ def test_a_whole_episode_with_action_repeat_is_dm_controls_own(closing_envs):
         assert not result.terminated[0]
 
 
-def test_reaching_the_goal_of_a_sparse_task_terminates(closing_envs):
-    envs = closing_envs("dmc/walker_reach_sparse")
-    envs.reset(0)
-    result = envs.step(actions_of(envs, 1)[0])
-    assert "success" in result.info
-    assert not result.info["success"][0]
-    physics = envs.vector.envs[0].unwrapped._env.physics
-    with physics.reset_context():
-        physics.named.data.qpos["rootx"] = 1000.0
-    result = envs.step(actions_of(envs, 1)[0])
-    assert result.reward[0] == 1
-    assert result.info["success"][0]
-    assert result.terminated[0]
-    assert not result.truncated[0]
-
-
 def test_a_goal_reached_in_the_last_step_of_all_terminates_too(closing_envs):
     envs = closing_envs("dmc/walker_reach_sparse", action_repeat=999)
     envs.reset(0)
@@ -149,6 +133,7 @@ def test_a_goal_reached_in_the_last_step_of_all_terminates_too(closing_envs):
         physics.named.data.qpos["rootx"] = 1000.0
     result = envs.step(actions_of(envs, 1)[0])
     assert (result.terminated[0], result.truncated[0], result.reward[0]) == (True, False, 1)
+    assert result.info["success"][0]
 
 
 @needs_gl
@@ -278,17 +263,6 @@ def test_a_process_that_dies_is_named(closing_envs, cores):
     with pytest.raises(EnvironmentFailedError, match=r"SIGKILL, .* environments 2 to 3 \('dmc/pendulum"):
         envs.step(actions_of(envs, 1)[0])
     assert all(worker.process.poll() is not None for worker in envs.vector._workers)
-
-
-def test_what_goes_wrong_in_a_process_is_told(closing_envs, cores):
-    cores(1)
-    envs = closing_envs("dmc/pendulum_swingup", 3, backend="async")
-    envs.reset(0)
-    action = np.zeros((3, 1), np.float32)
-    envs.step(action)
-    action[2] = np.nan
-    with pytest.raises(EnvironmentFailedError, match=r"environment 2 \('dmc/pendulum_swingup'\).* step 2"):
-        envs.step(action)
 
 
 # Options

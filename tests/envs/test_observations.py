@@ -7,7 +7,8 @@ from gymnasium import spaces
 
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs, probe_env
-from voidrl.envs.spaces import observed_frames, spec_of, to_frames, to_picture
+from voidrl.envs.spaces import observed_frames, spec_of, to_frames
+from voidrl.envs.spaces.frames import to_picture
 from voidrl.errors import EnvironmentFailedError, SpaceError, UnknownNameError
 
 TWO = spaces.Discrete(2)
@@ -173,9 +174,7 @@ def test_numbers_are_packed_behind_the_image_bit_by_bit():
     assert packed[:56].tobytes() == np.array([*at, 0, 1], "<f4").tobytes()
     assert not packed[56:].any()
     assert spec.describe() == "pixels 3×7×7 and 14 numbers, 2 actions"
-    assert np.array_equal(to_picture(np.concatenate([frame + 1, frame]), spec), image), (
-        "of a stack, the newest"
-    )
+    assert np.array_equal(to_picture(frame, spec), image)
 
 
 def test_a_batch_is_converted_as_its_rows_are():
@@ -196,30 +195,6 @@ def test_a_batch_is_converted_as_its_rows_are():
     for frame, each in zip(frames, gym.vector.utils.iterate(batch, observations), strict=True):
         assert np.array_equal(frame, observed_frames(each, spec)[0][0])
     assert np.array_equal(frames, observed_frames(observations, spec)[0])
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_minigrid(backend):
-    pytest.importorskip("minigrid")
-    config = EnvConfig("MiniGrid-Empty-5x5-v0", num_envs=2, backend=backend)
-    spec, config = probe_env(config)
-    assert spec.describe() == "pixels 3×7×7 and 4 numbers, 7 actions"
-    assert config.action_masks == "none"
-    envs = make_envs(config)
-    (notice,) = envs.reading.notices
-    assert notice.startswith("the agent does not see observation['mission'] (MissionSpace)")
-    one = gym.make("MiniGrid-Empty-5x5-v0")
-    expected, _ = one.reset(seed=4)
-    frames, _ = envs.reset(3)
-    for action in (2, 1, 2, 2, 1, 2, 2):  # forward, right, … to the goal
-        assert np.array_equal(frames[1, :3], expected["image"].transpose(2, 0, 1))
-        direction = frames[1, 3].reshape(-1)[:16].view("<f4")
-        assert np.flatnonzero(direction).tolist() == [expected["direction"]]
-        expected, _, ended, *_ = one.step(action)
-        result = envs.step(np.array([0, action]))
-        frames = result.frames
-    envs.close()
-    assert result.terminated.tolist() == [False, ended]
 
 
 # Keys

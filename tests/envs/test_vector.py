@@ -22,7 +22,6 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
     EnvironmentFailedError,
-    SpaceError,
     UnknownNameError,
     VoidrlWarning,
 )
@@ -149,26 +148,6 @@ def test_a_step_by_hand(make):
     assert fresh.reward.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("backend", ["auto", "native", "sync"])
-def test_the_maze_in_all_backends(make, backend):
-    envs = make(f"{MAZE_ID}?size=7", num_envs=2, backend=backend, frame_stack=2)
-    native = isinstance(envs.vector, PixelMazeVector)
-    assert native == (backend != "sync")
-    assert envs.spec.frame_shape == (3, 42, 42)
-    assert envs.spec.obs_shape == (6, 42, 42)
-    assert envs.spec.num_actions == 4
-    frames, _ = envs.reset(0)
-    assert frames.shape == (2, 3, 42, 42)
-    assert frames.dtype == np.uint8
-    for action in ([1, 3], [1, 1], [3, 3]):
-        result = envs.step(np.array(action))
-    reference = PixelMazeVector(2, size=7)
-    reference.reset(seed=0)
-    for action in ([1, 3], [1, 1], [3, 3]):
-        images, *_ = reference.step(np.array(action))
-    assert np.array_equal(result.frames, images.transpose(0, 3, 1, 2))
-
-
 @pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 def test_another_autoreset_mode_is_refused(mode):
     vector = SyncVectorEnv([Walk], autoreset_mode=mode or AutoresetMode.NEXT_STEP)
@@ -179,7 +158,7 @@ def test_another_autoreset_mode_is_refused(mode):
     with pytest.raises(
         ConfigError, match=f"'walk' has autoreset_mode {found}: expected gymnasium.*NEXT_STEP,"
     ):
-        Envs(vector, "walk", 1)
+        Envs(vector, EnvConfig("walk"))
     assert vector.closed
 
 
@@ -194,13 +173,6 @@ def test_a_factory_may_return_a_vector_environment(make, cls):
         make("mine", lambda num_envs: cls([Walk]), **config)
     with pytest.raises(ConfigError, match=r"returned Walk for num_envs=3: expected a gymnasium\.vector"):
         make("mine", lambda num_envs: Walk(), **config)
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_an_unsupported_space_names_the_environment(backend):
-    odd = spaces.Text(3, charset="ab")
-    with pytest.raises(SpaceError, match=r"environment 'mine': action space Text\(1, 3, charset=ab\) is not"):
-        make_envs(EnvConfig("mine", backend=backend), lambda: Walk(action_space=odd))
 
 
 # --- failures ---------------------------------------------------------------------------------------------
@@ -296,6 +268,18 @@ def test_an_environment_that_fails_to_close_is_a_warning(make):
         envs.close()
 
 
+@pytest.mark.parametrize("backend", ["auto", "native", "sync"])
+def test_the_maze_in_all_backends(make, backend):
+    envs = make(f"{MAZE_ID}?size=7", num_envs=2, backend=backend, frame_stack=2)
+    assert isinstance(envs.vector, PixelMazeVector) == (backend != "sync")
+    assert (envs.spec.frame_shape, envs.spec.obs_shape) == ((3, 42, 42), (6, 42, 42))
+    reference = PixelMazeVector(2, size=7)
+    reference.reset(seed=0), envs.reset(0)
+    for action in ([1, 3], [1, 1], [3, 3]):
+        images, *_ = reference.step(np.array(action))
+        assert np.array_equal(envs.step(np.array(action)).frames, images.transpose(0, 3, 1, 2))
+
+
 # --- ids and options --------------------------------------------------------------------------------------
 
 
@@ -338,12 +322,9 @@ def test_an_unknown_id_is_answered_with_a_near_one():
     assert "'module:factory'" in str(caught.value)
 
 
-def test_no_id_at_all():
+def test_what_cannot_be_found_imported_or_called():
     with pytest.raises(ConfigError, match="no environment was given"):
         make_envs(EnvConfig())
-
-
-def test_what_cannot_be_imported_or_called():
     with pytest.raises(ConfigError, match="cannot be imported"):
         make_envs(EnvConfig("no_such_module:factory"))
     with pytest.raises(ConfigError, match=r"a function that returns a gymnasium\.Env"):

@@ -209,22 +209,6 @@ def test_an_environment_in_the_middle_of_a_step_does_not_delay_the_end(make):
     assert not is_running(processes_of(envs)[0].pid)
 
 
-def test_actions_that_do_not_fit_into_a_pipe(make):
-    class Wide(Trouble):
-        def __init__(self):
-            super().__init__()
-            self.action_space = spaces.Box(-1, 1, (100_000,), np.float32)
-
-        def step(self, action):
-            obs, *rest = super().step(action)
-            return np.full_like(obs, action.sum()), *rest
-
-    envs = make(Wide, num_envs=2)
-    envs.reset(0)
-    actions = np.stack([np.full(100_000, 0.5), np.full(100_000, -0.5)]).astype(np.float32)
-    assert envs.step(actions).frames[:, 0].tolist() == [50_000, -50_000]
-
-
 def test_an_environment_may_keep_the_actions_that_it_gets(make):
     class Keeping(Trouble):
         def __init__(self):
@@ -324,9 +308,3 @@ def test_shared_memory_that_cannot_be_had_is_a_sentence(make, monkeypatch):
         "environment 'mine' cannot be run in worker processes: 0.0 MB of shared memory cannot be allocated "
         "(No space left on device); free some memory, or use fewer environments"
     )
-
-
-def test_all_of_shared_memory_is_there_from_the_start():
-    with workers.shared_file() as file:
-        workers.allocate(file, 10**6, "mine").close()
-        assert os.fstat(file.fileno()).st_blocks * 512 >= 10**6

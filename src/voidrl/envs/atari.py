@@ -13,7 +13,7 @@ import numpy as np
 
 from voidrl.config import AtariConfig, EnvConfig, update
 from voidrl.envs.coverage import StateCounter
-from voidrl.envs.ids import atari_game
+from voidrl.envs.ids import atari_game, parse_id
 from voidrl.envs.ram import FRAME_SKIP, Shadows, addresses_of, digests, ram_variables
 from voidrl.envs.suites.atari import GAMES, find_game
 from voidrl.envs.vector import Envs, StepResult
@@ -38,12 +38,16 @@ class AtariEnvs(Envs):
         life_loss: Whether a lost life terminates.
         clips: Whether rewards are clipped to [−1, 1].
         color: A second, colored game with the seed and the actions of game 0, for `render`.
+        shadows: Starts the emulators that repeat the games, if states are counted or the true state is known.
         true_state: Whether `true_state` is available.
     """
 
     vector: AtariVectorEnv
     frames_per_step = FRAME_SKIP
     _picture: np.ndarray | None = None
+    _shadows: Shadows | None = None
+    _counter: StateCounter | None = None
+    _uncounted: np.ndarray | None = None  # (N,) which games' states of the last step are to be counted
 
     def __init__(
         self,
@@ -53,44 +57,82 @@ class AtariEnvs(Envs):
         *,
         life_loss: bool,
         clips: bool,
-        color: AtariVectorEnv | None = None,
-        true_state: bool = False,
+        color: AtariVectorEnv | None,
+        shadows: partial[Shadows] | None,
+        true_state: bool,
     ) -> None:
         self._color = color
-        super().__init__(
-            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
-        )
+        super().__init__(vector, config, true_state=true_state)
         self.game = rom if rom in GAMES else None
-        self._life_loss, self._clips = life_loss, clips
-        self._lives, self._ended = np.zeros(self.num_envs, np.int32), np.zeros(self.num_envs, bool)
+        self._life_loss, self._clips, self._start_shadows = life_loss, clips, shadows
+        self._lives = np.zeros(self.num_envs, np.int32)
+        if config.count_states:
+            self._measures = addresses_of(rom)
+            self._counter = StateCounter(self._measures)
+        if true_state:
+            variables = ram_variables(rom)
+            self._variables, self._addresses = tuple(variables), [*variables.values()]
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Start new games; game i draws its number of no-ops with seed + i."""
         frames, info = super().reset(seed)
-        self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
+        self._lives = info["lives"]
         if self._color is not None:
             self._picture = self._color.reset(seed=seed)[0][0, -1]
+        if self._start_shadows is not None:
+            if self._shadows is None:  # not earlier: a mere probe starts no processes
+                self._shadows = self._start_shadows()
+            self._count()
+            self._shadows.reset(seed, info["episode_frame_number"])
+            self._read_ram()
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
         """Start one step of each game in ALE's threads."""
         assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE hangs on an invalid action"
+        self._sent = action
         self._guarded(lambda: self.vector.send(action))
         if self._color is not None:
             self._color.send(action[:1])
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
-        """Wait for the results of the step."""
+        """Wait for the results of the step, which the shadows then repeat."""
         frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
-        score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
+        score, fresh, ended = score.astype(np.float32), self._resets, (terminated | truncated)
         if self._color is not None:
             self._picture = self._color.recv()[0][0, -1]
         died = (info["lives"] < self._lives) & ~fresh
-        self._lives, self._ended = info["lives"], ended & ~fresh
+        self._lives, self._resets = info["lives"], ended & ~fresh
+        if self._shadows is not None:
+            self._count()
+            self._shadows.step(self._sent, fresh, info["episode_frame_number"], self._lives, score)
+            self._uncounted = ~fresh if counted is None else counted & ~fresh
+            self._read_ram()
         reward = np.clip(score, -1, 1) if self._clips else score
         if self._life_loss:
             terminated = terminated | died
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    @property
+    def counter(self) -> StateCounter | None:
+        """The counter of visited states."""
+        self._count()
+        return self._counter
+
+    def _count(self) -> None:
+        """Count the states of the last step, for which the shadows had the time of one step."""
+        if self._counter is not None and self._shadows is not None and self._uncounted is not None:
+            memories = self._shadows.ram()[self._uncounted]
+            for measure, addresses in self._measures.items():
+                self._counter.add(measure, digests(memories[:, addresses]))
+        self._uncounted = None
+
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """Do nothing: `reset` and `recv` read the emulators."""
+
+    def _read_ram(self) -> None:
+        if self._tracks_state and self._shadows is not None:
+            self._state = self._shadows.ram()[:, self._addresses].astype(np.float64)
 
     @property
     def steps_per_second(self) -> float:
@@ -103,103 +145,16 @@ class AtariEnvs(Envs):
         return self._picture
 
     def close(self) -> None:
-        """End the games."""
-        if self._color is not None:
-            self._color.close()
-        super().close()
-
-
-class AtariWithRam(AtariEnvs):
-    """N copies of a game whose memory is read, to count states or to report the true state.
-
-    Args:
-        config: Their config, with `count_states` if states are counted.
-        shadows: Starts the emulators that repeat the games.
-        rom: The name of the game in ALE.
-        true_state: Whether `true_state` is available.
-        options: As for `AtariEnvs`.
-    """
-
-    _shadows: Shadows | None = None
-    _uncounted: np.ndarray | None = None  # (N,) which games' states of the last step are to be counted
-
-    def __init__(
-        self,
-        vector: AtariVectorEnv,
-        config: EnvConfig,
-        rom: str,
-        *,
-        shadows: partial[Shadows],
-        true_state: bool,
-        **options: Any,
-    ) -> None:
-        super().__init__(vector, config, rom, true_state=true_state, **options)
-        self._start_shadows = shadows
-        self._measures = addresses_of(rom)
-        self._counter = StateCounter(self._measures) if config.count_states else None
-        if true_state:
-            variables = ram_variables(rom)
-            self._variables, self._addresses = tuple(variables), [*variables.values()]
-
-    @property
-    def counter(self) -> StateCounter | None:
-        """The counter of visited states."""
-        self._count()
-        return self._counter
-
-    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start new games and their shadows."""
-        frames, info = super().reset(seed)
-        if self._shadows is None:  # not earlier: a mere probe starts no processes
-            self._shadows = self._start_shadows()
-        self._count()
-        self._shadows.reset(seed, info["episode_frame_number"])
-        self._read_ram()
-        return frames, info
-
-    def send(self, action: np.ndarray) -> None:
-        """Start one step of each game."""
-        self._actions = action
-        super().send(action)
-
-    def recv(self, counted: np.ndarray | None = None) -> StepResult:
-        """Wait for the results of the step, which the shadows then repeat."""
-        assert self._shadows is not None
-        fresh = self._ended
-        result = super().recv()
-        self._count()
-        frame_numbers, lives = result.info["episode_frame_number"], result.info["lives"]
-        self._shadows.step(self._actions, fresh, frame_numbers, lives, result.score)
-        self._uncounted = ~fresh if counted is None else counted & ~fresh
-        self._read_ram()
-        return result
-
-    def _read_state(self, info: dict[str, Any]) -> None:
-        """Do nothing: `reset` and `recv` read the emulators."""
-
-    def _read_ram(self) -> None:
-        if self._tracks_state and self._shadows is not None:
-            self._state = self._shadows.ram()[:, self._addresses].astype(np.float64)
-
-    def _count(self) -> None:
-        """Count the states of the last step, for which the shadows had the time of one step."""
-        if self._counter is not None and self._shadows is not None and self._uncounted is not None:
-            memories = self._shadows.ram()[self._uncounted]
-            for measure, addresses in self._measures.items():
-                self._counter.add(measure, digests(memories[:, addresses]))
-        self._uncounted = None
-
-    def close(self) -> None:
         """End the games and their shadows."""
-        if self._shadows is not None:
-            self._shadows.close()
+        for extra in (self._color, self._shadows):
+            if extra is not None:
+                extra.close()
         super().close()
 
 
 def make_atari(
     config: EnvConfig,
     num_envs: int,
-    query: dict[str, Any],
     *,
     evaluation: bool,
     pretraining: bool = False,
@@ -223,7 +178,7 @@ def make_atari(
     path = str(roms.get_rom_path(rom))
     if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it would kill the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
-    rules = game_rules(config, query)
+    rules = game_rules(config)
     make = partial(
         AtariVectorEnv,
         rom,
@@ -244,22 +199,26 @@ def make_atari(
         color = make(1, img_height=height, img_width=width, grayscale=False, num_threads=1)
     life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
     vector = make(num_envs, num_threads=count_workers(num_envs))  # ALE would take all cores of the machine
-    options: dict[str, Any] = {
-        "life_loss": life_loss and not evaluation,
-        "clips": rules.clip_rewards and not evaluation,
-        "color": color,
-    }
-    if not (config.count_states or true_state):
-        return AtariEnvs(vector, config, rom, **options)
-    shadows = partial(
-        Shadows, rom, num_envs, config.timeout_s, full_actions=rules.full_actions, sticky=rules.sticky
+    shadows = None
+    if config.count_states or true_state:
+        shadows = partial(
+            Shadows, rom, num_envs, config.timeout_s, full_actions=rules.full_actions, sticky=rules.sticky
+        )
+    return AtariEnvs(
+        vector,
+        config,
+        rom,
+        life_loss=life_loss and not evaluation,
+        clips=rules.clip_rewards and not evaluation,
+        color=color,
+        shadows=shadows,
+        true_state=true_state,
     )
-    return AtariWithRam(vector, config, rom, shadows=shadows, true_state=true_state, **options)
 
 
-def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
+def game_rules(config: EnvConfig) -> AtariConfig:
     """The rules of `env.atari`, overridden by the id's query, whose options are its fields."""
     try:
-        return update(config.atari, query)
+        return update(config.atari, parse_id(config.id)[1])
     except ConfigError as error:
         raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from None

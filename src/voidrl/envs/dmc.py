@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
 import math
 import re
 import warnings
+from collections.abc import Mapping
 from functools import cache, partial
-from typing import Any, TypedDict
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,9 +22,9 @@ from voidrl.config import EnvConfig
 from voidrl.envs.coverage import BALL, FREE, StateCounter, measure_pose, pose_bins
 from voidrl.envs.failures import creating
 from voidrl.envs.gl import NO_GL, rendering_variables
-from voidrl.envs.parallel import ParallelVector
+from voidrl.envs.parallel import MakeEnv, ParallelVector
 from voidrl.envs.single import CheckedEnv
-from voidrl.envs.spaces import read_spaces, spec_of
+from voidrl.envs.spaces import spec_of
 from voidrl.envs.suites.dmcontrol import (
     CAMERAS,
     NEED_GL,
@@ -50,11 +50,9 @@ class DMControlEnvs(Envs):
     """N simulations with frames and actions in [−1, 1], and optional state coverage."""
 
     def __init__(
-        self, vector: ParallelVector | SyncVectorEnv, config: EnvConfig, *, true_state: bool = False
+        self, vector: ParallelVector | SyncVectorEnv, config: EnvConfig, true_state: bool = False
     ) -> None:
-        super().__init__(
-            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
-        )
+        super().__init__(vector, config, true_state=true_state)
         self.frames_per_step = config.dmc.action_repeat
         self._counter = StateCounter(["bins"]) if config.count_states else None
 
@@ -94,11 +92,12 @@ def make_dmc(
 ) -> Envs:
     """Create N simulations of the domain or task in `config.id`."""
     config = resolve(config)
+    _require_packages(config.id)
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
-    settings = _settings(config, render_height, true_state)
+    pixels = config.dmc.observation == "pixels"
     here = config.backend == "sync" and not render_height  # worker processes give identical results
-    renders = _renders(config, settings)
+    renders = pixels or render_height > 0 or config.id.removeprefix(PREFIX) in NEED_GL
     if config.backend == "native" or (here and renders):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
         raise ConfigError(
@@ -108,37 +107,36 @@ def make_dmc(
     processes = 0 if here else count_workers(num_envs)
     variables = NO_GL
     if renders:
-        otherwise = "take env.dmc.observation = 'states'" if settings["image_size"] else "record no video"
+        otherwise = "take env.dmc.observation = 'states'" if pixels else "record no video"
         variables = rendering_variables(config.id, otherwise, whole_cores() // processes)
-    vector = _simulate(settings, config, num_envs, processes, variables)
-    return DMControlEnvs(vector, config, true_state=true_state)
+    make = partial(make_checked, config, render_height, true_state)
+    return DMControlEnvs(_simulate(make, config, num_envs, processes, variables), config, true_state)
 
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
-    config = resolve(config)
-    size = config.dmc.image_size if config.dmc.observation == "pixels" else 0
-    plain = {**_settings(config), "image_size": 0, "measures": False}
-    observation, action = _spaces(json.dumps(plain), config.id, config.backend == "sync", config.timeout_s)
-    if size:
-        observation = gym.spaces.Box(0, 255, (size, size, 3), np.uint8)
+    config, dmc = resolve(config), config.dmc
+    _require_packages(config.id)
+    plain = EnvConfig(config.id, backend=config.backend, timeout_s=config.timeout_s)
+    observation, action = _spaces(resolve(plain))
+    if dmc.observation == "pixels":
+        observation = gym.spaces.Box(0, 255, (dmc.image_size, dmc.image_size, 3), np.uint8)
     return spec_of(observation, action, config.frame_stack)
 
 
 @cache
-def _spaces(settings: str, name: str, here: bool, timeout_s: float) -> tuple[gym.Space, gym.Space]:
+def _spaces(config: EnvConfig) -> tuple[gym.Space, gym.Space]:
     """The spaces of a simulation, in its own process: importing dm_control depends on MUJOCO_GL."""
-    config = EnvConfig(name, timeout_s=timeout_s)
-    vector = _simulate(json.loads(settings), config, 1, 0 if here else 1, NO_GL)
+    make = partial(make_checked, config, 0, False)
+    vector = _simulate(make, config, 1, 0 if config.backend == "sync" else 1, NO_GL)
     vector.close()
     return vector.single_observation_space, vector.single_action_space
 
 
 def _simulate(
-    settings: DMControlSettings, config: EnvConfig, num_envs: int, processes: int, variables: Any
+    make: MakeEnv, config: EnvConfig, num_envs: int, processes: int, variables: Mapping[str, str]
 ) -> ParallelVector | SyncVectorEnv:
     """Simulations in worker processes, or in this one."""
-    make = partial(make_checked, settings, config.id)
     if processes:
         return ParallelVector(
             make, num_envs, config.id, config.timeout_s, processes=processes, variables=variables
@@ -148,30 +146,6 @@ def _simulate(
         warnings.filterwarnings("ignore", message=".*DISPLAY")
         makers = [partial(make, i) for i in range(num_envs)]
         return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-def _settings(config: EnvConfig, view_size: int = 0, true_state: bool = False) -> DMControlSettings:
-    found, dmc = find_dmc_task(config.id), config.dmc
-    assert found is not None
-    _require_packages(config.id)
-    return {
-        "domain": found.domain,
-        "task": found.task or TASKS[found.domain][0],
-        "rewarded": found.task is not None,
-        "action_repeat": dmc.action_repeat,
-        "image_size": dmc.image_size if dmc.observation == "pixels" else 0,
-        "view_size": view_size,
-        "camera": CAMERAS.get(found.domain, 0),
-        "quality": dmc.render_quality,
-        "measures": config.count_states,
-        "true_state": true_state,
-    }
-
-
-def _renders(config: EnvConfig, settings: DMControlSettings) -> bool:
-    """Whether OpenGL is needed."""
-    needs = config.id.removeprefix(PREFIX) in NEED_GL
-    return bool(settings["image_size"] or settings["view_size"] or needs)
 
 
 def _require_packages(name: str) -> None:
@@ -200,50 +174,42 @@ QUALITIES: dict[str, dict[str, int]] = {
 UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 means ±1 N
 
 
-class DMControlSettings(TypedDict):
-    """The settings of a simulation."""
-
-    domain: str
-    task: str
-    rewarded: bool  # False: the reward is always 0
-    action_repeat: int
-    image_size: int  # 0 for states
-    view_size: int  # of rendered pictures; 0 for none
-    camera: int | str
-    quality: str  # of rendering: a key of QUALITIES
-    measures: bool  # whether to report the result of `coverage.measure_pose` as `info["pose"]`
-    true_state: bool  # whether to report qpos and qvel as `info["variables"]`
-
-
-def make_checked(settings: DMControlSettings, name: str, number: int) -> CheckedEnv:
+def make_checked(config: EnvConfig, view_size: int, true_state: bool, number: int) -> CheckedEnv:
     """Create environment `number`; its errors name the environment and the step."""
-    with creating(name, number):
+    with creating(config.id, number):
         from absl import logging
 
         logging.set_verbosity(logging.ERROR)  # silence warnings about the suite's own models
-        env = DMControl(settings)
-    reading = read_spaces(env.observation_space, env.action_space, 1)
-    return CheckedEnv(env, name, number, reading)
+        return CheckedEnv(DMControl(config, view_size, true_state), EnvConfig(config.id), number)
 
 
 class DMControl(gym.Env[np.ndarray, np.ndarray]):
-    """A task of dm_control's suite or of `dmc_tasks`. A time-out truncates."""
+    """A task of dm_control's suite or of `dmc_tasks`. A time-out truncates.
 
-    def __init__(self, settings: DMControlSettings) -> None:
+    Args:
+        config: Its config, resolved.
+        view_size: Size of rendered pictures; 0 for none.
+        true_state: Whether to report qpos and qvel as `info["variables"]`.
+    """
+
+    def __init__(self, config: EnvConfig, view_size: int, true_state: bool) -> None:
         from voidrl.envs import dmc_tasks  # imports dm_control
 
-        self._settings = settings
-        self._env = env = dmc_tasks.load(settings["domain"], settings["task"], seed=0)
-        self._repeat = settings["action_repeat"]
+        found, dmc = find_dmc_task(config.id), config.dmc
+        assert found is not None
+        self._env = env = dmc_tasks.load(found.domain, found.task or TASKS[found.domain][0], seed=0)
+        self._repeat, self._measures = dmc.action_repeat, config.count_states
+        self._camera_id, self._quality = CAMERAS.get(found.domain, 0), QUALITIES[dmc.render_quality]
         self._cameras: dict[int, tuple[Any, Any]] = {}  # by size: the model, and its camera
-        image, view = settings["image_size"], settings["view_size"]
+        self._image_size = image = dmc.image_size if dmc.observation == "pixels" else 0
+        self._view_size = view = view_size
         self.render_mode = "rgb_array" if view else None
         rate = 1 / (env.control_timestep() * self._repeat)
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": rate}
         if image or view:  # now, since some tasks render in their first reset
             self._prepare_rendering()
-        self._reports_success = settings["rewarded"] and hasattr(env.task, "succeeded")
-        self._names = _variable_names(env.physics.model) if settings["true_state"] else []
+        self._reports_success = found.task is not None and hasattr(env.task, "succeeded")
+        self._names = _variable_names(env.physics.model) if true_state else []
         action = env.action_spec()
         unbounded = (action.maximum - action.minimum) > UNBOUNDED
         low, high = np.where(unbounded, -1, action.minimum), np.where(unbounded, 1, action.maximum)
@@ -253,7 +219,7 @@ class DMControl(gym.Env[np.ndarray, np.ndarray]):
         if image:
             self.observation_space = gym.spaces.Box(0, 255, (image, image, 3), np.uint8)
         # Unread rewards and states cost up to a third of a step. They only read the physics.
-        if not settings["rewarded"]:
+        if found.task is None:
             env.task.get_reward = lambda physics: 0.0
         if image and hasattr(env.task, "get_observation"):  # the arm's tasks have observables
             env.task.get_observation = lambda physics: {}
@@ -286,16 +252,16 @@ class DMControl(gym.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """A picture of `view_size`."""
-        return self._camera(self._settings["view_size"]).render()  # type: ignore[no-any-return]
+        return self._camera(self._view_size).render()  # type: ignore[no-any-return]
 
     def _obs(self, observation: Any) -> np.ndarray:
-        if size := self._settings["image_size"]:
+        if size := self._image_size:
             return self._camera(size).render()  # type: ignore[no-any-return]
         return np.concatenate([np.ravel(value) for value in observation.values()], dtype=np.float32)
 
     def _info(self, success: bool) -> dict[str, Any]:
         info: dict[str, Any] = {"success": success} if self._reports_success else {}
-        if self._settings["measures"]:
+        if self._measures:
             info["pose"] = measure_pose(self._env.physics)
         if self._names:
             data = self._env.physics.data
@@ -311,16 +277,16 @@ class DMControl(gym.Env[np.ndarray, np.ndarray]):
         world, camera = self._cameras.get(size, (None, None))
         if world is not model.ptr:  # arms recompile their model for each episode
             self._prepare_rendering()
-            camera = Camera(self._env.physics, size, size, self._settings["camera"])
+            camera = Camera(self._env.physics, size, size, self._camera_id)
             self._cameras[size] = (model.ptr, camera)
         return camera
 
     def _prepare_rendering(self) -> None:
         """Shrink the image buffer from 640 × 480, all of which would be cleared, before first use."""
-        size = max(self._settings["image_size"], self._settings["view_size"])
+        size = max(self._image_size, self._view_size)
         visual = self._env.physics.model.vis
         visual.global_.offwidth = visual.global_.offheight = size
-        for name, value in QUALITIES[self._settings["quality"]].items():
+        for name, value in self._quality.items():
             setattr(visual.quality, name, value)
 
 

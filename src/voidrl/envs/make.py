@@ -6,11 +6,9 @@ import dataclasses
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import chdir, closing, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,27 +20,21 @@ from voidrl.config.registry import import_environments, import_path, with_colon
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.failures import creating
-from voidrl.envs.ids import ATARI, DMC, format_id, import_package, is_importable, parse_id
+from voidrl.envs.ids import ATARI, DMC, format_id, import_package, is_importable, package_of, parse_id
 from voidrl.envs.parallel import ParallelVector
-from voidrl.envs.single import CheckedEnv, load_wrapper
-from voidrl.envs.spaces import info_mask, mask_method, read_spaces
+from voidrl.envs.single import CheckedEnv, Wrapper, load_wrapper
+from voidrl.envs.spaces.frames import info_mask
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import NAMES
 from voidrl.envs.vector import Envs
-from voidrl.errors import (
-    ConfigError,
-    EnvironmentFailedError,
-    SpaceError,
-    UnknownNameError,
-    VoidrlError,
-)
+from voidrl.errors import ConfigError, EnvironmentFailedError, UnknownNameError, VoidrlError
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
 PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
+KNOWN_EVERYWHERE = ("gymnasium.", "voidrl.")  # how entry points begin that these packages register
 EnvFactory = Callable[..., Any]
 """Creates one environment; with the backend `native`, all of them."""
-Wrapper = Callable[[gym.Env], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
 
 
@@ -70,48 +62,49 @@ def make_envs(
         true_state: Whether `Envs.true_state` is available. On Atari this emulates each game twice.
     """
     n, renders = num_envs or config.num_envs, render_height > 0
-    name, options = (config.id, {}) if factory is not None else parse_id(config.id)
-    family = next((f for f in (ATARI, DMC) if factory is None and name.startswith(f)), "")
+    family = next((f for f in (ATARI, DMC) if factory is None and config.id.startswith(f)), "")
     _require_fitting(config, family)
     how: dict[str, Any] = {"evaluation": evaluation, "true_state": true_state}
     if family == DMC:
         return make_dmc(config, n, render_height=render_height, **how)
     if family == ATARI:
-        return make_atari(config, n, options, pretraining=pretraining, render=renders, **how)
+        return make_atari(config, n, pretraining=pretraining, render=renders, **how)
+    envs = _make_gym(config, factory, n, renders, true_state)
+    if renders and getattr(envs.vector, "render_mode", None) != "rgb_array" and not envs.spec.pixels:
+        envs.close()
+        raise ConfigError(
+            f"environment {envs.name!r} cannot be shown: it has no render mode 'rgb_array' and its "
+            f"observations are not images; add a render() and metadata = {{'render_modes': ['rgb_array']}}"
+        )
+    return envs
+
+
+def _make_gym(config: EnvConfig, factory: EnvFactory | None, n: int, renders: bool, true_state: bool) -> Envs:
+    """N environments of Gymnasium."""
+    name = config.id
     native: Callable[..., Any] | None = None  # creates all of them at once
-    if factory is None and ":" in name and not GYM_ID.search(name):
-        factory = partial(_imported(name), **options)
-    elif factory is None:
-        registered = _find(name)
-        name, factory = registered.id, partial(gym.make, registered.id, **options)
-        if registered.vector_entry_point is not None:
-            native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
-    return _checked_for_pictures(_make_gym(config, name, factory, native, n, renders, true_state), renders)
-
-
-def _make_gym(
-    config: EnvConfig,
-    name: str,
-    factory: EnvFactory,
-    native: Callable[..., Any] | None,
-    n: int,
-    renders: bool,
-    true_state: bool,
-) -> Envs:
-    """N environments of Gymnasium; `native` creates all of them, if there is such a function."""
-    wrappers = [load_wrapper(text) for text in config.wrappers]
+    if factory is None:
+        name, options = parse_id(name)
+        if ":" in name and not GYM_ID.search(name):
+            factory = partial(_imported(name), **options)
+        else:
+            registered = _find(name)
+            name = registered.id
+            factory = partial(gym.make, name, **options)
+            if registered.vector_entry_point is not None:
+                native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
     if config.backend == "native" and native is None and _takes(factory, "num_envs"):
         native = partial(factory, num_envs=n)
+    wrappers = [load_wrapper(text) for text in config.wrappers]
     if config.backend == "native" and (native is None or wrappers):
         why = f"{name!r} has no vectorized version"
         if wrappers:
             why = f"env.wrappers = {[*config.wrappers]} wrap single environments"
         raise ConfigError(f"env.backend = 'native' cannot be used: {why}; use sync or async")
-    if wrappers or config.backend not in ("auto", "native"):
+    if config.backend in ("sync", "async") or wrappers:
         native = None
     if config.backend == "auto" and name.startswith(PREPROCESSED):
         native = None
-    reading, masks = None, "none"
     with creating(config.id):
         if native is not None:
             vector = _with_render_mode(native(), native) if renders else native()
@@ -123,7 +116,7 @@ def _make_gym(
                     f"the factory of environment {config.id!r} returned {what} for num_envs={n}: expected a "
                     f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
                 )
-            masks = _known_masks(config.action_masks, vector)
+            reading = None
         elif config.backend == "async":
             make = partial(_make_checked, factory, config, wrappers, renders)
             vector = ParallelVector(make, n, config.id, config.timeout_s)
@@ -132,16 +125,24 @@ def _make_gym(
             makers = [partial(_make_checked, factory, config, wrappers, renders, i) for i in range(n)]
             vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
             reading = vector.envs[0].reading  # type: ignore[attr-defined]
-    return Envs(
-        vector,
-        config.id,
-        config.frame_stack,
-        check_bounds=config.check_bounds,
-        true_state=true_state,
-        reading=reading,
-        keys=config.keys,
-        masks=masks,
-    )
+    return Envs(vector, config, true_state=true_state, reading=reading)
+
+
+def _make_checked(
+    factory: EnvFactory, config: EnvConfig, wrappers: list[Wrapper], renders: bool, number: int
+) -> gym.Env:
+    with creating(config.id, number):
+        env = factory()
+        if not isinstance(env, gym.Env):
+            vector = "; one that returns a vector environment takes num_envs, with env.backend = 'native'"
+            raise ConfigError(
+                f"the factory of environment {config.id!r} returned {type(env).__name__}: expected a "
+                f"gymnasium.Env{vector if isinstance(env, VectorEnv) else ''}"
+            )
+        env = _with_render_mode(env, factory) if renders else env
+        for wrap in wrappers:
+            env = wrap(env)
+        return CheckedEnv(env, config, number)
 
 
 def _imported(name: str) -> Callable[..., Any]:
@@ -161,23 +162,6 @@ def _imported(name: str) -> Callable[..., Any]:
             f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
         )
     return found
-
-
-def _checked_for_pictures(envs: Envs, renders: bool) -> Envs:
-    if renders and getattr(envs.vector, "render_mode", None) != "rgb_array" and not envs.spec.pixels:
-        envs.close()
-        raise ConfigError(
-            f"environment {envs.name!r} cannot be shown: it has no render mode 'rgb_array' and its "
-            f"observations are not images; add a render() and metadata = {{'render_modes': ['rgb_array']}}"
-        )
-    return envs
-
-
-def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
-    """The source of action masks; `auto` only looks for what there is before a reset."""
-    space = env.action_space if isinstance(env, gym.Env) else env.single_action_space
-    discrete = isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
-    return "method" if masks == "auto" and discrete and mask_method(env) is not None else masks
 
 
 def _require_fitting(config: EnvConfig, family: str) -> None:
@@ -209,7 +193,7 @@ def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
     """The environment, or a new one from `make`, that renders pictures if it can."""
     if made.render_mode is not None or "rgb_array" not in (made.metadata.get("render_modes") or ()):
         return made
-    if _takes_render_mode(make):
+    if _takes(make, "render_mode"):
         with suppress(TypeError):  # it lists the mode but takes no such argument
             rendering = make(render_mode="rgb_array")
             made.close()
@@ -218,13 +202,9 @@ def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
     return made
 
 
-def _takes_render_mode(make: Callable[..., Any]) -> bool:
-    if isinstance(make, partial) and make.func in (gym.make, gym.make_vec):
-        return True
-    return _takes(make, "render_mode")
-
-
 def _takes(make: Callable[..., Any], argument: str) -> bool:
+    if isinstance(make, partial) and make.func in (gym.make, gym.make_vec):
+        return argument == "render_mode"
     try:
         return argument in inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables have no signature
@@ -255,7 +235,8 @@ def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[Env
 def registered_id(vector: VectorEnv) -> str | None:
     """The id by which any process makes the same environments, made by a function; None where there is none.
 
-    An id that only a script registers is not one, but the class behind it may be.
+    It is of environments that Gymnasium, voidrl or a listed package registers: an id that a script registers
+    is unknown elsewhere.
     """
     first = vector.envs[0] if isinstance(vector, SyncVectorEnv) else None
     made = first.env.spec if isinstance(first, CheckedEnv) else None
@@ -264,6 +245,8 @@ def registered_id(vector: VectorEnv) -> str | None:
     known = gym.spec(made.id)
     if dataclasses.replace(made, kwargs=known.kwargs, max_episode_steps=known.max_episode_steps) != known:
         return None  # more wrappers
+    if package_of(made.id) is None and not str(known.entry_point).startswith(KNOWN_EVERYWHERE):
+        return None
     options = {name: value for name, value in made.kwargs.items() if name != "render_mode"}
     try:
         changed = {name: value for name, value in options.items() if known.kwargs.get(name, made) != value}
@@ -271,28 +254,7 @@ def registered_id(vector: VectorEnv) -> str | None:
         return None
     if made.max_episode_steps != known.max_episode_steps:
         changed["max_episode_steps"] = made.max_episode_steps
-    entry = known.entry_point
-    if not isinstance(entry, str):
-        entry = f"{getattr(entry, '__module__', '__main__')}:{getattr(entry, '__qualname__', '<lambda>')}"
-    named = [(made.id, changed), (f"{entry.partition(':')[0]}:{made.id}", changed)]
-    if made.max_episode_steps is None and not known.additional_wrappers:
-        named.append((entry, options))
-    ids = (format_id(*each) for each in named)
-    return _found_elsewhere(tuple(each for each in ids if each is not None and is_importable(each)))
-
-
-@cache
-def _found_elsewhere(ids: tuple[str, ...]) -> str | None:
-    """The first of these ids that a new process finds."""
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from voidrl.envs.make import is_found; "
-        f"print(); print(next(filter(is_found, {ids!r}), ''))"
-    )
-    command = [sys.executable, "-c", code]
-    with suppress(subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        return done.stdout.splitlines()[-1] or None
-    return None
+    return format_id(made.id, changed)
 
 
 def is_found(env: str) -> bool:
@@ -306,30 +268,6 @@ def is_found(env: str) -> bool:
     except VoidrlError:
         return False
     return True
-
-
-def _make_checked(
-    factory: EnvFactory, config: EnvConfig, wrappers: list[Wrapper], renders: bool, number: int
-) -> gym.Env:
-    name = config.id
-    with creating(name, number):
-        env = factory()
-        if not isinstance(env, gym.Env):
-            vector = "; one that returns a vector environment takes num_envs, with env.backend = 'native'"
-            raise ConfigError(
-                f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
-                f"{vector if isinstance(env, VectorEnv) else ''}"
-            )
-        env = _with_render_mode(env, factory) if renders else env
-        for wrap in wrappers:
-            env = wrap(env)
-        masks = _known_masks(config.action_masks, env)
-        spaces = (env.observation_space, env.action_space)
-        try:
-            reading = read_spaces(*spaces, config.frame_stack, keys=config.keys, masks=masks)
-        except SpaceError as error:
-            raise SpaceError(f"environment {name!r}: {error}") from None
-        return CheckedEnv(env, name, number, reading, check_bounds=config.check_bounds)
 
 
 def _find(name: str) -> gym.envs.registration.EnvSpec:

@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.failures import raised
-from voidrl.envs.spaces import Reading
+from voidrl.envs.spaces.reading import Reading
 from voidrl.envs.workers import Worker, WorkerLostError, allocate, await_end, kill_with, shared_file
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 
@@ -58,13 +58,6 @@ def shared_arrays(n: int, described: EnvDescription, map_memory: Callable[[int],
     sizes = [-(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT for shape, kind in blocks]
     memory = map_memory(sum(sizes))
     return [np.ndarray(*block, memory, sum(sizes[:i])) for i, block in enumerate(blocks)]
-
-
-class WorkerTracebackError(Exception):
-    """The traceback of a worker, as text; the cause of the error that the run sees."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 class ParallelVector(VectorEnv):
@@ -203,8 +196,9 @@ class ParallelVector(VectorEnv):
         if fails:
             self._end()
             kind, sentence, trace = answer
-            # Some errors take other arguments than a message.
-            raise kind.__new__(kind, sentence) from WorkerTracebackError(trace)
+            failure = kind.__new__(kind, sentence)  # some errors take other arguments than a message
+            failure.add_note(f"In the worker process:\n{trace}")
+            raise failure
         return answer
 
     def _fail(self, k: int, lost: WorkerLostError, when: str = "") -> NoReturn:

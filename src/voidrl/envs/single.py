@@ -11,23 +11,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from voidrl.config import EnvConfig
 from voidrl.config.registry import import_path
 from voidrl.envs.failures import raised
 from voidrl.envs.ids import parse_id
-from voidrl.envs.spaces import (
-    NUMBERS,
-    MaskReader,
-    MisfitError,
-    NestedCheck,
-    ObservationCheck,
-    Reading,
-    frame_of,
-    masks_of,
-)
+from voidrl.envs.spaces.check import NUMBERS, ObservationReader
+from voidrl.envs.spaces.frames import MisfitError, read_env
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, VoidrlWarning, shown
 
+Wrapper = Callable[[gym.Env], gym.Env]
 
-def load_wrapper(text: str) -> Callable[[gym.Env], gym.Env]:
+
+def load_wrapper(text: str) -> Wrapper:
     """The wrapper `module:Wrapper?option=value`. Lists become tuples, as Gymnasium's wrappers expect them."""
     name, options = parse_id(text, "wrapper")
     found = import_path("wrapper", name)
@@ -63,22 +58,16 @@ class CheckedEnv(gym.Wrapper):
     `Envs`.
     """
 
-    def __init__(
-        self, env: gym.Env, name: str, index: int, reading: Reading, *, check_bounds: bool = True
-    ) -> None:
+    def __init__(self, env: gym.Env, config: EnvConfig, index: int) -> None:
         super().__init__(env)
-        self.name, self.index, self.reading, self.steps = name, index, reading, 0
-        spec, space = reading.spec, env.observation_space
-        self._check: NestedCheck | ObservationCheck
+        self.name, self.index, self.steps = config.id, index, 0
+        self.reading = read_env(env, config)
+        spec = self.reading.spec
+        self._reader = ObservationReader(env, self.reading, config.check_bounds)
         if spec.parts:
-            self._check = NestedCheck(space, spec.parts, check_bounds=check_bounds)
             shape = spec.stored_shape
             image, numbers = gym.spaces.Box(0, 255, shape, np.uint8), gym.spaces.Box(-np.inf, np.inf, shape)
             self.observation_space = image if spec.pixels else numbers
-        else:
-            assert isinstance(space, gym.spaces.Box)
-            self._check = ObservationCheck(space)
-        self._given_mask = MaskReader(env, reading.masks) if spec.masked else None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, count the steps, and check what it returns."""
@@ -89,13 +78,8 @@ class CheckedEnv(gym.Wrapper):
                 expected = "expected 5 values: observation, reward, terminated, truncated, info"
                 raise MisfitError(shown(result), expected)
             obs, reward, terminated, truncated, info = result
-            obs = self._valid(obs)
-            if type(reward) is not float:
-                reward = _number(reward, "a number as reward")
-            if type(terminated) is not bool:
-                terminated = _flag(terminated, "terminated")
-            if type(truncated) is not bool:
-                truncated = _flag(truncated, "truncated")
+            reward = _number(reward, "a number as reward")
+            terminated, truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
             if not isinstance(info, dict):
                 raise MisfitError(shown(info), "expected a dictionary as info")
             return self._frame(obs, info, terminated or truncated), reward, terminated, truncated, info
@@ -109,7 +93,7 @@ class CheckedEnv(gym.Wrapper):
             if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], dict):
                 raise MisfitError(shown(result), "expected 2 values: observation and info, a dictionary")
             obs, info = result
-            return self._frame(self._valid(obs), info), info
+            return self._frame(obs, info), info
 
     def render(self) -> Any:
         """A picture."""
@@ -139,24 +123,16 @@ class CheckedEnv(gym.Wrapper):
         sentence = f"{what} {when or f'at its own step {self.steps}'}{expected}"
         raise EnvironmentFailedError(f"environment {self.index} ({self.name!r}) {sentence}") from cause
 
-    def _valid(self, obs: Any) -> Any:
-        """The observation, an array unless it has parts, after a check."""
-        if isinstance(self._check, ObservationCheck):
-            return self._check.require_type("an observation", obs)
-        self._check.require(obs)
-        return obs
-
     def _frame(self, obs: Any, info: dict[str, Any], ended: bool = False) -> np.ndarray:
-        """The frame (*stored_shape) of one observation; a plain one is converted by `Envs`."""
-        spec, masks = self.reading.spec, None
-        if not spec.parts:
-            return obs  # type: ignore[no-any-return]
-        if self._given_mask is not None:
-            masks = masks_of(self._given_mask(obs, info), spec, ended=ended)
-        return frame_of(obs, spec, masks)
+        """The frame (*stored_shape) of one observation, after a check; a plain one is converted by `Envs`."""
+        if not self.reading.spec.parts:
+            return self._reader.arrays(obs)[0]
+        return self._reader.frames(obs, info, ended=ended)[0]  # type: ignore[no-any-return]
 
 
 def _flag(value: Any, name: str) -> bool:
+    if type(value) is bool:
+        return value
     expected = f"True or False as {name}"
     number = _number(value, expected)
     if number not in (0, 1):
@@ -166,6 +142,8 @@ def _flag(value: Any, name: str) -> bool:
 
 def _number(value: Any, expected: str) -> float:
     """The number that a value means, which may be an array with one entry."""
+    if type(value) is float:
+        return value
     with suppress(Exception):  # whatever an object's own code raises
         found = np.asarray(value)
         if found.dtype.kind in NUMBERS and found.size == 1:

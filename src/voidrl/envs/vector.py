@@ -15,23 +15,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from voidrl.config import EnvConfig
 from voidrl.envs.coverage import StateCounter
 from voidrl.envs.failures import raised, torch_untouched
 from voidrl.envs.parallel import ParallelVector
-from voidrl.envs.spaces import (
-    NUMBERS,
-    MaskReader,
-    MisfitError,
-    NestedCheck,
-    ObservationCheck,
-    Reading,
-    env_action,
-    masks_of,
-    read_spaces,
-    to_frames,
-    to_picture,
-)
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.envs.spaces.check import NUMBERS, ObservationReader
+from voidrl.envs.spaces.frames import MisfitError, read_env, to_picture
+from voidrl.envs.spaces.reading import Reading, env_action
+from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError
 
 
 class Variable(NamedTuple):
@@ -61,14 +52,10 @@ class Envs:
 
     Args:
         vector: The environments.
-        name: The environment id, for error messages.
-        frame_stack: Frames of one observation.
-        check_bounds: Whether observations must be within the bounds of their space.
+        config: Their config.
         true_state: Whether `true_state` is available.
         reading: The reading of the spaces of separate environments, which return frames if observations are
             not one plain array. None for a vector environment, whose spaces are read here.
-        keys: As in `EnvConfig`, for a vector environment.
-        masks: As `EnvConfig.action_masks`, for a vector environment.
     """
 
     game: str | None = None
@@ -76,53 +63,32 @@ class Envs:
     frames_per_step: int = 1
     """Frames or control steps per agent step (the action repeat)."""
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
+    _sent: np.ndarray  # the actions of the step under way, in the environment's own range and shape
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
 
     def __init__(
         self,
         vector: VectorEnv,
-        name: str,
-        frame_stack: int,
+        config: EnvConfig,
         *,
-        check_bounds: bool = True,
         true_state: bool = False,
         reading: Reading | None = None,
-        keys: tuple[str, ...] = (),
-        masks: str = "none",
     ) -> None:
-        spaces = vector.single_observation_space, vector.single_action_space
-        self._sent: np.ndarray | None = None
-
-        def read() -> Reading:
-            require_next_step(vector, name)
-            return reading or read_spaces(*spaces, frame_stack, keys=keys, masks=masks)
-
-        self._take(vector, name, true_state, read)
-        space, self._converted = spaces[0], reading is not None and self.spec.parts
-        self._check_parts: NestedCheck | None = None
-        self._given_masks: MaskReader | None = None
-        if self.spec.parts and not self._converted:
-            self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
-            self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
-        else:
-            assert isinstance(space, gym.spaces.Box)
-            self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
-
-    def _take(self, vector: Any, name: str, true_state: bool, read: Callable[[], Reading]) -> None:
-        """Keep N environments and the reading of their spaces; they are closed if they cannot be used."""
-        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self.vector, self.name, self._tracks_state = vector, config.id, true_state
         self.num_envs: int = vector.num_envs
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
         self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
         try:
-            self.reading = read()
-        except VoidrlError as error:
+            require_next_step(vector, config.id)
+            self.reading = reading or read_env(vector, config)
+        except VoidrlError:
             self.close()
-            if isinstance(error, SpaceError):
-                raise SpaceError(f"environment {name!r}: {error}") from None
             raise
         self.spec = self.reading.spec
+        self._reader: ObservationReader | None = None
+        if reading is None or not self.spec.parts:
+            self._reader = ObservationReader(vector, self.reading, config.check_bounds)
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
@@ -137,7 +103,6 @@ class Envs:
 
     def send(self, action: Any) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
-        # In the environment's own range and shape.
         self._sent = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
         if isinstance(self.vector, ParallelVector):
             self._guarded(partial(self.vector.send, self._sent))
@@ -150,31 +115,21 @@ class Envs:
         obs, reward, terminated, truncated, info = self._guarded(step)
         self._own_steps += ~self._resets
         with self._misfits_named():
-            if self._check_parts is None:  # before the rest, so that the first thing wrong is named
-                frames = self._frames(obs, info)
             reward = self._valid_reward(reward)
             terminated = self._valid_flag("terminated", terminated)
             truncated = self._valid_flag("truncated", truncated)
-            if self._check_parts is not None:  # masks do not matter where episodes end
-                frames = self._frames(obs, info, terminated | truncated)
-        self._newest = frames
-        ended = terminated | truncated
+            ended = terminated | truncated
+            self._newest = self._frames(obs, info, ended)
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(frames, reward, terminated, truncated, info, ended, reward)
+        return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
-        """Frames (N, *stored_shape) of observations, after a check."""
-        if self._check_parts is None:
-            plain = self._check_obs.require_type("observations", obs, self.num_envs)
-            self._check_obs.require_values(plain)
-            return plain if self._converted else to_frames(plain, self.spec)
-        self._check_parts.require(obs, self.num_envs)
-        masks = None
-        if self._given_masks is not None:
-            masks = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
-        return to_frames(obs, self.spec, masks)
+        """Frames (N, *stored_shape) of observations, which separate environments may have converted."""
+        if self._reader is None:
+            return obs  # type: ignore[no-any-return]
+        return self._reader.frames(obs, info, self.num_envs, ended=ended)
 
     def _valid_reward(self, reward: Any) -> np.ndarray:
         """The rewards of all environments (N,)."""

@@ -1,36 +1,7 @@
 """Supported spaces, and the conversion of observations and actions. Does not import torch."""
 
-from voidrl.envs.spaces.check import NUMBERS, NestedCheck, ObservationCheck
-from voidrl.envs.spaces.frames import (
-    MaskReader,
-    MisfitError,
-    frame_of,
-    info_mask,
-    mask_method,
-    masks_of,
-    observed_frames,
-    to_frames,
-    to_picture,
-)
-from voidrl.envs.spaces.reading import Reading, env_action, read_spaces, spec_of
+from voidrl.envs.spaces.frames import observed_frames, to_frames
+from voidrl.envs.spaces.reading import env_action, read_spaces, spec_of
 from voidrl.envs.spaces.saved import spec_from_json
 
-__all__ = [
-    "NUMBERS",
-    "MaskReader",
-    "MisfitError",
-    "NestedCheck",
-    "ObservationCheck",
-    "Reading",
-    "env_action",
-    "frame_of",
-    "info_mask",
-    "mask_method",
-    "masks_of",
-    "observed_frames",
-    "read_spaces",
-    "spec_from_json",
-    "spec_of",
-    "to_frames",
-    "to_picture",
-]
+__all__ = ["env_action", "observed_frames", "read_spaces", "spec_from_json", "spec_of", "to_frames"]

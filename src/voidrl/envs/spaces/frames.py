@@ -10,13 +10,16 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from voidrl.envs.spaces.reading import MASKS, label
+from voidrl.config import EnvConfig
+from voidrl.envs.spaces.reading import MASKS, Reading, label, parts_of, read_spaces
 from voidrl.errors import ConfigError, SpaceError, shown
 from voidrl.types import EnvSpec, ObsPart, channels_last
 
@@ -25,36 +28,20 @@ METHODS = ("action_masks", "action_mask", "valid_action_mask")
 """Methods by which environments report masks."""
 
 
-def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """Convert observations to frames (N, *stored_shape).
-
-    Args:
-        obs: (N, *raw_shape), or a Dict or Tuple of arrays (N, …), as vector environments return them.
-        spec: The environment's spec.
-        mask: (N, num_actions), 1 where an action is allowed, unless it is a part of the observation.
-    """
-    if spec.parts:
-        return frames_of([np.asarray(part.find(obs)) for part in spec.parts], spec, mask)
-    if not spec.pixels:
-        return np.ascontiguousarray(obs, dtype=np.float32).reshape(len(obs), *spec.frame_shape)
-    if channels_last(spec.raw_shape):
-        obs = obs.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(obs.reshape(len(obs), *spec.frame_shape))
-
-
-def frame_of(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """The frame (*stored_shape) of one observation with parts, and of a mask (1, num_actions)."""
-    values = [np.asarray(part.find(obs))[None] for part in spec.parts]
-    frame: np.ndarray = frames_of(values, spec, mask)[0]
-    return frame
+def to_frames(obs: Any, spec: EnvSpec) -> np.ndarray:
+    """Convert observations, N of them as vector environments return them, to frames (N, *stored_shape)."""
+    return frames_of([np.asarray(part.find(obs)) for part in parts_of(spec)], spec)
 
 
 def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
-    """Frames (N, *stored_shape) from the values (N, *shape) of each part."""
+    """Frames (N, *stored_shape) from the values (N, *shape) of each part; of one image it may be a view.
+
+    The mask (N, num_actions), 1 where an action is allowed, may also be a part.
+    """
     n = len(values[0])
     numbers: list[np.ndarray] = []  # (N, k) each
     images: list[np.ndarray] = []  # (N, C, H, W) each
-    for part, value in zip(spec.parts, values, strict=True):
+    for part, value in zip(parts_of(spec), values, strict=True):
         if part.kind == "image":
             images.append(_image(value, part))
         elif part.kind == "mask":
@@ -67,6 +54,8 @@ def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | No
         numbers.append(np.ones((n, spec.num_actions)) if mask is None else mask)
     if not images:
         return np.concatenate(numbers, axis=1, dtype=np.float32, casting="unsafe")
+    if len(images) == 1 and not numbers:
+        return np.ascontiguousarray(images[0])
     frames = np.zeros((n, *spec.stored_shape), np.uint8)
     at = 0
     for image in images:
@@ -120,7 +109,7 @@ def observed_frames(obs: Any, spec: EnvSpec, action_mask: Any = None) -> tuple[n
     stack = spec.frame_stack
     batch = len(values[0]) // stack
     masks = _newest_masks(values, spec, batch, action_mask)
-    frames = frames_of(values, spec, masks) if spec.parts else to_frames(values[0], spec)
+    frames = frames_of(values, spec, masks)
     return frames.reshape(batch, stack * spec.stored_shape[0], *spec.stored_shape[1:]), single
 
 
@@ -155,11 +144,10 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
 
 def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
     """The values of each part, (B · frame_stack, *shape), and whether this is one observation, no batch."""
-    plain = ObsPart((), "image" if spec.pixels else "numbers", spec.raw_shape, dtype="uint8")
     stack = () if spec.frame_stack == 1 else (spec.frame_stack,)
     values: list[np.ndarray] = []
     lead: tuple[int, ...] | None = None
-    for part in spec.parts or (plain,):
+    for part in parts_of(spec):
         name, shape = label(part.path), (*stack, *part.shape)
         try:
             value = np.asarray(part.find(obs))
@@ -182,19 +170,17 @@ def _observed(obs: Any, spec: EnvSpec) -> tuple[list[np.ndarray], bool]:
     return values, not lead
 
 
-def to_picture(frame: np.ndarray, spec: EnvSpec | None = None) -> np.ndarray:
-    """Convert a frame (C, H, W) to a picture (H, W, 3); of stacked frames it shows the newest.
+def to_picture(frame: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """Convert a frame (C, H, W) to a picture (H, W, 3) of the first image of an observation.
 
-    With the spec, it shows the first image of each observation, and leaves out the numbers. Images
-    that have neither one channel nor colors are shown by the brightest channel.
+    Of an image that is a stack, it shows the newest. In observations with parts, images that have neither one
+    channel nor colors are shown by the brightest channel.
     """
-    if spec is None or not (spec.num_values or spec.parts):
+    if not spec.parts:
         shown = frame[-3:] if len(frame) % 3 == 0 else frame[-1:].repeat(3, axis=0)
         return np.ascontiguousarray(shown.transpose(1, 2, 0))
-    newest = frame[-spec.stored_shape[0] :]
-    first = next((part.image_shape for part in spec.parts if part.kind == "image"), spec.frame_shape)
-    channels, height, width = first
-    image = newest[:channels, :height, :width]
+    channels, height, width = next(part.image_shape for part in spec.parts if part.kind == "image")
+    image = frame[:channels, :height, :width]
     shown = image[:3] if channels in (3, 4) else image.max(0, keepdims=True).repeat(3, axis=0)
     return np.ascontiguousarray(shown.transpose(1, 2, 0))
 
@@ -213,33 +199,44 @@ class MisfitError(Exception):
         self.found, self.expected, self.env = found, expected, env
 
 
-class MaskReader:
-    """Reads masks of actions as an environment gives them; None where it gives none.
+def mask_reader(env: gym.Env | VectorEnv, masks: str) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """A function that finds the masks, from `info`, `method` or `key`, given an observation and an info.
 
-    Args:
-        env: The environment, or N of them.
-        masks: Their source: `info`, `method` or `key`.
+    They are as the environment gives them, and None where it gives none.
     """
-
-    def __init__(self, env: gym.Env | VectorEnv, masks: str) -> None:
-        self._method = mask_method(env) if masks == "method" else None
-        if masks == "method" and self._method is None:
-            raise ConfigError(
-                f"env.action_masks = 'method' cannot be used with {env}: expected a method without arguments "
-                f"of the name {' or '.join(METHODS)}"
-            )
-        self._in_info = masks == "info"
-
-    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Any:
-        """The masks after a step or reset."""
-        if self._method is not None:
-            return self._method()
-        return info_mask(info if self._in_info else obs)
+    if masks != "method":
+        return lambda obs, info: info_mask(info if masks == "info" else obs)
+    method = mask_method(env)
+    if method is None:
+        raise ConfigError(
+            f"env.action_masks = 'method' cannot be used with {env}: expected a method without arguments "
+            f"of the name {' or '.join(METHODS)}"
+        )
+    return lambda obs, info: method()
 
 
 def info_mask(info: Mapping[str, Any]) -> Any:
     """The mask of actions in an info, or in a Dict observation; None if there is none."""
     return next((info[name] for name in MASKS if info.get(name) is not None), None)
+
+
+def spaces_of(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
+    """The spaces of observations and actions of an environment, or of one of N."""
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def read_env(env: gym.Env | VectorEnv, config: EnvConfig) -> Reading:
+    """Read the spaces of an environment, or of N of them, and find the source of its masks."""
+    observation, action = spaces_of(env)
+    masks, discrete = config.action_masks, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if masks == "auto" and isinstance(action, discrete) and mask_method(env) is not None:
+        masks = "method"
+    try:
+        return read_spaces(observation, action, config.frame_stack, keys=config.keys, masks=masks)
+    except SpaceError as error:
+        raise SpaceError(f"environment {config.id!r}: {error}") from None
 
 
 def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
@@ -249,8 +246,10 @@ def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
             method = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
         else:
             method = next((getattr(each, name) for each in _layers(env) if hasattr(each, name)), None)
-        if callable(method) and not _required(method):  # the one of Gymnasium's Taxi needs a state
-            return method  # type: ignore[no-any-return]
+        if callable(method):
+            with suppress(TypeError):  # the one of Gymnasium's Taxi needs a state
+                inspect.signature(method).bind()
+                return method  # type: ignore[no-any-return]
     return None
 
 
@@ -260,17 +259,6 @@ def _layers(env: VectorEnv) -> Iterator[VectorEnv]:
     while isinstance(env, VectorWrapper):
         env = env.env
         yield env
-
-
-def _required(method: Callable[..., Any]) -> bool:
-    """Whether a method cannot be called without arguments."""
-    try:
-        inspect.signature(method).bind()
-    except TypeError:
-        return True
-    except ValueError:  # some callables have no signature
-        pass
-    return False
 
 
 def mask_length(spec: EnvSpec) -> int:

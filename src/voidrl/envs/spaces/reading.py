@@ -59,6 +59,12 @@ def label(path: Sequence[str | int]) -> str:
     return "observation" + "".join(f"[{key!r}]" for key in path)
 
 
+def parts_of(spec: EnvSpec) -> tuple[ObsPart, ...]:
+    """The parts of observations; of those that are taken as they are, the whole is the only one."""
+    whole = ObsPart((), "image" if spec.pixels else "numbers", spec.raw_shape, dtype="uint8")
+    return spec.parts or (whole,)
+
+
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
     """The spec of an environment with these spaces."""
     return read_spaces(observation, action, frame_stack).spec

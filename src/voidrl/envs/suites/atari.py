@@ -36,19 +36,12 @@ GAMES: tuple[str, ...] = tuple(sorted(_BASELINES))
 GAMES_26: tuple[str, ...] = tuple(sorted(paper_table(26)))
 """The 26 games of the Atari 100K benchmark."""
 
-# Titles whose letters differ from the ROM's name; the others differ in case, spaces and punctuation only.
+# Titles of these games whose letters differ from the ROM's name; all others differ in case, spaces and
+# punctuation only.
 _ALIASES = {
-    "3dtictactoe": "tic_tac_toe_3d",
-    "atlantisii": "atlantis2",
-    "ettheextraterrestrial": "et",
     "jamesbond007": "jamesbond",
-    "koolaidman": "koolaid",
     "montezumasrevenge": "montezuma_revenge",
-    "pitfallii": "pitfall2",
-    "pitfalliilostcaverns": "pitfall2",
     "robottank": "robotank",
-    "swordquestearthworld": "earthworld",
-    "trondeadlydiscs": "trondead",
     "tutankhamun": "tutankham",
     "upanddown": "up_n_down",
 }
