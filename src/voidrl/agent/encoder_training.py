@@ -96,6 +96,8 @@ def assign_gradients(agent: Agent) -> None:
         learner.frozen_parts = (learner.encoder.stack,)
     if is_frozen:
         learner.encoder.requires_grad_(False)
+    if agent.effective.first_layer_learning_rate == 0:
+        nn.ModuleList(learner.first_layers).requires_grad_(False)
     if agent.uses_method:
         return
     used = set(learner.parameters())  # what only pre-training used is kept as it is

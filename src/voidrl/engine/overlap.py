@@ -68,12 +68,12 @@ class Overlap:
 
     def run(self, variants: Sequence[int], add: Callable[[Metrics, int], None]) -> None:
         """Run these updates; `add` takes their metrics."""
-        agent, replay = self._agent, self._replay
         if self._side is not None:
             self._pipelined(variants, add, self._side)
             return
         for variant in variants:
-            add(agent.learn(replay, agent.score(replay, self._aside), variant), variant)
+            scored = self._agent.score(self._replay, self._aside)
+            add(self._agent.learn(self._replay, scored, variant), variant)
 
     def _pipelined(
         self, variants: Sequence[int], add: Callable[[Metrics, int], None], side: torch.cuda.Stream
