@@ -2,23 +2,17 @@
 
 import pytest
 import torch
-from helpers import (
-    CONTINUOUS,
-    CPU,
-    DISCRETE,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    snapshot,
-)
+from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
 from tiny_runs import MAZE, tiny
 
 import voidrl
 from voidrl.engine.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine
 from voidrl.engine.host_reads import HostReads, diagnose_host_read
+from voidrl.engine.mode import engine_for
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
+from voidrl.presets.presets import preset_values
+from voidrl.training.build import build_config
 
 LEARNERS = {"dqn": DISCRETE, "rainbow": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
 
@@ -192,6 +186,35 @@ def test_whether_that_is_an_error_depends_on_whose_choice_it_was():
     assert said == ["engine: eager, since the sentence"]
     assert left_to_us.mode == "eager"
     left_to_us.update(0, 1)
+
+
+# Chosen by `engine = "auto"`
+
+
+@pytest.mark.parametrize(
+    ("preset", "steps", "engine"),
+    [
+        ("urlb-states", None, "compile"),
+        ("atari-fast", None, "compile"),
+        ("urlb-states", 100_000, "graph"),
+        ("maze-demo", None, "graph"),
+    ],
+)
+def test_long_runs_are_compiled(preset, steps, engine):
+    changes = {} if steps is None else {"steps": steps}
+    spec = CONTINUOUS if "urlb" in preset else DISCRETE
+    assert engine_for(build_config(spec, [preset_values(preset), changes]))[0] == engine
+
+
+@pytest.mark.parametrize("before", ["graph", "compile"])
+def test_a_resumed_run_keeps_its_engine_however_long_it_becomes(before):
+    for steps in (1000, 10_000_000):
+        assert engine_for(build_config(DISCRETE, [{"steps": steps}]), before) == (before, "as before")
+
+
+def test_rollouts_are_not_compiled():
+    config = build_config(CONTINUOUS, [{"method": "mepol", "steps": 10_000_000}])
+    assert engine_for(config)[0] == "graph"
 
 
 # Compiled

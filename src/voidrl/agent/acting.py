@@ -213,7 +213,9 @@ class Player:
         everywhere = ended is None or not self._begun
         where = np.ones(self._count, bool) if everywhere else np.asarray(ended, bool).reshape(-1)
         if where.shape != (self._count,):
-            raise SpaceError(f"ended of shape {np.shape(ended)} cannot be used: expected ({self._count},)")
+            raise SpaceError(
+                f"ended of shape {np.asarray(ended).shape} cannot be used: expected ({self._count},)"
+            )
         self._fresh |= where
         self._steps[where] = 0
         if self._begun:

@@ -122,7 +122,8 @@ def discounted_returns(replay: Replay, discount: float, factor: float) -> tuple[
     """
     slots = replay.newest(MAX_STEPS).flip(0)  # (P,)
     at = slots.cpu().numpy()  # host synchronization, once in a run
-    row, column = (at // replay.num_envs - at[0] // replay.num_envs) % replay.rows, at % replay.num_envs
+    rows, column = at // replay.num_envs, at % replay.num_envs
+    row = (rows - rows[0]) % replay.rows
     shape = (int(row[-1]) + 1, replay.num_envs)
     reward, ending, real = np.zeros(shape), np.zeros(shape, np.uint8), np.zeros(shape, bool)
     reward[row, column] = factor * replay.reward[slots].double().cpu().numpy()
@@ -188,15 +189,14 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     factor = float(agent.task_scale)
     if alignment >= MIN_ALIGNMENT and scale > 0 and _rescale(agent, scale * factor, shift * factor):
         return Outcome("values", alignment, seen.span)
-    explorer = None
-    kept: Kept = "actor" if hasattr(learner, "actor") else "policy"
-    if kept == "policy":
+    explorer, has_actor = None, hasattr(learner, "actor")
+    if not has_actor:
         explorer = Explorer.copy_of(agent, agent.device)
         explorer.begin(replay.num_envs)
-    renew_heads(agent, "actor" if kept == "actor" else "random")
+    renew_heads(agent, "actor" if has_actor else "random")
     _rescale(agent, NEW_VALUE_SCALE, seen.mean * factor)
     _observe_rewards(agent, replay)  # new heads have new limits
-    return Outcome(kept, alignment, seen.span, explorer)
+    return Outcome("actor" if has_actor else "policy", alignment, seen.span, explorer)
 
 
 def _scale_rewards(agent: Agent, replay: Replay, seen: Seen, *, has_learned: bool) -> None:
@@ -223,5 +223,4 @@ def _observe_rewards(agent: Agent, replay: Replay) -> None:
 
 def _rescale(agent: Agent, scale: float, shift: float) -> bool:
     """Replace values by their affine map; False where that is impossible."""
-    a, b = torch.tensor([scale, shift], device=agent.device).split(1)
-    return agent.learner.rescale_values(a, b)
+    return agent.learner.rescale_values(*torch.tensor([scale, shift], device=agent.device).split(1))

@@ -76,8 +76,8 @@ class Optimizers:
             groups, on_cuda = self._groups[name], self.device.type == "cuda"
             # Adam rejects a tensor as its learning rate unless it is capturable: rates are set afterwards.
             without = [{**group, "lr": 0.0} for group in groups]
-            settings = {"eps": self._configs[name].adam_eps, "fused": True, "capturable": on_cuda}
-            adam = self._adams[name] = self._kinds[name](without, **settings)
+            kind, eps = self._kinds[name], self._configs[name].adam_eps
+            adam = self._adams[name] = kind(without, eps=eps, fused=True, capturable=on_cuda)
             for made, planned in zip(adam.param_groups, groups, strict=True):
                 made["lr"] = planned["lr"]
         return self._adams[name]

@@ -51,7 +51,8 @@ class Compiler:
         with ExitStack() as undo:
             limits = {"recompile_limit": RECOMPILE_LIMIT, "accumulated_recompile_limit": RECOMPILE_LIMIT}
             undo.enter_context(torch._dynamo.config.patch(limits))
-            undo.enter_context(torch.compiler.config.patch(cache_key_tag=self._tag))
+            tag = {"cache_key_tag": self._tag}
+            undo.enter_context(torch.compiler.config.patch(tag))  # type: ignore[attr-defined]
             undo.enter_context(torch._functorch.config.patch(enable_autograd_cache=True))
             if hasattr(torch._functorch.config, "backward_pass_autocast"):  # as the agent has it without
                 undo.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
