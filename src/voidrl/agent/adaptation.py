@@ -47,22 +47,18 @@ SAME = 1e-6  # relative difference below which numbers are equal
 class Fit(NamedTuple):
     """The affine map from pre-trained values to returns."""
 
-    alignment: float = 0.0
-    """Their correlation; 0 where either is constant."""
+    alignment: float = 0.0  # their correlation; 0 where either is constant
     scale: float = 1.0
     shift: float = 0.0
-    largest: float = 0.0
-    """The largest absolute value."""
+    largest: float = 0.0  # the largest absolute value
 
 
 class Seen(NamedTuple):
     """The returns of the warm-up."""
 
-    span: float
-    """Their range."""
+    span: float  # their range
     mean: float
-    size: float
-    """The largest of them, without its sign."""
+    size: float  # the largest of them, without its sign
     fit: Fit
 
 

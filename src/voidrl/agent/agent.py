@@ -77,6 +77,11 @@ class Agent(ActingAgent):
         """The piece that computes each metric."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
         assign_gradients(self)
+        order = [kind for kind in ("learner", "method", "representation") if kind in self.encoder_trainers]
+        self.last_trainer = order[0] if order else ""
+        """The last piece of an update whose loss trains the encoder, with which all of them are minimized."""
+        self.adds_representation_loss = "representation" in order[1:]
+        """Whether the representation's loss waits for those of the encoder's other trainers."""
         self.optimizers = Optimizers(device)
         self.to(device)  # which makes the optimizers
         self.eval()
@@ -206,17 +211,6 @@ class Agent(ActingAgent):
         else:
             self.optimizers.minimize(["representation"], loss)
         return self.owned("representation", metrics, Loss("representation", loss, metrics))
-
-    @property
-    def last_trainer(self) -> str:
-        """The last piece of an update whose loss trains the encoder, with which all of them are minimized."""
-        order = ("learner", "method", "representation")
-        return next((piece for piece in order if piece in self.encoder_trainers), "")
-
-    @property
-    def adds_representation_loss(self) -> bool:
-        """Whether the representation's loss waits for those of the encoder's other trainers."""
-        return "representation" in self.encoder_trainers and self.last_trainer != "representation"
 
     def encoder_optimizer(self) -> list[str]:
         """The optimizer of the encoder's weights that the learner does not train, if there are any."""

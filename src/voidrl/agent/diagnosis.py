@@ -18,12 +18,9 @@ from voidrl.types import CHECK, NonFinite
 class Culprit(NamedTuple):
     """The first number that was not finite."""
 
-    what: str
-    """Its name, with the piece that computed it."""
-    why: str
-    """The likely cause, as a remedy."""
-    update: int | None = None
-    """The number of the update, if it was not the last."""
+    what: str  # its name, with the piece that computed it
+    why: str  # the likely cause, as a remedy
+    update: int | None = None  # its number, if it was not the last
 
 
 def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: range) -> Culprit | None:

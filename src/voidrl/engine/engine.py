@@ -14,8 +14,7 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -218,11 +217,11 @@ class Engine:
     def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
         """A graph of everything that `run` launches."""
         assert self._stream is not None
-        graph, failures = torch.cuda.CUDAGraph(), []
+        graph, failures, collects = torch.cuda.CUDAGraph(), [], gc.isenabled()
+        gc.disable()  # freeing what waits for the device, as pinned memory does, would end the capture
         try:
             with (
                 self._compiler.applied(),
-                _without_garbage_collection(),
                 torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
             ):
                 try:
@@ -238,6 +237,9 @@ class Engine:
                 self.agent, traceback.extract_tb(first.__traceback__), str(first).partition("\n")[0]
             )
             raise CaptureError(f"{sentence}, in a new process") from first
+        finally:
+            if collects:
+                gc.enable()
         # A capture begins by zeroing the counter of random numbers, on its own stream: on a busy GPU that may
         # come after the first launch has set it.
         torch.cuda.current_stream(self.agent.device).wait_stream(self._stream)
@@ -251,15 +253,3 @@ class Engine:
         self.mode, self._captures = "eager", False
         self._compiler.give_up()
         self._overlap = None
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Inside, nothing is freed that waits for the device, as pinned memory does: it would end a capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

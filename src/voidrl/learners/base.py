@@ -194,10 +194,8 @@ class Surrogate(NamedTuple):
     """The objective of an on-policy learner under a trust region, for the current policy."""
 
     value: Tensor
-    divergence: Tensor
-    """From the policy that acted."""
-    limit: float
-    """The largest divergence."""
+    divergence: Tensor  # from the policy that acted
+    limit: float  # the largest divergence
     metrics: Metrics
 
 
