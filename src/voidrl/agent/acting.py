@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import Config, SkillConfig, require
+from voidrl.config import Config, require
 from voidrl.config.effective import Effective
 from voidrl.envs.spaces import env_action, observed_frames
 from voidrl.errors import ConfigError, SpaceError
@@ -79,8 +79,7 @@ class ActingAgent(nn.Module):
     @property
     def skill_every_steps(self) -> int:
         """Environment steps for which a skill is kept; 0 for a whole episode."""
-        method = self.config.method
-        return method.skill_every_steps if isinstance(method, SkillConfig) else 0
+        return getattr(self.config.method, "skill_every_steps", 0)
 
     def new_skills(self, episode_steps: Tensor) -> Tensor:
         """(n, skill_dim): the task's skill once it is chosen, else samples for n environments."""
