@@ -147,7 +147,7 @@ def group_of_one(backend="gloo"):
     """A group of this process alone, in which everything is exchanged all the same."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     before, dist._host = dist._current, distributed.group.WORLD
-    dist._exchange_by(dist._host if backend == "gloo" else distributed.new_group(backend=backend))
+    dist._device = dist._host if backend == "gloo" else distributed.new_group(backend=backend)
     dist._current = dist.ProcessGroup(backend=backend)
     try:
         yield

@@ -92,12 +92,10 @@ HEADS = {  # the learner, `finetune.heads`, and what these keep or replace of it
     "dqn, all": ("dqn", "pretrained", "keep", ("",)),
     "dqn, none": ("dqn", "random", "keep", ()),
     "dqn, first layer": ("dqn", "first_layer", "keep", STREAMS),
-    "rainbow, first layer": ("rainbow", "first_layer", "keep", STREAMS),
     "shared, first layer": (SHARED, "first_layer", "keep", ("critic.hidden.0.",)),
     "sac, none": ("sac", "random", "keep", ()),
     "sac, actor": ("sac", "actor", "replace", ("critic.",)),
     "sac, first layer": ("sac", "first_layer", "keep", ("critic.layers.0.", "actor.0.")),
-    "ddpg, all": ("ddpg", "pretrained", "keep", ("",)),
     "ddpg, actor": ("ddpg", "actor", "replace", ("critic.",)),
     "trunks, actor": (TRUNKED, "actor", "replace", ("critic.heads.",)),
     "trunks, first layer": (TRUNKED, "first_layer", "keep", LAYERS),
@@ -107,7 +105,7 @@ HEADS = {  # the learner, `finetune.heads`, and what these keep or replace of it
 @pytest.mark.parametrize("case", HEADS)
 def test_heads_are_kept_or_new_and_all_else_is_kept(case):
     learner, heads, verb, parts = HEADS[case]
-    discrete = learner in ("dqn", "rainbow", SHARED)
+    discrete = learner in ("dqn", SHARED)
     spec, share = (DISCRETE, "nothing") if discrete else (CONTINUOUS, "all")
     options = {"learner": learner} | ({} if learner is TRUNKED else {"representation": "simclr"})
     options["share_encoder"] = "nothing" if learner is TRUNKED else share
@@ -214,9 +212,8 @@ def test_the_learning_rate_of_the_representation_rises_from_zero():
     for expected in (0.0025, 0.005, 0.0075, 0.01, 0.01):
         before = snapshot(parameters_of(agent.representation))
         agent.update(replay)
-        largest = max(
-            (v - before[k]).abs().max().item() for k, v in parameters_of(agent.representation).items()
-        )
+        after = parameters_of(agent.representation)
+        largest = max((v - before[k]).abs().max().item() for k, v in after.items())
         assert agent.representation_rate.item() == pytest.approx(expected)
         assert largest <= 2 * expected  # Adam's steps are about as large as its learning rate
         assert largest > 0.5 * expected

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers import (
     CONTINUOUS,
     CPU,
@@ -37,21 +36,14 @@ BBF |= {"learner__discount": 0.97, "learner__discount_end": 0.997}
 # Several views
 
 
-def silence(monkeypatch):
-    """No noise in policies, so that rows with the same state have the same target."""
-    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-
-
-@pytest.mark.parametrize("learner", ["dqn", "sac"])
-def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
-    silence(monkeypatch)
-    spec = PIXELS if learner == "dqn" else PIXELS_CONTINUOUS
-    agent = make_agent(spec, phase="train", learner=learner, learner__views=2, augment__shift_pixels=4)
+def test_the_target_of_two_views_is_their_mean(monkeypatch):
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)  # no noise in policies
+    spec, size = PIXELS_CONTINUOUS, 16
+    agent = make_agent(spec, phase="train", learner="sac", learner__views=2, augment__shift_pixels=4)
     shake(agent.learner, 0.1)  # or online and target networks would be the same
-    before = make_agent(spec, phase="train", learner=learner, learner__views=2)
+    before = make_agent(spec, phase="train", learner="sac", learner__views=2)
     before.load_tensors(agent.tensors())
     batch, reward, metrics = watched_update(agent, fill_replay(spec))
-    size = 16
     assert len(batch.obs) == len(batch.next_obs) == len(reward) == len(batch.weight) == 2 * size
     for given in (batch.action, batch.reward, batch.discount, reward):
         assert torch.equal(given[:size], given[size:])
@@ -60,27 +52,18 @@ def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
 
     net, targets, values = before.learner, [], []
     for rows in (slice(0, size), slice(size, None)):  # one view at a time
-        obs, after, action = batch.obs[rows], batch.next_obs[rows], batch.action[rows]
-        none = batch.skill[rows]
+        obs, after, action, none = (x[rows] for x in (batch.obs, batch.next_obs, batch.action, batch.skill))
         with torch.no_grad():
-            if learner == "dqn":
-                best = net.critic(net.encoder(after), none).argmax(1)
-                value = net.target_critic(net.target_encoder(after), none)[range(size), best]
-                values.append(net.critic(net.encoder(obs), none)[range(size), action])
-            else:
-                mean, log_std = net.actor(net.encoder(after)).chunk(2, -1)
-                log_std = -10 + 6 * (log_std.tanh() + 1)
-                density = -log_std - 0.5 * math.log(2 * math.pi) - (1 - mean.tanh() ** 2).log()
-                q = net.target_critic(net.target_encoder(after), none, mean.tanh()).amin(0)
-                value = q - net.log_alpha.exp() * density.sum(1)
-                values.append(net.critic(net.encoder(obs), none, action))
+            mean, log_std = net.actor(net.encoder(after)).chunk(2, -1)
+            log_std = -10 + 6 * (log_std.tanh() + 1)
+            density = -log_std - 0.5 * math.log(2 * math.pi) - (1 - mean.tanh() ** 2).log()
+            q = net.target_critic(net.target_encoder(after), none, mean.tanh()).amin(0)
+            value = q - net.log_alpha.exp() * density.sum(1)
+            values.append(net.critic(net.encoder(obs), none, action))
         targets.append(reward[rows] + batch.discount[rows] * value)
     assert not torch.allclose(*targets)
     target = (targets[0] + targets[1]) / 2
-    if learner == "dqn":
-        loss = sum(F.smooth_l1_loss(value, target) for value in values) / 2
-    else:
-        loss = sum((value - target).square().mean(1).sum() for value in values) / 2
+    loss = sum((value - target).square().mean(1).sum() for value in values) / 2
     torch.testing.assert_close(metrics["q_target"], target.mean(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["critic_loss"], loss, rtol=1e-4, atol=1e-5)
 

@@ -111,9 +111,9 @@ def test_bbf_resets_three_times():
 def tiny_run(agent, kind):
     """An environment and the values of an agent with which a run takes a fraction of a second."""
     values = preset_for(ENVS[kind], agent)
-    env = (
-        TINY_MAZE if kind != "dmc" else make_continuous if agent == "sac" else f"{TINY_MAZE}&continuous=true"
-    )
+    env = TINY_MAZE
+    if kind == "dmc":
+        env = make_continuous if agent == "sac" else f"{TINY_MAZE}&continuous=true"
     tiny = {
         "env": {"num_envs": 2, "frame_stack": 2 if agent != "sac" else 1},
         "warmup_steps": 4,
@@ -121,15 +121,10 @@ def tiny_run(agent, kind):
         "learner": {"batch_size": 4, "hidden_dim": 8, "encoder": {"width": 0.05}},
         "replay": {"capacity_steps": 16},  # smaller than the run: it wraps
         "augment": {"shift_pixels": 1},
-        "log": {
-            "log_every_steps": 5,
-            "checkpoint_every_steps": 10,
-            "eval_every_steps": 10,
-            "eval_episodes": 2,
-        },
+        "log": dict.fromkeys(("checkpoint_every_steps", "eval_every_steps"), 10),
         "device": "cpu",
     }
-    more = {"log": {"tensorboard": False}}
+    more = {"log": {"tensorboard": False, "log_every_steps": 5, "eval_episodes": 2}}
     if values.get("augment", {}).get("crop_size"):
         more["augment"] = {"crop_size": 18}
     if "reset" in values:
@@ -144,10 +139,8 @@ VARIANTS = ("der", "der-dopamine", "drq-eps", "otrainbow", "sr-spr")
 @pytest.mark.parametrize(
     ("agent", "kind"),
     [
-        *(
-            pytest.param(name, "maze", marks=pytest.mark.slow if name in VARIANTS else ())
-            for name in DISCRETE
-        ),
+        *((name, "maze") for name in DISCRETE if name not in VARIANTS),
+        *(pytest.param(name, "maze", marks=pytest.mark.slow) for name in VARIANTS),
         *((name, "dmc") for name in CONTINUOUS),
     ],
 )
@@ -170,25 +163,16 @@ def test_families_of_environments():
     assert family("voidrl/PixelMaze-v0?continuous=true") == "any"
     assert set(FAMILIES) == set(ENVS)
     assert all(
-        set(agent.families) <= set(FAMILIES) and agent.families and agent.about for agent in AGENTS.values()
+        {*agent.families} <= {*FAMILIES} and agent.families and agent.about for agent in AGENTS.values()
     )
 
 
-@pytest.mark.parametrize(
-    ("env", "agent", "sentence"),
-    [
-        (
-            "dmc/walker_walk",
-            "rainbow",
-            "preset 'rainbow' cannot be used in environment 'dmc/walker_walk': it is made for atari/… "
-            "or PixelMaze or Gymnasium environments, and agents for dmc/… are drq, curl, sac, rad, drqv2",
-        ),
-        ("voidrl/PixelMaze-v0", "sac", "it is made for dmc/… or Gymnasium environments, and agents for Pix"),
-        ("atari/pong", "bff", "unknown preset 'bff'; did you mean 'bbf'"),
-    ],
-)
-def test_an_agent_that_does_not_fit_is_refused_with_those_that_do(env, agent, sentence):
+def test_an_agent_that_does_not_fit_is_refused_with_those_that_do():
     with pytest.raises(ConfigError) as refused:
-        layers_for(env, "train", agent)
-    assert sentence in str(refused.value)
-    assert "\n" not in str(refused.value)
+        layers_for("dmc/walker_walk", "train", "rainbow")
+    assert str(refused.value).startswith(
+        "preset 'rainbow' cannot be used in environment 'dmc/walker_walk': it is made for atari/… or "
+        "PixelMaze or Gymnasium environments, and agents for dmc/… are drq, curl, sac, rad, drqv2"
+    )
+    with pytest.raises(ConfigError, match="unknown preset 'bff'; did you mean 'bbf'"):
+        layers_for("atari/pong", "train", "bff")

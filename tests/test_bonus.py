@@ -8,7 +8,6 @@ import torch
 from helpers import (
     LINE,
     PIXELS,
-    PIXELS_CONTINUOUS,
     Place,
     fill_replay,
     line_replay,
@@ -23,14 +22,12 @@ from tiny_runs import Walk, rows, tiny
 
 import voidrl
 from voidrl.agent import schedules
-from voidrl.agent.dry_build import dry_build
 from voidrl.agent.schedules import Bonus
 from voidrl.cli import main as cli
 from voidrl.config import Config, registry, update
 from voidrl.errors import ConfigError
 from voidrl.report.videos.video import label_of
-from voidrl.training import build
-from voidrl.training.build import BONUS_COEFFICIENT, layers_for
+from voidrl.training.build import BONUS_COEFFICIENT
 
 # What the learner maximizes
 
@@ -196,20 +193,3 @@ def test_the_command_sets_method_weight_and_options(capsys):
     assert "method 'mepol' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main(["pretrain", *maze[1:], "rnd"]) != 0
     assert "unknown option '--bonus'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("method", "representation"),
-    [("rnd", "learner"), ("re3", "fixed"), ("icm", "icm")],
-)
-@pytest.mark.parametrize("env", ["dmc/walker_walk", "atari/ms_pacman"])
-def test_every_bonus_fits_an_agent(env, method, representation):
-    """DrQ is what it is without one; f is its own encoder, unless the method is defined by another."""
-    spec = PIXELS_CONTINUOUS if env.startswith("dmc") else PIXELS
-    layers = {bonus: layers_for(env, "train", "drq", bonus=bonus) for bonus in (None, method)}
-    plain, built = (build.build_config(spec, [layer.values for layer in each]) for each in layers.values())
-    assert built.learner == plain.learner
-    assert built.representation.name == representation
-    agent = dry_build(spec, built)
-    assert agent.uses_method
-    assert agent.learner.trains_encoder

@@ -63,5 +63,5 @@ def test_apt_shares_its_encoder_with_spr_and_protects_it_in_fine_tuning(preset):
     heads, encoder = tuning.effective.learning_rate, tuning.finetune.encoder_learning_rate
     assert tuning.finetune.heads == "first_layer"  # which self-prediction has trained
     assert 0 < encoder <= heads / 10
-    parts = {group["lr"] for group in tuned.optimizers._plans["critic"].groups}
+    parts = {group["lr"] for group in tuned.optimizers._groups["critic"]}
     assert parts == {heads, encoder, tuning.finetune.first_layer_learning_rate or heads}

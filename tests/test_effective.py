@@ -33,6 +33,8 @@ def test_without_a_pretrained_agent_the_fields_of_finetune_mean_nothing(phase):
     assert found.warmup_is_random
     assert found.updates_per_step == Fraction(29, 100)
     assert found.planned_updates == 2755  # of 9500 steps, exactly
+    assert effective(phase, steps=200, warmup_steps=100).planned_updates == 29  # not 28.99…
+    assert effective(phase, steps=100, warmup_steps=200).planned_updates == 0
     assert found.epsilon_hold_steps == (500 if phase == "train" else 0)
 
 

@@ -2,26 +2,17 @@
 
 import pytest
 import torch
-from helpers import (
-    CONTINUOUS,
-    CPU,
-    DISCRETE,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    snapshot,
-)
+from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
 from tiny_runs import MAZE, tiny
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import voidrl
-from voidrl.engine import engine as engines
-from voidrl.engine.cache import VARIABLE
 from voidrl.engine.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine
 from voidrl.engine.host_reads import HostReads, diagnose_host_read
+from voidrl.engine.mode import engine_for
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
+from voidrl.presets.presets import preset_values
+from voidrl.training.build import build_config
 
 LEARNERS = {"dqn": DISCRETE, "rainbow": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
 
@@ -197,19 +188,40 @@ def test_whether_that_is_an_error_depends_on_whose_choice_it_was():
     left_to_us.update(0, 1)
 
 
+# Chosen by `engine = "auto"`
+
+
+@pytest.mark.parametrize(
+    ("preset", "steps", "engine"),
+    [
+        ("urlb-states", None, "compile"),
+        ("atari-fast", None, "compile"),
+        ("urlb-states", 100_000, "graph"),
+        ("maze-demo", None, "graph"),
+    ],
+)
+def test_long_runs_are_compiled(preset, steps, engine):
+    changes = {} if steps is None else {"steps": steps}
+    spec = CONTINUOUS if "urlb" in preset else DISCRETE
+    assert engine_for(build_config(spec, [preset_values(preset), changes]))[0] == engine
+
+
+@pytest.mark.parametrize("before", ["graph", "compile"])
+def test_a_resumed_run_keeps_its_engine_however_long_it_becomes(before):
+    for steps in (1000, 10_000_000):
+        assert engine_for(build_config(DISCRETE, [{"steps": steps}]), before) == (before, "as before")
+
+
+def test_rollouts_are_not_compiled():
+    config = build_config(CONTINUOUS, [{"method": "mepol", "steps": 10_000_000}])
+    assert engine_for(config)[0] == "graph"
+
+
 # Compiled
 
 
 @pytest.fixture
-def cache_home(monkeypatch, tmp_path):
-    """The user's cache folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(VARIABLE, default_cache_dir())  # as torch sets it
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def traced(monkeypatch, cache_home):
+def traced(monkeypatch):
     """torch.compile as far as it goes without a C++ compiler: graphs are traced and differentiated."""
     compile_ = torch.compile
     monkeypatch.setattr(
@@ -251,48 +263,6 @@ def test_compiled_auxiliary_losses_train_the_encoder(traced):
     for name, value in plain.items():
         scale = float(value.abs().max())
         torch.testing.assert_close(compiled[name], value, rtol=1e-3, atol=1e-5 * scale + 1e-9, msg=name)
-
-
-class Failing:
-    """torch.compile whose code of one method fails, after others have changed weights."""
-
-    def __init__(self, times):
-        self.left = times
-
-    def __call__(self, function, **options):
-        def run(*args, **kwargs):
-            if function.__name__ == "actor_loss" and self.left:
-                self.left -= 1
-                raise RuntimeError("no such instruction\nand more")
-            return function(*args, **kwargs)
-
-        return run
-
-
-def updated_without(monkeypatch, failures, engine, updates=3):
-    """An agent after some updates, of which compiling failed so often, and what was said."""
-    agent, replay, said = make_agent(CONTINUOUS, learner="ddpg", engine=engine), fill_replay(CONTINUOUS), []
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "compile", Failing(failures))
-        patch.setattr(engines, "pick_mode", lambda *args: "compile")
-        torch.manual_seed(1)
-        runner = Engine(agent, replay, said.append)
-        runner.update(0, updates)
-    return agent, runner, said
-
-
-def test_what_cannot_be_compiled_runs_without_if_the_choice_was_ours(monkeypatch, cache_home):
-    plain, _, said = updated_without(monkeypatch, 0, "auto")
-    assert said == []
-    agent, runner, said = updated_without(monkeypatch, 99, "auto")
-    (sentence,) = said
-    cause = "engine: graph, since the update could not be compiled (RuntimeError: no such instruction); "
-    assert sentence.startswith(f"{cause}if code compiled earlier is damaged, delete {cache_home}")
-    assert runner.mode == "graph"
-    assert not moved(plain.tensors(), agent.tensors())  # nothing is left of the update that failed
-    with pytest.raises(RuntimeError, match="no such instruction") as failed:
-        updated_without(monkeypatch, 99, "compile")
-    assert str(cache_home) in failed.value.__notes__[0]  # the folder of compiled code
 
 
 # IdleTimer

@@ -499,27 +499,6 @@ def test_a_long_run_that_cannot_be_captured_makes_every_update_eagerly():
     assert_alike(eager, fallen)
 
 
-def test_a_long_run_that_cannot_be_compiled_is_captured(monkeypatch, capsys, tmp_path):
-    """Nothing is left of the update that failed half-way."""
-
-    def failing(function, **options):
-        def run(*args, **kwargs):
-            if function.__name__ == "critic_loss":
-                raise RuntimeError("no such instruction")
-            return function(*args, **kwargs)
-
-        return run
-
-    graph = trained("graph", 12, **QUIET)[0]
-    monkeypatch.setattr(torch, "compile", failing)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # nothing in there to try again without
-    fallen, engine = trained("auto", 12, **QUIET, **LONG)
-    assert "engine: graph, since the update could not be compiled" in capsys.readouterr().out
-    assert engine.mode == "graph"
-    assert engine._graphs
-    assert_alike(graph, fallen)
-
-
 def test_a_resumed_run_keeps_the_engine_of_its_checkpoint(tmp_path, capsys):
     config = tiny(device="cuda")
     voidrl.pretrain(MAZE, steps=30, out=tmp_path / "run", config=config)

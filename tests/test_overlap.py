@@ -80,25 +80,22 @@ def test_samples_scored_early_are_those_scored_late(spec, options):
         found = {}
         for agent in (early, late):
             torch.manual_seed(update)
-            scored = agent.score(replay)
+            scored, index = agent.score(replay), update % agent.learner.period
             torch.manual_seed(100 + update)
-            if agent is late:
-                agent.learn(replay, scored, update % agent.learner.period)
-                found[agent] = score(agent, replay, 200 + update)
-            elif needs == "nothing":
-                random = torch.get_rng_state()
-                found[agent] = score(agent, replay, 200 + update)
+
+            def score_again(agent=agent, found=found, seed=200 + update):
+                training, random = agent.learner.training, torch.get_rng_state()
+                found[agent] = score(agent, replay, seed)
+                agent.learner.train(training)
                 torch.set_rng_state(random)
-                agent.learn(replay, scored, update % agent.learner.period)
-            else:
 
-                def in_between(agent=agent):
-                    random = torch.get_rng_state()
-                    found[agent] = score(agent, replay, 200 + update)  # noqa: B023
-                    agent.learner.train()
-                    torch.set_rng_state(random)
-
-                agent.learn(replay, scored, update % agent.learner.period, in_between)
+            if agent is early and needs == "nothing":
+                score_again()
+            agent.learn(
+                replay, scored, index, *([score_again] if (agent, needs) == (early, "encoder") else [])
+            )
+            if agent is late:
+                score_again()
         assert not moved(snapshot(found[early]), found[late])
         assert not moved(snapshot(early.tensors()), late.tensors())
 

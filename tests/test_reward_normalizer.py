@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import LINE, Place, line_replay, make_agent, watched_update
 
-from voidrl.agent.rewards import RewardNormalizer, intrinsic_scale
+from voidrl.agent.rewards import RewardNormalizer
 from voidrl.config import Config
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
@@ -85,9 +85,6 @@ def test_each_reward_of_an_n_step_return_is_standardized_before_it_is_summed(n_s
 
 
 def test_bad_scales_are_refused():
-    assert intrinsic_scale(
-        make_agent(intrinsic_scale="horizon", learner__discount_end=0.997)
-    ) == pytest.approx(0.003)
     with pytest.raises(ConfigError, match=r"intrinsic_scale = 'gamma' cannot be used.*'horizon'"):
         make_agent(intrinsic_scale="gamma")
     with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):

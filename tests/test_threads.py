@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import voidrl
 from voidrl.agent.cost import encoder_flop, update_gflop
 from voidrl.config import EncoderConfig
-from voidrl.engine import cache
+from voidrl.engine import compiler
 from voidrl.system import machine as cores_of
 from voidrl.system import threads
 from voidrl.system.machine import CORES, claim_cores, whole_cores
@@ -138,8 +138,8 @@ def test_compilation_has_the_share_of_this_process(monkeypatch):
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     monkeypatch.setattr(async_compile, "maybe_warm_pool", lambda: None)
     monkeypatch.setattr(config, "compile_threads", 16)
-    monkeypatch.setattr(cache, "whole_cores", lambda: 3)
-    cache.start_workers()
+    monkeypatch.setattr(compiler, "whole_cores", lambda: 3)
+    compiler._start_workers()
     assert config.compile_threads == 3
 
 

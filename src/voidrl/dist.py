@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch._compile import _disable_dynamo
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -139,8 +140,7 @@ def process_group() -> Iterator[ProcessGroup]:
 def alone() -> Iterator[None]:
     """Disable communication inside, for what one rank does by itself, such as an evaluation."""
     global _current
-    group = _current
-    _current = ProcessGroup()
+    group, _current = _current, ProcessGroup()
     try:
         yield
     finally:
@@ -149,7 +149,7 @@ def alone() -> Iterator[None]:
 
 def place(device: torch.device) -> None:
     """Exchange tensors of updates on this device: by NCCL if every rank has its own GPU."""
-    global _current
+    global _current, _device
     if _current.size == 1:
         return
     cuda = device.type == "cuda"  # the id is the same where each process sees only one GPU
@@ -157,16 +157,8 @@ def place(device: torch.device) -> None:
     places = all_gather_object(gpu)
     own = None not in places and len({*places}) == _current.size
     with _exchanging():
-        _exchange_by(distributed.new_group(timeout=NCCL_TIMEOUT, backend="nccl") if own else _host)
+        _device = distributed.new_group(timeout=NCCL_TIMEOUT, backend="nccl") if own else _host
     _current = dataclasses.replace(_current, backend="nccl" if own else "gloo")
-
-
-def _exchange_by(group: Any) -> None:
-    """Exchange tensors of updates within this group."""
-    global _device, _gather_uncompiled, _reduce_uncompiled
-    _device = group
-    # Not as decorators: this imports the compiler, which takes a second.
-    _gather_uncompiled, _reduce_uncompiled = map(torch.compiler.disable, (_gather, _reduce))
 
 
 def own_device(name: str) -> str:
@@ -196,12 +188,12 @@ def average(x: Tensor) -> Tensor:
 
 def sum_(x: Tensor) -> Tensor:
     """Replace a tensor by its sum over ranks."""
-    return _reduce_uncompiled(x, "SUM") if _current.is_distributed else x
+    return _reduce(x, "SUM") if _current.is_distributed else x
 
 
 def min_(x: Tensor) -> Tensor:
     """Replace each element by the smallest of all ranks."""
-    return _reduce_uncompiled(x, "MIN") if _current.is_distributed else x
+    return _reduce(x, "MIN") if _current.is_distributed else x
 
 
 def broadcast_(tensors: Sequence[Tensor]) -> None:
@@ -221,7 +213,7 @@ def all_gather(x: Tensor) -> Tensor:
 
     They are the gradients of the sum of all ranks' losses: `average_` makes them those of the mean.
     """
-    return _gather_uncompiled(x) if _current.is_distributed else x
+    return _gather(x) if _current.is_distributed else x
 
 
 class _AllGather(torch.autograd.Function):
@@ -240,18 +232,18 @@ class _AllGather(torch.autograd.Function):
         return summed.chunk(_current.size)[_current.rank]
 
 
+# `torch.compiler.disable` would import the compiler, which takes a second, also for one process.
+@_disable_dynamo
 def _gather(x: Tensor) -> Tensor:
     gathered: Tensor = _AllGather.apply(x)  # type: ignore[no-untyped-call]
     return gathered
 
 
+@_disable_dynamo
 def _reduce(x: Tensor, op: str) -> Tensor:
     with _exchanging():
         distributed.all_reduce(x, getattr(distributed.ReduceOp, op), group=_group(x))
     return x
-
-
-_gather_uncompiled, _reduce_uncompiled = _gather, _reduce  # of `_exchange_by`
 
 
 def _group(x: Tensor) -> Any:

@@ -3,11 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import (
-    CONTINUOUS,
-    fill_replay,
-    make_agent,
-)
+from helpers import CONTINUOUS, fill_replay, make_agent
 
 
 def ddpg(**changes):

@@ -83,9 +83,6 @@ def test_the_schedule_moves_in_a_run(tmp_path):
     restart = {"finetune.warmup_steps": 5, "finetune.noise": "restart", "finetune.adapt": False}
     again = voidrl.finetune(agent, Chain, steps=8, out=tmp_path / "c", config=restart)
     assert again.learner.epsilon.item() == pytest.approx(1 - 0.75 * 2 / 60)
-    fixed = config(learner__epsilon_decay_steps=60, learner__epsilon_hold_steps=0, warmup_steps=10)
-    agent = voidrl.train(Chain, steps=30, out=tmp_path / "d", config=fixed)
-    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.95 * 29 / 60)
 
 
 def test_a_chain_is_learned(tmp_path):

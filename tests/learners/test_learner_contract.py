@@ -42,9 +42,7 @@ def test_the_methods_reward_is_what_the_target_uses(learner, n_step):
         replay = fill_replay(spec, end_every=10**9)
         torch.manual_seed(1)
         slots = replay.sample(16)
-        steps = (
-            replay.segment(slots, n_step, 0.5).weights.sum(1).mean()
-        )  # Σ γ^i, shorter at the end of the data
+        steps = replay.segment(slots, n_step, 0.5).weights.sum(1).mean()  # Σ γ^i, shorter at the end
         torch.manual_seed(1)
         targets[method] = agent.update(replay)["q_target"]
     torch.testing.assert_close(targets[Five] - targets[Constant], 4 * steps)

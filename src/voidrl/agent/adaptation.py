@@ -46,22 +46,18 @@ SAME = 1e-6  # relative difference below which numbers are equal
 class Fit(NamedTuple):
     """The affine map from pre-trained values to returns."""
 
-    alignment: float = 0.0
-    """Their correlation; 0 where either is constant."""
+    alignment: float = 0.0  # their correlation; 0 where either is constant
     scale: float = 1.0
     shift: float = 0.0
-    largest: float = 0.0
-    """The largest absolute value."""
+    largest: float = 0.0  # the largest absolute value
 
 
 class Seen(NamedTuple):
     """The returns of the warm-up."""
 
-    span: float
-    """Their range."""
+    span: float  # their range
     mean: float
-    size: float
-    """The largest of them, without its sign."""
+    size: float  # the largest of them, without its sign
     fit: Fit
 
 
@@ -121,7 +117,8 @@ def discounted_returns(replay: Replay, discount: float, factor: float) -> tuple[
     """
     slots = replay.newest(MAX_STEPS).flip(0)  # (P,)
     at = slots.cpu().numpy()  # host synchronization, once in a run
-    row, column = (at // replay.num_envs - at[0] // replay.num_envs) % replay.rows, at % replay.num_envs
+    rows, column = at // replay.num_envs, at % replay.num_envs
+    row = (rows - rows[0]) % replay.rows
     shape = (int(row[-1]) + 1, replay.num_envs)
     reward, ending, real = np.zeros(shape), np.zeros(shape, np.uint8), np.zeros(shape, bool)
     reward[row, column] = factor * replay.reward[slots].double().cpu().numpy()
@@ -187,15 +184,14 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     factor = float(agent.task_scale)
     if alignment >= MIN_ALIGNMENT and scale > 0 and _rescale(agent, scale * factor, shift * factor):
         return Outcome("values", alignment, seen.span)
-    explorer = None
-    kept: Kept = "actor" if hasattr(learner, "actor") else "policy"
-    if kept == "policy":
+    explorer, has_actor = None, hasattr(learner, "actor")
+    if not has_actor:
         explorer = Explorer.copy_of(agent, agent.device)
         explorer.begin(replay.num_envs)
-    renew_heads(agent, "actor" if kept == "actor" else "random")
+    renew_heads(agent, "actor" if has_actor else "random")
     _rescale(agent, NEW_VALUE_SCALE, seen.mean * factor)
     _observe_rewards(agent, replay)  # new heads have new limits
-    return Outcome(kept, alignment, seen.span, explorer)
+    return Outcome("actor" if has_actor else "policy", alignment, seen.span, explorer)
 
 
 def _scale_rewards(agent: Agent, replay: Replay, seen: Seen, *, has_learned: bool) -> None:
@@ -222,5 +218,4 @@ def _observe_rewards(agent: Agent, replay: Replay) -> None:
 
 def _rescale(agent: Agent, scale: float, shift: float) -> bool:
     """Replace values by their affine map; False where that is impossible."""
-    a, b = torch.tensor([scale, shift], device=agent.device).split(1)
-    return agent.learner.rescale_values(a, b)
+    return agent.learner.rescale_values(*torch.tensor([scale, shift], device=agent.device).split(1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from voidrl import dist
 from voidrl.agent import renewal, rewards
 from voidrl.agent.acting import ActingAgent
-from voidrl.agent.combinations import Combination, refuse
+from voidrl.agent.combinations import Combination
 from voidrl.agent.encoder_training import assign_gradients, make_encoders
 from voidrl.agent.optimizers import Aside, JointLoss, Optimizers, make_optimizers, require_loss
 from voidrl.agent.schedules import Bonus, Horizon
@@ -56,11 +56,10 @@ class Agent(ActingAgent):
         self.learns = combination.pieces.method.learns or not self.effective.pretrains
         self.encoder_trainers, self.trains_representation, _ = combination.training
         """Pieces whose losses train the representation's encoder in this phase."""
-        with using(
-            1
-        ):  # more threads gain nothing here, and with other runs they wait for each other for minutes
+        # More threads gain nothing here, and with other runs they wait for each other for minutes.
+        with using(1):
             self._make_pieces(combination)
-        refuse(combination.with_networks(self))
+        combination.check_networks(self)
         # Until a task chooses one, `act` follows some skill, the same at every call.
         skill = self.method.sample_skill(torch.zeros(1, dtype=torch.int64))[0]
         self.register_buffer("task_skill", skill.clone())
@@ -74,12 +73,15 @@ class Agent(ActingAgent):
         if self.effective.adapts:
             self.register_buffer("task_scale", torch.ones(()))
         self.augment = Augment(config.augment, spec)
-        self.method_groups: frozenset[str] = frozenset()
-        """Names of the method's optimizers."""
         self.metric_owners: dict[str, MetricOwner] = {}
         """The piece that computes each metric."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
         assign_gradients(self)
+        order = [kind for kind in ("learner", "method", "representation") if kind in self.encoder_trainers]
+        self.last_trainer = order[0] if order else ""
+        """The last piece of an update whose loss trains the encoder, with which all of them are minimized."""
+        self.adds_representation_loss = "representation" in order[1:]
+        """Whether the representation's loss waits for those of the encoder's other trainers."""
         self.optimizers = Optimizers(device)
         self.to(device)  # which makes the optimizers
         self.eval()
@@ -91,7 +93,7 @@ class Agent(ActingAgent):
         self.representation = pieces.representation(seen, config.representation, own_encoder)
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
-        refuse(combination.with_critic(method, critic))
+        combination.check_critic(method, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.learner.warmup_steps = self.effective.epsilon_hold_steps
@@ -100,7 +102,7 @@ class Agent(ActingAgent):
 
     def __repr__(self) -> str:
         config = self.config
-        pieces = ", ".join((config.method.name, config.representation.name, config.learner.name))
+        pieces = f"{config.method.name}, {config.representation.name}, {config.learner.name}"
         return f"Agent({pieces}; {config.phase} in {config.env.id!r}; {self.steps} steps; {self.device})"
 
     # The update
@@ -209,17 +211,6 @@ class Agent(ActingAgent):
         else:
             self.optimizers.minimize(["representation"], loss)
         return self.owned("representation", metrics, Loss("representation", loss, metrics))
-
-    @property
-    def last_trainer(self) -> str:
-        """The last piece of an update whose loss trains the encoder, with which all of them are minimized."""
-        order = ("learner", "method", "representation")
-        return next((piece for piece in order if piece in self.encoder_trainers), "")
-
-    @property
-    def adds_representation_loss(self) -> bool:
-        """Whether the representation's loss waits for those of the encoder's other trainers."""
-        return "representation" in self.encoder_trainers and self.last_trainer != "representation"
 
     def encoder_optimizer(self) -> list[str]:
         """The optimizer of the encoder's weights that the learner does not train, if there are any."""

@@ -18,12 +18,9 @@ from voidrl.types import CHECK, NonFinite
 class Culprit(NamedTuple):
     """The first number that was not finite."""
 
-    what: str
-    """Its name, with the piece that computed it."""
-    why: str
-    """The likely cause, as a remedy."""
-    update: int | None = None
-    """The number of the update, if it was not the last."""
+    what: str  # its name, with the piece that computed it
+    why: str  # the likely cause, as a remedy
+    update: int | None = None  # its number, if it was not the last
 
 
 def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: range) -> Culprit | None:
@@ -37,29 +34,27 @@ def diagnose_metrics(agent: Agent, non_finite: Sequence[NonFinite], updates: ran
         return runs[min(found.finite_adds, len(runs) - 1)] if runs else updates.start
 
     first = min(non_finite, key=lambda found: (when(found), found.order), default=None)
-    return None if first is None else _diagnose_metric(agent, first.key)._replace(update=when(first))
-
-
-def _diagnose_metric(agent: Agent, key: str) -> Culprit:
-    owner = agent.metric_owners.get(key, "learner")
+    if first is None:
+        return None
+    owner = agent.metric_owners.get(first.key, "learner")
     if owner == "task":
         remedy = f"lower reward_scale ({agent.config.reward_scale:g} now)"
-        return Culprit("the sum of the task's rewards", remedy)
-    name = "the loss" if key.startswith(CHECK) else f"metric {key!r}"
+        return Culprit("the sum of the task's rewards", remedy, when(first))
+    name = "the loss" if first.key.startswith(CHECK) else f"metric {first.key!r}"
     place = {
         "latents": ("representation", "z = f(s)", "encode"),
         "reward": ("method", "the intrinsic reward", "reward"),
         "representation": ("representation", name, "loss"),
     }
-    return diagnose(agent, *place.get(owner, (owner, name, "losses")))
+    return diagnose(agent, *place.get(owner, (owner, name, "losses")))._replace(update=when(first))
 
 
 def diagnose_weight(agent: Agent) -> Culprit | None:
     """The first weights that are not finite, although every loss was; None if all are finite."""
     for name, value in agent.named_parameters():
         if not torch.isfinite(value).all():  # host synchronization, once per checkpoint
-            remedy = diagnose(agent, name.partition(".")[0], "", "losses").why
-            return Culprit(f"weight {name}", f"the losses were finite, their gradients were not: {remedy}")
+            why = diagnose(agent, name.partition(".")[0], "", "losses").why
+            return Culprit(f"weight {name}", f"the losses were finite, their gradients were not: {why}")
     return None
 
 
@@ -70,11 +65,8 @@ def diagnose(agent: Agent, kind: str, what: str, function: str) -> Culprit:
     # A built-in method without weights has read z, which was finite but may have grown too large.
     if kind == "representation" or (kind == "method" and ":" not in name and not trainers):
         trainers = sorted(agent.encoder_trainers, reverse=True)
-    advice = []
-    if ":" in name:
-        advice.append(
-            f"look at `{function}` of {name} for divisions by 0, and logarithms, roots and norms of 0"
-        )
+    zeros = "for divisions by 0, and logarithms, roots and norms of 0"
+    advice = [f"look at `{function}` of {name} {zeros}"] if ":" in name else []
     for trainer in trainers:
         field, rate = f"{trainer}.learning_rate", getattr(config, trainer).learning_rate
         if trainer == "learner":

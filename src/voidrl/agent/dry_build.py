@@ -15,9 +15,8 @@ def dry_build(spec: EnvSpec, config: Config) -> Agent | None:
 
     None for custom code that cannot be built this way, since it reads values in its constructor.
     """
-    meta = torch.device("meta")
     try:
-        with meta:
+        with torch.device("meta") as meta:
             return Agent(spec, config, meta)
     except VoidrlError:
         raise

@@ -51,14 +51,12 @@ def decide(config: Config, pieces: Pieces) -> EncoderTraining:
     serves = is_read or is_shared if phase.pretrains else auxiliary or (is_read and not is_frozen)
     trains_representation = representation.has_loss and serves
 
-    for_method = config.encoder_trainers  # whose losses make it what the method reads
-    if not for_method and representation.has_loss:
-        for_method = ("representation", "learner") if is_shared and auxiliary else ("representation",)
-    elif not for_method and is_shared:
-        for_method = ("learner",)
     trainers: set[str] = set()
     if phase.uses_method and not is_frozen:
-        trainers |= {*for_method}
+        trainers.update(config.encoder_trainers)
+        if not trainers:
+            trainers |= {"representation"} if representation.has_loss else set()
+            trainers |= {"learner"} if is_shared and (auxiliary or not representation.has_loss) else set()
     if not phase.pretrains:  # the learner trains the encoder that it acts with, with a bonus as without one
         trainers |= {"learner"} if is_shared and not is_frozen else set()
         trainers |= {"representation"} if auxiliary else set()
@@ -73,12 +71,10 @@ def make_encoders(spec: EnvSpec, config: Config, pieces: Pieces) -> tuple[Encode
         acting = Encoder(spec, config.learner.encoder)
         return acting, acting
     encoder = pieces.representation.make_encoder(spec, config.representation)
-    if config.share_encoder == "nothing":
-        return encoder, Encoder(spec, config.learner.encoder)
-    assert encoder is not None
-    if config.share_encoder == "all":
+    if encoder is not None and config.share_encoder == "all":
         return encoder, encoder
-    return encoder, Encoder(spec, config.learner.encoder, stack_of=encoder)
+    stack_of = encoder if config.share_encoder == "stack" else None
+    return encoder, Encoder(spec, config.learner.encoder, stack_of=stack_of)
 
 
 def assign_gradients(agent: Agent) -> None:
@@ -96,15 +92,15 @@ def assign_gradients(agent: Agent) -> None:
         learner.frozen_parts = (learner.encoder.stack,)
     if is_frozen:
         learner.encoder.requires_grad_(False)
+    if agent.effective.first_layer_learning_rate == 0:
+        nn.ModuleList(learner.first_layers).requires_grad_(False)
     if agent.uses_method:
         return
-    used = set(learner.parameters())  # what only pre-training used is kept as it is
-    kept = [*agent.method.parameters()]
+    kept = {*agent.method.parameters()}  # what only pre-training used is kept as it is
     if not agent.trains_representation:
-        kept += agent.representation.parameters()
-    for parameter in kept:
-        if parameter not in used:
-            parameter.requires_grad_(False)
+        kept.update(agent.representation.parameters())
+    for parameter in kept.difference(learner.parameters()):
+        parameter.requires_grad_(False)
 
 
 def is_trainable(encoder: nn.Module | None) -> bool | None:

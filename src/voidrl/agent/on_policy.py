@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from voidrl.agent.agent import Agent, MetricOwner
 from voidrl.agent.optimizers import JointLoss, Optimizers
 from voidrl.learners.base import OnPolicyLearner, Surrogate
-from voidrl.replay import Replay, Rollout
-from voidrl.types import Batch, Loss, Metrics
+from voidrl.replay import Replay
+from voidrl.types import Loss, Metrics
 
 CHUNK = 1024  # states that are encoded at once
 
@@ -44,7 +44,12 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
     assert isinstance(learner, OnPolicyLearner)
     with agent.precision():
         stored = replay.rollout(steps, agent.config.learner.discount)
-        rollout = stored._replace(batch=_as_input(agent, replay, stored))
+        convert, layout = agent.augment.plain, learner.encoder.layout  # once for all gradient steps
+        obs = next_obs = convert(replay.frames_of(stored.slots), layout)
+        if not agent.uses_method:  # only values read the next observations
+            after = (stored.slots + replay.num_envs) % len(replay.starts)
+            next_obs = convert(replay.frames_of(after), layout)
+        rollout = stored._replace(batch=stored.batch._replace(obs=obs, next_obs=next_obs))
         owner: MetricOwner = "reward" if agent.uses_method else "task"
         if owner == "reward":
             z = torch.cat([agent.encode(part) for part in stored.batch.next_obs.split(CHUNK)])
@@ -64,7 +69,10 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
             for loss in learner.value_losses(rollout, reward):
                 agent.optimizers.minimize(["value"], loss.value)
             metrics |= agent.owned("learner", loss.metrics, loss)
-        _iterate_spectral_norm(learner, rollout.batch.obs[:1])
+        with torch.no_grad():  # spectral norm iterates here, not while the policy is compared with itself
+            learner.train()
+            learner.features(rollout.batch.obs[:1])
+            learner.eval()
     return {name: value.float() for name, value in metrics.items()}
 
 
@@ -104,21 +112,3 @@ def ascend(
 def _copied(adam: torch.optim.Adam, weights: list[nn.Parameter]) -> tuple[list[Tensor], dict[str, Any]]:
     """The weights of an optimizer, and its moments and counters."""
     return [p.detach().clone() for p in weights], copy.deepcopy(adam.state_dict())
-
-
-def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
-    """The transitions with plain network input, made once for all gradient steps."""
-    convert, layout = agent.augment.plain, agent.learner.encoder.layout
-    obs = convert(replay.frames_of(rollout.slots), layout)
-    after = (rollout.slots + replay.num_envs) % len(replay.starts)
-    # Only values read the next observations.
-    next_obs = obs if agent.uses_method else convert(replay.frames_of(after), layout)
-    return rollout.batch._replace(obs=obs, next_obs=next_obs)
-
-
-@torch.no_grad()
-def _iterate_spectral_norm(learner: OnPolicyLearner, obs: Tensor) -> None:
-    """Once per rollout, not while the policy is compared with itself."""
-    learner.train()
-    learner.features(obs)
-    learner.eval()

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from voidrl import dist
-from voidrl.config import LearnerConfig, RepresentationConfig
+from voidrl.config.pieces import OptimizerConfig
 from voidrl.errors import ConfigError
 from voidrl.nets.spectral import full_precision
 from voidrl.types import Metrics
@@ -23,17 +23,9 @@ from voidrl.types import Metrics
 if TYPE_CHECKING:
     from voidrl.agent.agent import Agent
 
+DEFAULTS = OptimizerConfig()
 RESERVED_GROUPS = {"actor", "critic", "encoder", "policy", "representation", "temperature", "value"}
 """Names of optimizers of built-in learners and representations, whether this agent has them or not."""
-
-
-class _Plan(NamedTuple):
-    """The settings of an Adam that is created later."""
-
-    groups: list[dict[str, Any]]
-    eps: float
-    decays: bool
-    max_grad_norm: float
 
 
 class Optimizers:
@@ -43,16 +35,16 @@ class Optimizers:
         """`biases` do not decay, whatever their shape: an ensemble's have three dimensions."""
         self.device = device
         self._biases = set(biases)
-        self._plans: dict[str, _Plan] = {}
+        self._groups: dict[str, list[dict[str, Any]]] = {}
+        self._configs: dict[str, OptimizerConfig] = {}
+        self._kinds: dict[str, type[torch.optim.Adam]] = {}
         self._adams: dict[str, torch.optim.Adam] = {}
 
     def add(
         self,
         name: str,
         rates: Mapping[nn.Parameter, float | Tensor],
-        *,
-        eps: float = 1e-8,
-        max_grad_norm: float = 0.0,
+        config: OptimizerConfig = DEFAULTS,
         weight_decay: float = 0.0,
     ) -> None:
         """Add an optimizer for the trainable of these weights, each with its learning rate, if there are any.
@@ -70,23 +62,23 @@ class Optimizers:
             for decay, weights in by_decay.items()
         ]
         if groups:
-            self._plans[name] = _Plan(groups, eps, bool(weight_decay), max_grad_norm)
+            self._groups[name], self._configs[name] = groups, config
+            self._kinds[name] = torch.optim.AdamW if weight_decay else torch.optim.Adam
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._plans)
+        return iter(self._groups)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._plans
+        return name in self._groups
 
     def __getitem__(self, name: str) -> torch.optim.Adam:
         if name not in self._adams:
-            plan = self._plans[name]
-            kind = torch.optim.AdamW if plan.decays else torch.optim.Adam
+            groups, on_cuda = self._groups[name], self.device.type == "cuda"
             # Adam rejects a tensor as its learning rate unless it is capturable: rates are set afterwards.
-            groups = [{key: value for key, value in group.items() if key != "lr"} for group in plan.groups]
-            on_cuda = self.device.type == "cuda"
-            adam = self._adams[name] = kind(groups, 1e-3, eps=plan.eps, fused=True, capturable=on_cuda)
-            for made, planned in zip(adam.param_groups, plan.groups, strict=True):
+            without = [{**group, "lr": 0.0} for group in groups]
+            kind, eps = self._kinds[name], self._configs[name].adam_eps
+            adam = self._adams[name] = kind(without, eps=eps, fused=True, capturable=on_cuda)
+            for made, planned in zip(adam.param_groups, groups, strict=True):
                 made["lr"] = planned["lr"]
         return self._adams[name]
 
@@ -96,7 +88,7 @@ class Optimizers:
 
     def parameters(self, name: str) -> list[nn.Parameter]:
         """The weights of one of them, in order."""
-        return [p for group in self._plans[name].groups for p in group["params"]]
+        return [p for group in self._groups[name] for p in group["params"]]
 
     def all_parameters(self) -> list[nn.Parameter]:
         """The weights of all of them."""
@@ -105,15 +97,16 @@ class Optimizers:
     def minimize(self, names: Sequence[str], loss: Tensor) -> None:
         """One step of the named optimizers; only their weights receive gradients."""
         for name in names:
-            if name not in self._plans:
+            if name not in self:
                 raise ConfigError(
                     f"a loss names optimizer {name!r}, which has nothing to train: expected "
-                    f"{' or '.join(map(repr, self._plans))}; yield no loss for a group without parameters"
+                    f"{' or '.join(map(repr, self))}; yield no loss for a group without parameters"
                 )
-            self[name].zero_grad(set_to_none=True)
+            self[name].zero_grad()
+        weights = [p for name in names for p in self.parameters(name)]
         if loss.requires_grad:
             with full_precision(loss):  # or the gradients of full-precision layers would be bf16
-                loss.backward(inputs=[p for name in names for p in self.parameters(name)])
+                loss.backward(inputs=weights)
         for name in names:
             if all(weight.grad is None for weight in self.parameters(name)):
                 raise ConfigError(
@@ -121,31 +114,22 @@ class Optimizers:
                     f"nothing: name the optimizer of the weights that it depends on, or look for .detach()"
                 )
         if dist.current().is_distributed:
-            self._average_gradients(names)
+            for weight in weights:
+                if weight.grad is None:  # as if it were 0, so that all ranks list the same weights
+                    weight.grad = torch.zeros_like(weight)
+            dist.average_([weight.grad for weight in weights if weight.grad is not None])
         for name in names:
-            if max_norm := self._plans[name].max_grad_norm:
+            if max_norm := self._configs[name].max_grad_norm:
                 nn.utils.clip_grad_norm_(self.parameters(name), max_norm)
             self[name].step()
-
-    def _average_gradients(self, names: Sequence[str]) -> None:
-        """Make gradients those of the mean of all ranks' losses, in one exchange.
-
-        A weight without a gradient counts as one with gradient 0, so that all ranks list the same weights.
-        """
-        weights = [p for name in names for p in self.parameters(name)]
-        for weight in weights:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-        dist.average_([weight.grad for weight in weights if weight.grad is not None])
 
     @torch.no_grad()
     def forget(self, parameters: set[nn.Parameter]) -> None:
         """Set the moments and counters of these weights to 0, in place."""
         for adam in self._adams.values():
-            for parameter, kept in adam.state.items():
-                if parameter in parameters:
-                    for value in kept.values():
-                        value.zero_()
+            for parameter in parameters & adam.state.keys():
+                for value in adam.state[parameter].values():
+                    value.zero_()
 
     # State
 
@@ -237,27 +221,31 @@ def make_optimizers(agent: Agent, device: torch.device) -> Optimizers:
     optimizers = Optimizers(device, biases)
     if not agent.learns:
         return optimizers
-    config, special, decay = agent.config, _special_rates(agent), agent.config.learner.weight_decay
+    config, phase, decay = agent.config, agent.effective, agent.config.learner.weight_decay
+    special: dict[nn.Parameter, float] = {}
+    if phase.encoder_learning_rate is not None:
+        special |= dict.fromkeys(agent.learner.encoder.parameters(), phase.encoder_learning_rate)
+    if (rate := phase.first_layer_learning_rate) is not None:
+        special |= {p: rate for layer in agent.learner.first_layers for p in layer.parameters()}
     taken: set[nn.Parameter] = set()
     for name, group in agent.learner.groups().items():
-        rates = {p: special.get(p, agent.effective.learning_rate) for p in group}
+        rates = {p: special.get(p, phase.learning_rate) for p in group}
         taken |= rates.keys()
-        optimizers.add(name, rates, **_settings(config.learner, decay))
+        optimizers.add(name, rates, config.learner, decay)
     if agent.uses_method or agent.trains_representation:
-        settings, rate = _settings(config.representation, decay), config.representation.learning_rate
-        warmed_up = agent.representation_rate if config.representation.warmup_updates else rate
+        f, rate = config.representation, config.representation.learning_rate
+        warmed_up = agent.representation_rate if f.warmup_updates else rate
         own = [p for p in agent.representation.parameters() if p not in taken]
         heads_only = agent.trains_representation and "representation" not in agent.encoder_trainers
         if heads_only and "method" in agent.encoder_trainers:  # which trains the encoder
             inner = agent.representation.encoder
             encoder = set() if inner is None else {*inner.parameters()}
-            optimizers.add("encoder", {p: rate for p in own if p in encoder}, **settings)
+            optimizers.add("encoder", {p: rate for p in own if p in encoder}, f, decay)
             own = [p for p in own if p not in encoder]
-        optimizers.add("representation", dict.fromkeys(own, warmed_up), **settings)
+        optimizers.add("representation", dict.fromkeys(own, warmed_up), f, decay)
     if agent.uses_method:
         groups = {name: list(group) for name, group in agent.method.groups().items()}
         _check_groups(agent, groups)
-        agent.method_groups = frozenset(groups)
         for name, parameters in groups.items():
             mine = [p for p in parameters if p not in taken]
             optimizers.add(name, dict.fromkeys(mine, agent.method.learning_rate(name)))
@@ -282,23 +270,3 @@ def _check_groups(agent: Agent, groups: dict[str, list[nn.Parameter]]) -> None:
                 f"weight {weight} of method {name!r} is {there} of groups(): expected exactly one, whose "
                 f"loss trains it, or requires_grad = False for weights that stay as they are"
             )
-
-
-def _settings(piece: LearnerConfig | RepresentationConfig, weight_decay: float) -> dict[str, float]:
-    return {"eps": piece.adam_eps, "max_grad_norm": piece.max_grad_norm, "weight_decay": weight_decay}
-
-
-def _special_rates(agent: Agent) -> dict[nn.Parameter, float]:
-    """Learning rates of weights that have one of their own; those with rate 0 are frozen."""
-    phase, special = agent.effective, dict[nn.Parameter, float]()
-    parts = (
-        (phase.encoder_learning_rate, [agent.learner.encoder]),
-        (phase.first_layer_learning_rate, agent.learner.first_layers),
-    )
-    for rate, modules in parts:
-        if rate is not None:
-            for parameter in (p for module in modules for p in module.parameters()):
-                special[parameter] = rate
-                if rate == 0:
-                    parameter.requires_grad_(False)
-    return special

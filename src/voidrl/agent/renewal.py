@@ -30,9 +30,7 @@ def load_pretrained(agent: Agent, tensors: dict[str, Tensor]) -> None:
     if heads == "random":  # another learner's agent has other schedules and targets
         mine = [name for name in agent.tensors() if name.startswith("learner.")]
         missing = [name for name in mine if name not in tensors and ".encoder." not in name]
-    remedy = (
-        "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
-    )
+    remedy = "leave out the changes to the network, or pass finetune.heads = 'random' if only heads differ"
     agent.load_tensors(tensors, skip=(*skipped, *missing), remedy=remedy)
     if any(name.startswith("learner.target_encoder.") for name in missing):
         polyak_update(learner.get_submodule("target_encoder"), learner.encoder, tau=1.0)
@@ -67,27 +65,32 @@ def reset(agent: Agent) -> None:
     done: set[nn.Parameter] = set()  # f and the learner may share an encoder
     reinitialized: set[nn.Parameter] = set()
     for piece, new_piece in zip(_pieces(agent), _pieces(_fresh(agent)), strict=True):
-        mine = dict(piece.named_parameters(remove_duplicate=False))
-        new = dict(new_piece.named_parameters(remove_duplicate=False))
+        mine, new = _tensors(piece), _tensors(new_piece)
         heads: set[str] = set()
-        for name, weight in mine.items():
-            original = mine.get(name.removeprefix("target_"), weight)
-            if weight in done or original not in trained:
-                continue
-            done.add(weight)
-            if name.partition(".")[0] in piece.resets_partly:
-                weight.lerp_(new[name].to(weight.device), 1 - agent.config.reset.keep)
-            else:
-                weight.copy_(new[name])
-                reinitialized.add(weight)
-                heads.add(name.partition(".")[0])
-        new_buffers = dict(new_piece.named_buffers(remove_duplicate=False))
-        for name, buffer in piece.named_buffers(remove_duplicate=False):
+        for name, tensor in mine.items():
             child, dot, _ = name.partition(".")
-            if dot and child in heads:  # running statistics; a schedule is not part of a child
-                buffer.copy_(new_buffers[name])
+            if not isinstance(tensor, nn.Parameter):
+                if dot and child in heads:  # running statistics; a schedule is not part of a child
+                    tensor.copy_(new[name])
+                continue
+            original = mine.get(name.removeprefix("target_"), tensor)
+            if tensor in done or original not in trained:
+                continue
+            done.add(tensor)
+            if child in piece.resets_partly:
+                tensor.lerp_(new[name].to(tensor.device), 1 - agent.config.reset.keep)
+            else:
+                tensor.copy_(new[name])
+                reinitialized.add(tensor)
+                heads.add(child)
     agent.optimizers.forget(reinitialized)
     agent.horizon.restart()
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Its weights, then its buffers, by every name that they have."""
+    weights = module.named_parameters(remove_duplicate=False)
+    return {**dict(weights), **dict(module.named_buffers(remove_duplicate=False))}
 
 
 def _fresh(agent: Agent) -> Agent:
@@ -117,14 +120,11 @@ def _head_names(agent: Agent, heads: str) -> tuple[str, ...]:
         return ()
     if heads == "actor":
         return tuple(f"learner.{to}{n}." for n in learner.critic_heads for to in ("", "target_"))
-    children = (n for n, _ in learner.named_children() if n not in ("encoder", "target_encoder"))
-    scalars = tuple(n for n, _ in learner.named_parameters(recurse=False))
-    begins = (*(f"{name}." for name in children), *scalars)
+    children = (f"{n}." for n, _ in learner.named_children() if n not in ("encoder", "target_encoder"))
+    begins = (*children, *(n for n, _ in learner.named_parameters(recurse=False)))
     if heads == "random":
         return tuple(f"learner.{name}" for name in begins)
-    kept = {id(t) for layer in learner.first_layers for t in (*layer.parameters(), *layer.buffers())}
-    own = {**dict(learner.named_parameters()), **dict(learner.named_buffers())}
+    kept = {id(t) for layer in learner.first_layers for t in _tensors(layer).values()}
+    own = {name: tensor for name, tensor in _tensors(learner).items() if name.startswith(begins)}
     originals = {name: own.get(name.removeprefix("target_"), own[name]) for name in own}
-    return tuple(
-        f"learner.{name}" for name in own if name.startswith(begins) and id(originals[name]) not in kept
-    )
+    return tuple(f"learner.{name}" for name in own if id(originals[name]) not in kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,22 +88,25 @@ class Step(NamedTuple):
 def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joint: JointLoss) -> Metrics:
     """Minimize the method's losses of (s, a, s'), together with the encoder's others if it trains that."""
     method, optimizers, metrics = agent.method, agent.optimizers, Metrics()
-    trains_encoder, latents = "method" in agent.encoder_trainers, step.latents
+    config, latents = agent.config.learner, step.latents
+    is_single, trains_encoder = config.intrinsic_n_step == "single", "method" in agent.encoder_trainers
     method.train()
     for _ in range(method.loss_batches - 1):  # train the method's own networks, never the encoder
-        fresh = _fresh_segment(agent, replay)
+        slots = replay.sample(dist.current().share_of(config.batch_size))
+        one_step = (1, config.discount)
+        fresh = agent.horizon.segment(replay, slots) if is_single else replay.segment(slots, *one_step)
         other, option = replay.n_step_batch(fresh), encoded_options(agent, replay, fresh)
-        for loss in method.losses(other, batch_latents(agent, other, latents.pool, option)):
-            optimizers.minimize([require_own_optimizer(agent, loss)], loss.value)
+        for loss in _method_losses(agent, other, batch_latents(agent, other, latents.pool, option)):
+            optimizers.minimize([loss.optimizer], loss.value)
     if trains_encoder:
-        latents = _trained_latents(agent, replay, segment, latents.pool)
-    for loss in method.losses(step.batch, latents):
-        name = require_own_optimizer(agent, loss)
+        states = segment if is_single else segment._replace(states=segment.states[:, :2])
+        latents = _trained_latents(agent, replay, states, latents.pool)
+    for loss in _method_losses(agent, step.batch, latents):
         metrics |= agent.owned("method", loss.metrics, loss)
         if trains_encoder:
-            joint.add(loss.value, [name, *agent.encoder_optimizer()])
+            joint.add(loss.value, [loss.optimizer, *agent.encoder_optimizer()])
         else:
-            optimizers.minimize([name], loss.value)
+            optimizers.minimize([loss.optimizer], loss.value)
     method.eval()
     agent.representation.eval()
     if joint and agent.last_trainer == "method":
@@ -111,21 +114,22 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
     return metrics
 
 
-def require_own_optimizer(agent: Agent, loss: Loss) -> str:
-    """The optimizer of a loss of the method, which must be one of its own."""
-    name = f"method {agent.config.method.name!r}"
-    is_number = isinstance(loss, Loss) and isinstance(loss.value, Tensor) and loss.value.numel() == 1
-    if not is_number or not all(isinstance(metric, Tensor) for metric in loss.metrics.values()):
-        raise ConfigError(
-            f"losses of {name} yielded {shown(loss)}: expected Loss(optimizer, value, metrics) with a single "
-            f"number, as a tensor, for the value and for each metric; reduce it, for instance with .mean()"
-        )
-    if loss.optimizer not in agent.method_groups:
-        expected = " or ".join(map(repr, sorted(agent.method_groups))) or "no loss, since it has no weights"
-        raise ConfigError(
-            f"a loss of {name} names optimizer {loss.optimizer!r}: expected one of its groups(), {expected}"
-        )
-    return loss.optimizer
+def _method_losses(agent: Agent, batch: Batch, latents: Latents) -> Iterator[Loss]:
+    """The method's losses, each of which must name an optimizer of its own."""
+    name, own = f"method {agent.config.method.name!r}", sorted(agent.method.groups())
+    for loss in agent.method.losses(batch, latents):
+        is_number = isinstance(loss, Loss) and isinstance(loss.value, Tensor) and loss.value.numel() == 1
+        if not is_number or not all(isinstance(metric, Tensor) for metric in loss.metrics.values()):
+            raise ConfigError(
+                f"losses of {name} yielded {shown(loss)}: expected Loss(optimizer, value, metrics) with a "
+                f"single number, as a tensor, for the value and each metric; reduce it, such as with .mean()"
+            )
+        if loss.optimizer not in own:
+            raise ConfigError(
+                f"a loss of {name} names optimizer {loss.optimizer!r}: expected one of its groups(), "
+                f"{' or '.join(map(repr, own)) or 'no loss, since it has no weights'}"
+            )
+        yield loss
 
 
 def reward_of(agent: Agent, batch: Batch, latents: Latents) -> Tensor:
@@ -173,31 +177,25 @@ def learner_reward(agent: Agent, batch: Batch, intrinsic: Tensor | None) -> tupl
 
     (B, dim) where it learns from vectors.
     """
-    if agent.effective.reward == "intrinsic":
+    config = agent.config
+    if agent.effective.pretrains:
         assert intrinsic is not None
-        mean = agent.method.scalar_reward(intrinsic, batch.skill).mean()
-        scale = intrinsic_scale(agent)
-        reward = intrinsic if scale == 1 else intrinsic * scale
+        mean, scale = agent.method.scalar_reward(intrinsic, batch.skill).mean(), config.intrinsic_scale
+        if scale == "horizon" or (scale is None and agent.learner.has_bounded_values):
+            scale = 1 - config.learner.largest_discount
+        reward = intrinsic if scale in (None, 1) else intrinsic * scale
         return reward, agent.owned("reward", {"reward_mean": mean})
-    reward, metrics = batch.reward * agent.config.reward_scale, Metrics()
+    reward, metrics = batch.reward * config.reward_scale, Metrics()
     if intrinsic is not None:
         assert agent.bonus is not None
-        bonus = agent.bonus.coefficient * intrinsic
+        beta = agent.bonus.coefficient
+        bonus = beta * intrinsic
         # The two add up to reward_mean.
         metrics |= agent.owned("reward", {"reward_intrinsic": bonus.mean()})
-        metrics |= agent.owned("task", {"reward_task": reward.mean()})
-        metrics |= agent.owned("task", {"bonus_coefficient": agent.bonus.coefficient.clone()})
+        metrics |= agent.owned("task", {"reward_task": reward.mean(), "bonus_coefficient": beta.clone()})
         reward = reward + bonus
     metrics |= agent.owned("task", {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()})
     return reward * agent.task_scale if agent.effective.adapts else reward, metrics
-
-
-def intrinsic_scale(agent: Agent) -> float:
-    """The factor of intrinsic rewards in pre-training."""
-    scale = agent.config.intrinsic_scale
-    if scale == "horizon" or (scale is None and agent.learner.has_bounded_values):
-        return 1 - agent.config.learner.largest_discount
-    return scale or 1.0
 
 
 def observe_limits(agent: Agent, reward: Tensor) -> Metrics:
@@ -234,13 +232,9 @@ def rewarded_steps(agent: Agent, replay: Replay, segment: Segment, learner_batch
     found = []
     for i, (batch, factor) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
         # All steps of a segment belong to one option.
-        latents = Latents(partial(_at, z, i), partial(_at, z, i + 1), pool, option, agent.representation)
-        found.append(Step(batch, latents, factor))
+        states = (lambda i=i: z()[i]), (lambda i=i: z()[i + 1])
+        found.append(Step(batch, Latents(*states, pool, option, agent.representation), factor))
     return found
-
-
-def _at(z: Callable[[], Tensor], i: int) -> Tensor:
-    return z()[i]
 
 
 def batch_latents(agent: Agent, batch: Batch, pool: Pool, option: Options | None = None) -> Latents:
@@ -282,20 +276,9 @@ def encoded_pool(agent: Agent, replay: Replay) -> Pool:
     return cache(draw)
 
 
-def _fresh_segment(agent: Agent, replay: Replay) -> Segment:
-    """As many fresh transitions as the learner's, of the kind that the method learns from."""
-    config = agent.config.learner
-    slots = replay.sample(dist.current().share_of(config.batch_size))
-    if config.intrinsic_n_step == "single":
-        return agent.horizon.segment(replay, slots)
-    return replay.segment(slots, 1, config.discount)
-
-
 def _trained_latents(agent: Agent, replay: Replay, segment: Segment, pool: Pool) -> Latents:
     """The representation of augmented observations s and s', with gradients."""
     representation = agent.representation
-    if agent.config.learner.intrinsic_n_step != "single":
-        segment = segment._replace(states=segment.states[:, :2])
     views = Views(replay, segment, agent.augment, representation.layout)
     representation.train()
 

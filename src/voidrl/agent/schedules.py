@@ -35,8 +35,12 @@ class Horizon(nn.Module):
         """n, rounded, and γ: log-linear in n and in 1 − γ."""
         c = self.config
         progress = (self.updates / c.anneal_updates).clamp(max=1)
-        n = _log_linear(c.n_step, c.n_step_end or c.n_step, progress).round().long()
-        return n, 1 - _log_linear(1 - c.discount, 1 - (c.discount_end or c.discount), progress)
+
+        def log_linear(start: float, end: float) -> Tensor:
+            return start * torch.exp(progress * math.log(end / start))
+
+        n = log_linear(c.n_step, c.n_step_end or c.n_step).round().long()
+        return n, 1 - log_linear(1 - c.discount, 1 - (c.discount_end or c.discount))
 
     def after_update(self) -> None:
         """Count an update."""
@@ -47,11 +51,6 @@ class Horizon(nn.Module):
         """Anneal from the start again."""
         if self.is_annealed:
             self.updates.zero_()
-
-
-def _log_linear(start: float, end: float, progress: Tensor) -> Tensor:
-    """From start to end, exponentially."""
-    return start * torch.exp(progress * math.log(end / start))
 
 
 class Bonus(nn.Module):

@@ -22,8 +22,8 @@ class Accumulator:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[int, tuple[str, ...]], Tensor] = {}  # (keys,) each
-        self._finite: dict[tuple[int, tuple[str, ...]], Tensor] = {}  # (keys,) each, adds with finite sums
+        # By variant and keys, (2, keys): their sums, and the adds before the first sum that was not finite.
+        self._groups: dict[tuple[int, tuple[str, ...]], Tensor] = {}
         self.non_finite: list[NonFinite] = []
         """Metrics that were not finite at the last flush."""
 
@@ -39,25 +39,22 @@ class Accumulator:
                 )
         group = variant, tuple(metrics)
         row = torch.stack([value.detach() for value in metrics.values()])  # (keys,)
-        if group not in self._sums:
-            self._sums[group] = torch.zeros_like(row, dtype=torch.float64)
-            self._finite[group] = torch.zeros_like(row, dtype=torch.float64)
-        sums, finite = self._sums[group], self._finite[group]
+        if group not in self._groups:
+            self._groups[group] = torch.zeros(2, len(row), dtype=torch.float64, device=row.device)
+        sums, finite = self._groups[group]
         sums += row
         finite += sums - sums == 0  # once NaN or infinite, a sum stays so
 
     def flush(self) -> dict[str, float]:
         """Return the mean of every key since the last flush and start over; NaN and infinity are kept."""
         self.non_finite = []
-        if not self._sums:
+        if not self._groups:
             return {}
-        values = torch.cat([*self._sums.values(), *self._finite.values()]).tolist()  # the one host read
+        rows = torch.cat(self.buffers(), 1).tolist()  # the one host read
         sums: dict[str, float] = {}
         adds: dict[str, float] = {}
-        keys = [(variant, i, key) for variant, keys in self._sums for i, key in enumerate(keys)]
-        for (variant, order, key), total, finite in zip(
-            keys, values[: len(keys)], values[len(keys) :], strict=True
-        ):
+        keys = [(variant, i, key) for variant, keys in self._groups for i, key in enumerate(keys)]
+        for (variant, order, key), total, finite in zip(keys, *rows, strict=True):
             sums[key] = sums.get(key, 0.0) + total
             adds[key] = adds.get(key, 0.0) + finite
             if not math.isfinite(total):
@@ -68,4 +65,4 @@ class Accumulator:
 
     def buffers(self) -> list[Tensor]:
         """The tensors that an add changes."""
-        return [*self._sums.values(), *self._finite.values()]
+        return [*self._groups.values()]

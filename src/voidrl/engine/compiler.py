@@ -1,17 +1,21 @@
-"""Compiled versions of what an agent's pieces mark as fusable, and what happens where compiling fails."""
+"""Compiled versions of what an agent's pieces mark as fusable."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from voidrl.agent.agent import Agent
-from voidrl.engine.cache import open_cache, start_workers
 from voidrl.replay import Replay
+from voidrl.system.machine import whole_cores
 
 RECOMPILE_LIMIT = 2**14  # all optimizers that a process ever has share the code of one `step`
 FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimizer's step, into one pass that fills the GPU
@@ -22,19 +26,14 @@ CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for eac
 class Compiler:
     """The fusable methods of an agent and its replay, each compiled when it is first called.
 
-    It is true as long as there is anything to compile.
+    It is true as long as there is anything to compile. torch keeps compiled code for the next start.
     """
 
-    resets = 0
-    """Times that the compiled code of the process was dropped. All engines warm up again afterwards, since
-    nothing may compile during a capture."""
-
-    def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None], *, active: bool) -> None:
+    def __init__(self, agent: Agent, replay: Replay, *, active: bool) -> None:
         self._methods = _fusable_methods(agent, replay) if active else []
-        self._may_give_up, self._say = agent.config.engine == "auto", say
-        self.cache = open_cache(agent.device, say) if self._methods else None
+        self._tag = _operators_digest() if active else ""
         if self._methods and agent.device.type == "cuda":
-            start_workers()
+            _start_workers()
 
     def __bool__(self) -> bool:
         return bool(self._methods)
@@ -45,13 +44,15 @@ class Compiler:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, fusable methods are replaced by their compiled versions."""
+        """Inside, fusable methods are replaced by their compiled versions, if there are any."""
         if not self._methods:
             yield
             return
         with ExitStack() as undo:
             limits = {"recompile_limit": RECOMPILE_LIMIT, "accumulated_recompile_limit": RECOMPILE_LIMIT}
             undo.enter_context(torch._dynamo.config.patch(limits))
+            tag = {"cache_key_tag": self._tag}
+            undo.enter_context(torch.compiler.config.patch(tag))  # type: ignore[attr-defined]
             undo.enter_context(torch._functorch.config.patch(enable_autograd_cache=True))
             if hasattr(torch._functorch.config, "backward_pass_autocast"):  # as the agent has it without
                 undo.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
@@ -61,27 +62,35 @@ class Compiler:
                 for group in owner.param_groups if isinstance(owner, torch.optim.Optimizer) else ():
                     undo.callback(group.update, {key: group[key] for key in FUSED_BY_COMPILER})
                     group.update(FUSED_BY_COMPILER)
-            yield
+            try:
+                yield
+            except torch._dynamo.exc.TorchDynamoException as error:
+                error.add_note("an update that cannot be compiled runs with engine = 'graph'")
+                raise
 
-    def can_recover(self, error: Exception) -> bool:
-        """Whether to run without compiling, which is said: if the engine was our choice.
 
-        Either way the user learns where the code of earlier runs is, which may be damaged.
-        """
-        advice = f"if code compiled earlier is damaged, delete {self.cache}"
-        if not self._may_give_up:
-            if self.cache is not None:
-                error.add_note(advice)
-            return False
-        cause = getattr(error, "inner_exception", error)  # torch names only itself in the first line
-        first_line = str(cause).strip().partition("\n")[0]
-        reason = f"{type(cause).__name__}: {first_line}"
-        where = "" if self.cache is None else f"; {advice}"
-        self._say(f"engine: graph, since the update could not be compiled ({reason}){where}")
-        self.give_up()
-        torch.compiler.reset()
-        Compiler.resets += 1
-        return True
+def _start_workers() -> None:
+    """Start the processes that compile kernels, without waiting for them.
+
+    torch starts them when it first compiles, and compiles one kernel after the other until they are ready,
+    which takes seconds. Here they start while the environments play the first steps.
+    """
+    from torch._inductor import config
+    from torch._inductor.async_compile import maybe_warm_pool
+
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # torch starts one for each core of the machine
+        config.compile_threads = min(32, whole_cores())
+    maybe_warm_pool()
+
+
+def _operators_digest() -> str:
+    """A digest of our operators: their gradients and shapes are compiled in, but torch does not hash them."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        source = file.read_bytes()
+        if re.search(rb"^@torch\.library", source, re.MULTILINE):
+            digest.update(source)
+    return f"voidrl-{digest.hexdigest()[:12]}"
 
 
 def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Callable]]:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from voidrl import dist, kernels
+from voidrl import kernels
 from voidrl.agent.agent import Agent
 from voidrl.agent.exploration import Explorer
 from voidrl.engine.accumulator import Accumulator
@@ -62,12 +61,12 @@ class Engine:
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         self._update: Callable[[Replay, int], Metrics] = agent.update
         self._overlap = Overlap(agent, replay) if self._captures and agent.learns else None
-        self._compiler = Compiler(agent, replay, say, active=self.mode == "compile")
+        self._compiler = Compiler(agent, replay, active=self.mode == "compile")
         self._forget()
 
     def _forget(self) -> None:
         """Drop the captured graphs: their tensors may no longer be the agent's."""
-        self._generation = self.agent.generation, Compiler.resets
+        self._generation = self.agent.generation
         self._runs: Counter[str | int | tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
@@ -85,7 +84,7 @@ class Engine:
 
     def update(self, first: int, count: int) -> None:
         """Run the updates number `first` … `first + count − 1`; on CUDA it returns before they are done."""
-        if self._generation != (self.agent.generation, Compiler.resets):
+        if self._generation != self.agent.generation:
             self._forget()
         variants = [self.agent.learner.variant(first + i) for i in range(count)]
         done = 0
@@ -95,8 +94,8 @@ class Engine:
     def _advance(self, variants: tuple[int, ...]) -> int:
         """Run some of these updates, at least the first; returns how many."""
         if not self._captures:
-            self._run_compiled(variants[0], lambda: self._run(variants[0]))
-            self._runs[variants[0]] += 1
+            with self._compiler.applied():
+                self._run(variants[0])
             return 1
         if self._runs[variants[0]] < WARMUP_RUNS:
             self._warm_up(variants[0], lambda: self._run(variants[0]))
@@ -129,7 +128,7 @@ class Engine:
         Graphs of updates use the same memory. With `explore`, they are those of the pre-trained policy where
         its schedule says so.
         """
-        if self._generation != (self.agent.generation, Compiler.resets):
+        if self._generation != self.agent.generation:
             self._forget()
         if not (self._captures and self.agent.learns):
             return self._act(skill, explore)
@@ -177,35 +176,10 @@ class Engine:
                 if reads.first is not None:
                     self._give_up(diagnose_host_read(self.agent, reads.first, reads.what))
             if checked or compiles:
-                self._run_compiled(kind, run)
+                with self._compiler.applied():
+                    run()
         torch.cuda.current_stream().wait_stream(self._stream)
         self._runs[kind] += 1
-
-    def _run_compiled(self, kind: str | int, run: Callable[[], Any]) -> None:
-        """Run with compiled methods, which the first runs of each kind compile; without any, just run.
-
-        What cannot be compiled runs in another way with `engine = "auto"`, and is an error otherwise.
-        """
-        compiler = self._compiler
-        if not compiler:
-            run()
-            return
-        if self._runs[kind] >= WARMUP_RUNS:
-            with compiler.applied():
-                run()
-            return
-        restore = self._remember()
-        try:
-            with compiler.applied():
-                run()
-        except Exception as error:
-            # Of several ranks, one that repeats an update would exchange gradients with nobody.
-            final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or dist.current().is_distributed
-            if final or not compiler.can_recover(error):
-                raise
-            self.mode = "graph"
-            restore()
-            run()
 
     def _remember(self) -> Callable[[], None]:
         """A function that makes weights, optimizers, metrics and random numbers what they are now."""
@@ -243,11 +217,11 @@ class Engine:
     def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
         """A graph of everything that `run` launches."""
         assert self._stream is not None
-        graph, failures = torch.cuda.CUDAGraph(), []
+        graph, failures, collects = torch.cuda.CUDAGraph(), [], gc.isenabled()
+        gc.disable()  # freeing what waits for the device, as pinned memory does, would end the capture
         try:
             with (
                 self._compiler.applied(),
-                _without_garbage_collection(),
                 torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
             ):
                 try:
@@ -263,6 +237,9 @@ class Engine:
                 self.agent, traceback.extract_tb(first.__traceback__), str(first).partition("\n")[0]
             )
             raise CaptureError(f"{sentence}, in a new process") from first
+        finally:
+            if collects:
+                gc.enable()
         # A capture begins by zeroing the counter of random numbers, on its own stream: on a busy GPU that may
         # come after the first launch has set it.
         torch.cuda.current_stream(self.agent.device).wait_stream(self._stream)
@@ -276,15 +253,3 @@ class Engine:
         self.mode, self._captures = "eager", False
         self._compiler.give_up()
         self._overlap = None
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Inside, nothing is freed that waits for the device, as pinned memory does: it would end a capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

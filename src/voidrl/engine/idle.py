@@ -16,8 +16,8 @@ class IdleTimer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._on_cuda = device, device.type == "cuda"
-        self._stream: torch.cuda.Stream | None = None
+        # A run stays on one stream, and asking for it takes longer than recording an event.
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._spans: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> Self:
@@ -28,11 +28,8 @@ class IdleTimer:
         self._spans.append((self._began, self._now()))
 
     def _now(self) -> Any:
-        if not self._on_cuda:
-            return time.perf_counter()
-        # A run stays on one stream, and asking for it takes longer than recording an event.
         if self._stream is None:
-            self._stream = torch.cuda.current_stream(self._device)
+            return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
         return event
@@ -40,7 +37,7 @@ class IdleTimer:
     def flush(self) -> float:
         """Idle seconds since the last flush; on CUDA the host waits here for the last event."""
         spans, self._spans = self._spans, []
-        if not self._on_cuda:
+        if self._stream is None:
             return float(sum(end - begin for begin, end in spans))
         if spans:
             spans[-1][1].synchronize()

@@ -32,15 +32,13 @@ def pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> M
         )
     if obstacle and (wanted == "graph" or (wanted == "compile" and agent.device.type == "cuda")):
         raise ConfigError(f"engine = {wanted!r} cannot be used: {obstacle}; or use 'auto' or 'eager'")
-    mode: Mode
+    mode, reason = engine_for(agent.config, before)
     if wanted != "auto":
         mode, reason = wanted, ""
     elif obstacle:
         mode, reason = "eager", f"since {obstacle}"
-    else:
-        mode, reason = engine_for(agent.config, before)
-        if mode == "compile" and not kernels.usable(agent.task_skill):
-            mode, reason = "graph", "since Triton, which compiling needs, does not work here"
+    elif mode == "compile" and not kernels.usable(agent.task_skill):
+        mode, reason = "graph", "since Triton, which compiling needs, does not work here"
     if mode == "compile":
         slow = "the first start takes about a minute, later ones of the same config some seconds"
         other = by_caller("engine = 'graph'", "--engine graph")
@@ -50,7 +48,7 @@ def pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> M
     return mode
 
 
-def engine_for(config: Config, before: str | None = None) -> tuple[Literal["graph", "compile"], str]:
+def engine_for(config: Config, before: str | None = None) -> tuple[Mode, str]:
     """The engine on CUDA, and the reason as the end of a sentence.
 
     A run that is resumed keeps the engine that it had `before`: another one rounds differently.
@@ -61,8 +59,7 @@ def engine_for(config: Config, before: str | None = None) -> tuple[Literal["grap
         return "compile", "as before"
     if config.learner.on_policy:
         return "graph", "since updates on rollouts are not compiled"
-    planned = config.effective.planned_updates
+    planned, few = config.effective.planned_updates, human_count(FEWEST_UPDATES)
     if planned < FEWEST_UPDATES:
-        few = human_count(FEWEST_UPDATES)
         return "graph", f"since compiling pays from {few} updates on, and the run has {human_count(planned)}"
     return "compile", f"since the run has {human_count(planned)} updates, which pay for compiling"

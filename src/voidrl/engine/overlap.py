@@ -68,12 +68,12 @@ class Overlap:
 
     def run(self, variants: Sequence[int], add: Callable[[Metrics, int], None]) -> None:
         """Run these updates; `add` takes their metrics."""
-        agent, replay = self._agent, self._replay
         if self._side is not None:
             self._pipelined(variants, add, self._side)
             return
         for variant in variants:
-            add(agent.learn(replay, agent.score(replay, self._aside), variant), variant)
+            scored = self._agent.score(self._replay, self._aside)
+            add(self._agent.learn(self._replay, scored, variant), variant)
 
     def _pipelined(
         self, variants: Sequence[int], add: Callable[[Metrics, int], None], side: torch.cuda.Stream
@@ -119,8 +119,11 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
         return "everything"  # drawn by the last errors; or exchanged in an order that all ranks keep
     if not (agent.uses_method or agent.trains_representation):
         return "nothing"
-    own_critic = type(agent.method).make_critic is not Method.make_critic
-    if agent.representation.reads_learner or own_critic or _follows_learner(agent):
+    f, method = type(agent.representation), type(agent.method)
+    moves = f.after_update is not Representation.after_update, method.after_update is not Method.after_update
+    if "learner" in agent.encoder_trainers and any(moves):  # after the learner has trained f
+        return "everything"
+    if agent.representation.reads_learner or method.make_critic is not Method.make_critic:
         return "everything"
     shared = _tensors(agent.learner) & (_tensors(agent.representation) | _tensors(agent.method))
     if not shared:
@@ -158,15 +161,6 @@ def own_metrics(agent: Agent, metrics: Metrics) -> Metrics:
         name: value.clone() if value.untyped_storage().data_ptr() in live else value
         for name, value in metrics.items()
     }
-
-
-def _follows_learner(agent: Agent) -> bool:
-    """Whether the representation or the method changes after the learner has trained f, in `after_update`."""
-    changes = (
-        type(agent.representation).after_update is not Representation.after_update,
-        type(agent.method).after_update is not Method.after_update,
-    )
-    return "learner" in agent.encoder_trainers and any(changes)
 
 
 def _tensors(module: nn.Module) -> set[int]:

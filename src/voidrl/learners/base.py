@@ -94,11 +94,11 @@ class Learner(nn.Module):
 
         `scale`, above 0, and `shift` are (1,). The policy is unchanged.
         """
-        critics = [child for name, child in self.named_children() if name in ("critic", "target_critic")]
+        critics = [getattr(self, name) for name in ("critic", "target_critic") if hasattr(self, name)]
         if self.has_bounded_values or not critics or not all(hasattr(c, "rescale_output") for c in critics):
             return False
         for critic in critics:
-            critic.rescale_output(scale, shift)  # type: ignore[operator]
+            critic.rescale_output(scale, shift)
         return True
 
     def restart_exploration(self, return_scale: float) -> None:
@@ -122,12 +122,11 @@ class Learner(nn.Module):
     @fusable
     def move_targets(self) -> None:
         """Polyak-average each `target_x` towards its x: critic, encoder and whatever else has a target."""
-        config = self.config
-        own_tau = {"target_encoder": config.target_encoder_tau}
+        own_tau = {"target_encoder": self.config.target_encoder_tau}
         for name, target in self.named_children():
             if name.startswith("target_"):
                 online = self.get_submodule(name.removeprefix("target_"))
-                polyak_update(target, online, own_tau.get(name) or config.target_tau)
+                polyak_update(target, online, own_tau.get(name) or self.config.target_tau)
 
     @property
     def update_periods(self) -> tuple[int, ...]:
@@ -195,10 +194,8 @@ class Surrogate(NamedTuple):
     """The objective of an on-policy learner under a trust region, for the current policy."""
 
     value: Tensor
-    divergence: Tensor
-    """From the policy that acted."""
-    limit: float
-    """The largest divergence."""
+    divergence: Tensor  # from the policy that acted
+    limit: float  # the largest divergence
     metrics: Metrics
 
 

@@ -78,18 +78,11 @@ class DQN(Learner):
     ) -> None:
         super().__init__(spec, config, encoder, critic, skill_dim)
         self.config: DQNConfig = config
-        inputs = encoder.feature_dim + skill_dim
+        sizes = encoder.feature_dim + skill_dim, spec.num_actions, config.hidden_dim, config.hidden_layers
         if critic is None:
-            self.critic = DuelingQ(
-                inputs,
-                spec.num_actions,
-                config.hidden_dim,
-                config.hidden_layers,
-                config.dueling,
-                outputs=self.critic_outputs,
-                noisy_sigma=config.noisy_sigma,
-                shared_hidden=config.shared_hidden,
-            )
+            outputs, sigma = self.critic_outputs, config.noisy_sigma
+            streams = {"dueling": config.dueling, "shared_hidden": config.shared_hidden}
+            self.critic = DuelingQ(*sizes, outputs=outputs, noisy_sigma=sigma, **streams)
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
@@ -116,10 +109,7 @@ class DQN(Learner):
         """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""
         by_target = self.config.act_with == "target"
         critic = self.target_critic if by_target else self.critic
-        if deterministic:
-            silence(critic)
-        else:
-            redraw_noise(critic)
+        (silence if deterministic else redraw_noise)(critic)
         features = self.target_encoder(obs) if by_target else self.features(obs)
         allowed = action_mask(obs, self.spec)
         values = getattr(critic, "acting_values", critic)(features, skill)
