@@ -34,7 +34,6 @@ COMMON_FIELDS = (
 )
 FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
 OPTION_NAME = re.compile("^--[^=]*")
-COMMA = re.compile(r",(?![^\[\](){}]*[\])}])")  # outside of brackets
 WORDS = {"true": True, "false": False, "none": None}
 MAX_SEEDS = 256  # in a range; a longer one is a slip of the finger
 UNKNOWN = bool | int | float | None  # the type of a field that is not known yet
@@ -264,7 +263,14 @@ def split_list(text: str) -> list[str]:
     text = text.strip()
     if text[:1] in ("[", "(") and text[-1:] in ("]", ")"):
         text = text[1:-1]
-    return [word.strip() for word in COMMA.split(text) if word.strip()]
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]
 
 
 def read_changes(words: Sequence[str]) -> dict[str, Any]:

@@ -44,12 +44,12 @@ def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | No
     for part, value in zip(parts_of(spec), values, strict=True):
         if part.kind == "image":
             images.append(_image(value, part))
-        elif part.kind == "mask":
-            mask = joint_masks(value.reshape(n, -1), spec) if mask is None else mask
-        elif part.kind == "numbers":
-            numbers.append(value.reshape(n, -1))
+            continue
+        row = value.reshape(n, math.prod(value.shape[1:]))  # also for n = 0
+        if part.kind == "mask":
+            mask = joint_masks(row, spec) if mask is None else mask
         else:
-            numbers.append(_one_hots(value.reshape(n, -1), part))
+            numbers.append(row if part.kind == "numbers" else _one_hots(row, part))
     if spec.masked:
         numbers.append(np.ones((n, spec.num_actions)) if mask is None else mask)
     if not images:
