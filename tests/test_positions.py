@@ -109,4 +109,4 @@ def test_a_checkpoint_from_before_positions_were_counted_can_be_resumed(tmp_path
         voidrl.pretrain(Placed, "random", steps=12, out=tmp_path / "run", config=tiny())
     assert saved_positions(tmp_path / "run").counts.size == 0
     voidrl.resume(tmp_path / "run", env=Placed, steps=24)
-    assert saved_positions(tmp_path / "run").counts.sum() == 12 + 2  # and two starts of episodes
+    assert saved_positions(tmp_path / "run").counts.sum() == 12 + 3  # steps and starts of episodes

@@ -142,7 +142,7 @@ class Collector:
     def _count_visits(self, info: dict[str, Any]) -> None:
         """Count cells, or else positions. What is not a number in all environments is not counted."""
         state = self.run.state
-        if (cells := self._reported(info, "cell", "iu")) is not None:
+        if "cell" in info and (cells := self._reported(info, "cell", "iu")) is not None:
             cells = cells[(cells >= 0) & (cells < MAX_CELLS)]  # without NaN
             counts = np.bincount(cells.astype(np.int64), minlength=len(state.visits))
             counts[: len(state.visits)] += state.visits

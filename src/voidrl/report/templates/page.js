@@ -13,12 +13,15 @@ function heat(figure) {
   svg.append(draw("path", { d: walls.map(square).join(""), style: "fill: var(--wall)" }));
   const bin = ([low, high], i) => [i, i + 1].map((at) => +(low + (at * (high - low)) / size).toPrecision(6)).join(" to ");
   const cells = (i) => (merged > 1 ? `${merged * i} to ${merged * (i + 1) - 1}` : i);
+  const groups = {};
   visits.forEach((number, cell) => {
     if (!number) return;
     const row = Math.floor(cell / size), column = cell % size;
     const place = range.x ? `x ${bin(range.x, column)}, y ${bin(range.y, size - 1 - row)}` : `row ${cells(row)}, column ${cells(column)}`;
     const about = draw("title", {}, `${place}: ${count(number)} visits`);
-    svg.append(draw("path", { d: square(cell), style: `fill: ${colorAt(Math.log1p(number) / most)}` }, about));
+    const color = colorAt(Math.log1p(number) / most); /* parsed once for all cells that have it */
+    groups[color] ??= svg.appendChild(draw("g", { style: `fill: ${color}` }));
+    groups[color].append(draw("path", { d: square(cell) }, about));
   });
   for (const [letter, cell] of Object.entries(marks)) {
     const cx = (cell % size) + 0.5, cy = Math.floor(cell / size) + 0.5;
