@@ -47,8 +47,7 @@ class Positions:
 
     def state(self) -> dict[str, Tensor]:
         """For a checkpoint; nothing where no position was counted."""
-        where = torch.tensor([self.level, *self.first.tolist()])
-        counts = torch.from_numpy(self.counts)
+        counts, where = torch.from_numpy(self.counts), torch.tensor([self.level, *self.first.tolist()])
         return {"positions": counts, "position_bins": where} if len(counts) else {}
 
     @classmethod

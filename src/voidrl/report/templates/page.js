@@ -6,14 +6,13 @@ const colorAt = (fraction) => { /* fraction 0 … 1 along five colors of the sty
 
 function heat(figure) {
   const { size, visits, walls, marks, label, range, merged } = DATA.heats[+figure.dataset.heat];
-  const most = Math.log1p(visits.reduce((a, b) => Math.max(a, b), 1));
+  const most = Math.log1p(visits.reduce((a, b) => Math.max(a, b), 1)), groups = {};
   const svg = draw("svg", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": `Visits of ${label}`, "shape-rendering": "crispEdges" });
   svg.append(draw("rect", { width: size, height: size, style: "fill: var(--floor)" }));
   const square = (cell) => `M${cell % size},${Math.floor(cell / size)}h1v1h-1z`;
   svg.append(draw("path", { d: walls.map(square).join(""), style: "fill: var(--wall)" }));
   const bin = ([low, high], i) => [i, i + 1].map((at) => +(low + (at * (high - low)) / size).toPrecision(6)).join(" to ");
   const cells = (i) => (merged > 1 ? `${merged * i} to ${merged * (i + 1) - 1}` : i);
-  const groups = {};
   visits.forEach((number, cell) => {
     if (!number) return;
     const row = Math.floor(cell / size), column = cell % size;
