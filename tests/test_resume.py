@@ -13,6 +13,7 @@ import pytest
 from helpers import moved, small_method
 from tiny_runs import (
     MAZE,
+    Placed,
     Skilled,
     Walk,
     assert_same_run,
@@ -48,6 +49,7 @@ CASES = {
     "skills": (Walk, Skilled, tiny(env__num_envs=2, learner__intrinsic_n_step="single", learner__n_step=2)),
     "workers": (Walk, "apt", tiny(env__num_envs=2, env__backend="async")),
     "priorities": (Walk, "apt", tiny(env__num_envs=2, replay__priority_exponent=0.5)),
+    "positions": (Placed, "apt", tiny(env__num_envs=2)),
     "annealing and resets": (Walk, "apt", tiny(**ANNEALED)),
 }
 

@@ -61,6 +61,13 @@ class Walk(gym.Env):
         return self.at.astype(np.float32), {"cell": int(np.abs(self.at[0]) * 3)}
 
 
+class Placed(Walk):
+    """Reports its position instead of a cell."""
+
+    def _seen(self):
+        return self.at.astype(np.float32), {"variables": {"x": float(self.at[0]), "y": float(self.at[1])}}
+
+
 def make_continuous():
     return Walk(continuous=True)
 

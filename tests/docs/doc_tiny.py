@@ -88,7 +88,7 @@ def make_tiny(monkeypatch, *, quick):
     monkeypatch.setattr(assembly, "ATARI_EVAL_ENVS", 2)
     monkeypatch.setattr(gallery, "CLIP_SECONDS", 0.5)
     monkeypatch.setattr(gallery, "MAX_CLIPS", 2)
-    monkeypatch.setattr(gallery, "MAX_MAZES", 1)
+    monkeypatch.setattr(gallery, "MAX_MAPS", 1)
     monkeypatch.setattr(evaluating, "FIRST_MINUTE_S", 1.0)
     run_plan = experiment.run_plan
     monkeypatch.setattr(

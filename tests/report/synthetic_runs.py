@@ -9,6 +9,7 @@ from safetensors.numpy import save
 from voidrl.config import Config, merge, to_json
 from voidrl.report.contents import Report
 from voidrl.runs.checkpoint import FORMAT, seal
+from voidrl.training.positions import Positions
 
 DATE = "2026-11-15T12:00:00+00:00"
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36"
@@ -25,6 +26,7 @@ def write_run(
     rows=(),
     evaluation=None,
     visits=None,
+    positions=(),
     error=None,
     status=None,
     machine=None,
@@ -49,7 +51,7 @@ def write_run(
     if evaluation is not None:
         write_evaluation(folder, evaluation)
     if visits is not None:
-        write_checkpoint(folder, steps, visits)
+        write_checkpoint(folder, steps, visits, positions=positions)
     return folder
 
 
@@ -76,11 +78,14 @@ def write_evaluation(folder, returns, successes=None, steps=10**9):
     write_json(folder / "evaluation.json", record)
 
 
-def write_checkpoint(folder, step, visits, version=FORMAT):
+def write_checkpoint(folder, step, visits, version=FORMAT, positions=()):
     """The two files of a checkpoint that a report reads."""
     path = folder / "checkpoints" / f"step_{step:012d}"
     path.mkdir(parents=True)
-    data = save({"visits": np.asarray(visits, np.int64)})
+    counted = Positions()
+    counted.add(np.array(positions, np.float64).reshape(-1, 2))
+    state = {name: tensor.numpy() for name, tensor in counted.state().items()}
+    data = save({"visits": np.asarray(visits, np.int64), **state})
     (path / "loop.safetensors").write_bytes(data)
     entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "tag": None}
     manifest = {"format": version, "step": step, "meta": {}, "files": {"loop.safetensors": entry}}

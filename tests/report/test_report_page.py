@@ -227,6 +227,32 @@ def test_heat_maps_hold_visits_entropy_and_walls(runs, tmp_path):
     assert "entropy 0.83 of 1.95 nats" in found.text
 
 
+def test_any_environment_has_a_map_of_its_cells_or_else_of_its_positions(tmp_path):
+    root, places = tmp_path / "runs", [(-0.5, 0.5), (-0.5, 0.5), (0.5, 0.5), (1.6, -30.5)]
+    write_run(root / "a", env="own:Plane", rows=ROWS, visits=[], positions=places)
+    write_run(root / "b", env="own:Grid", rows=ROWS, visits=[2, 0, 0, 0, 7], positions=places)
+    write_run(root / "c", env="own:Large", rows=ROWS, visits=[1, 0, 1, *[0] * 129, 5, *[0] * 4000, 1])
+    write_run(root / "d", env="own:Mute", rows=ROWS, visits=[])
+    write_run(root / "e", env="voidrl/PointMass-v0?task=stay", rows=ROWS, visits=[1])
+    found = report(root, out=tmp_path / "report.html")
+    maps = {heat["env"].split("?")[0]: heat for heat in found.data["heats"]}
+    seen = {
+        env: {divmod(i, heat["size"]): n for i, n in enumerate(heat["visits"]) if n}
+        for env, heat in maps.items()
+    }
+    assert {env: heat["size"] for env, heat in maps.items()} == {
+        "own:Plane": 63, "own:Grid": 3, "own:Large": 33, "PointMass-v0": 10
+    }  # fmt: skip
+    # Bins of ½: 63 of them from −30½ to 1, and 5 from −½ to 2 in the middle. The top row is the highest y.
+    assert maps["own:Plane"]["range"] == {"x": [-15, 16.5], "y": [-30.5, 1]}
+    assert seen["own:Plane"] == {(0, 29): 2, (0, 31): 1, (62, 33): 1}
+    assert "3 bins visited, each 0.5 wide" in found.text
+    assert seen["own:Grid"] == {(0, 0): 2, (1, 1): 7}
+    assert "2 cells visited, drawn in rows of 3" in found.text
+    # 65 × 65 cells, 2 × 2 of which are drawn as one: 132 is in row 2, column 2; 4133 in row 63, column 38.
+    assert seen["own:Large"] == {(0, 0): 1, (0, 1): 1, (1, 1): 5, (31, 19): 1}
+
+
 def test_watching_writes_a_page_that_reloads_itself_until_nothing_runs(runs, tmp_path, monkeypatch):
     alive = write_run(runs / "alive", seed=3, rows=ROWS[:1])
     held, out, pages = RunFolder(alive).lock(), tmp_path / "report.html", []

@@ -208,7 +208,7 @@ def test_visits_come_from_the_newest_checkpoint_that_can_be_used(tmp_path):
     (tmp_path / "checkpoints" / "step_000000000300").mkdir()  # its manifest was never written
     saved = newest(tmp_path)
     assert saved.step == 200
-    assert read_visits(saved).tolist() == [3, 4]
+    assert read_visits(saved)[0].tolist() == [3, 4]
     (saved.path / "loop.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(Exception, match=r"is (damaged|truncated|too long)"):
         read_visits(saved)

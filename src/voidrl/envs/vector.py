@@ -273,12 +273,12 @@ def reported_state(
     n = len(frames)
     told = info.get("variables")
     if isinstance(told, Mapping):
-        columns = {str(name): _column(values, n) for name, values in told.items() if name[:1] != "_"}
+        columns = {str(name): column(values, n) for name, values in told.items() if name[:1] != "_"}
         found = {name: column for name, column in columns.items() if column is not None}
         if found:
             variables = tuple(Variable(name, controllable=True, discrete=False) for name in found)
             return variables, np.stack([*found.values()], 1)
-    cell = _column(info.get("cell"), n)
+    cell = column(info.get("cell"), n)
     if cell is not None:
         return (Variable("cell", controllable=True, discrete=True),), cell[:, None]
     if pixels:
@@ -288,7 +288,10 @@ def reported_state(
     return tuple(Variable(name, controllable=True, discrete=False) for name in names), flat
 
 
-def _column(values: Any, n: int) -> np.ndarray | None:
+def column(values: Any, n: int, kinds: str = NUMBERS) -> np.ndarray | None:
     """(n,) float64 if these are n numbers."""
-    found = np.asarray(values)
-    return found.astype(np.float64) if found.shape == (n,) and found.dtype.kind in NUMBERS else None
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):  # lists of different lengths, tensors on a GPU
+        return None
+    return found.astype(np.float64) if found.shape == (n,) and found.dtype.kind in kinds else None

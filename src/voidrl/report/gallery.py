@@ -1,4 +1,4 @@
-"""Pictures of a report: maze heat maps and videos of policies.
+"""Pictures of a report: maps of visits and videos of policies.
 
 They show a few representative runs within a budget that the page states. A picture that could not be made is
 listed with the reason. Of a checkpoint, which can hold gigabytes of replay, only the one small file that is
@@ -7,6 +7,7 @@ needed is read and checked.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from voidrl.envs.point_mass import CELLS
+from voidrl.envs.registration import POINT_MASS_ID
 from voidrl.errors import CheckpointError, VoidrlError
 from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
 from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest
+from voidrl.training.positions import BINS, Positions
 
-MAX_MAZES = 24
+MAX_MAPS = 24
 MAX_CLIPS = 12
 MAX_BYTES = 6_000_000  # all clips together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
@@ -45,7 +49,7 @@ class Gallery:
     """All pictures of a report."""
 
     heats: list[dict[str, Any]] = field(default_factory=list)
-    """Visits of each cell of a maze, as the page's script reads them."""
+    """Visits of cells or positions, as the page's script reads them."""
     scenes: list[tuple[str, list[Picture]]] = field(default_factory=list)
     """Titles, and videos that are shown side by side."""
     notes: list[str] = field(default_factory=list)
@@ -91,62 +95,81 @@ def check_part(saved: Checkpoint, name: str) -> None:
         check_file(saved.path / name, saved.files[name])
 
 
-# Heat maps
+# Maps of visits
 
 
-def read_visits(saved: Checkpoint) -> np.ndarray:
-    """Visits of each cell, (cells,); empty where the environment does not report cells."""
+def read_visits(saved: Checkpoint) -> tuple[np.ndarray, Positions]:
+    """Visits of each cell, (cells,), and of positions; both empty where none are reported."""
     check_part(saved, "loop.safetensors")
     tensors = saved.tensors("loop.safetensors")
     if "visits" not in tensors:
         raise CheckpointError(f"its checkpoint {saved.path.name} has no counts of visits")
-    visits: np.ndarray = tensors["visits"].long().numpy()
-    return visits.reshape(-1)
+    return tensors["visits"].long().numpy().reshape(-1), Positions.load(tensors)
 
 
 def _add_heats(
     gallery: Gallery, arms: Sequence[ArmRuns], checkpoints: dict[Path, Checkpoint], say: Say
 ) -> None:
     """The first run of every arm, then the second ones and so on, within the budget."""
-    wanted = [
-        (i, number, arm, run)
-        for number, arm in enumerate(arms)
-        for i, run in enumerate(arm.runs)
-        if run.path in checkpoints and maze_of(arm.env) is not None
-    ]
-    wanted.sort(key=lambda each: each[:2])
-    if len(wanted) > MAX_MAZES:
-        gallery.notes.append(f"Heat maps are limited to {MAX_MAZES} runs, first seeds first.")
-    for _, _, arm, run in sorted(wanted[:MAX_MAZES], key=lambda each: (each[1], each[0])):
+    runs = [(i, number, run) for number, arm in enumerate(arms) for i, run in enumerate(arm.runs)]
+    maps: dict[tuple[int, int], dict[str, Any]] = {}
+    empty: set[int] = set()  # arms whose first run counted nothing: the others are not read
+    for i, number, run in sorted(runs, key=lambda each: each[:2]):
+        if run.path not in checkpoints or number in empty:
+            continue
+        if len(maps) == MAX_MAPS:
+            gallery.notes.append(f"Maps of visits are limited to {MAX_MAPS} runs, first seeds first.")
+            break
         try:
-            gallery.heats.append(_heat_map(arm, run, read_visits(checkpoints[run.path])))
+            if (found := _heat_map(arms[number], run, *read_visits(checkpoints[run.path]))) is None:
+                empty.add(number)
+            else:
+                maps[number, i] = found
         except VoidrlError as error:
             _note(run, error, say)
+    gallery.heats = [maps[key] for key in sorted(maps)]
 
 
-def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> dict[str, Any]:
-    maze = maze_of(arm.env)
-    assert maze is not None
-    cells = np.zeros(maze.size**2, np.int64)
-    cells[: min(len(visits), len(cells))] = visits[: len(cells)]
-    open_cells = ~maze.walls.reshape(-1)
-    p = cells[cells > 0] / max(int(cells.sum()), 1)
-    seen = measure_of("maze").format(float((cells[open_cells] > 0).mean()))
-    marks = {"S": maze.start_cell, "G": maze.goal_cell}
-    return {
-        "env": arm.env_name,
-        "label": f"{arm.label}, seed {run.seed}",
-        "about": f"{seen} of the maze visited, entropy {float(-(p * np.log(p)).sum()):.2f} of "
-        f"{float(np.log(open_cells.sum())):.2f} nats",
-        "size": maze.size,
-        "walls": np.flatnonzero(~open_cells).tolist(),
-        "visits": cells.tolist(),  # row by row
-        "marks": {
-            letter: int(cell[0]) * maze.size + int(cell[1])
-            for letter, cell in marks.items()
-            if cell is not None
-        },
-    }
+def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray, positions: Positions) -> dict[str, Any] | None:
+    """What the page's script draws; None if nothing was counted."""
+    heat: dict[str, Any] = {"walls": [], "marks": {}, "range": {}, "merged": 1}
+    if visits.any():
+        maze = maze_of(arm.env)
+        known = maze.size if maze else CELLS if arm.env.startswith(POINT_MASS_ID) else 0
+        size = known or math.isqrt(len(visits) - 1) + 1
+        grid = np.pad(visits, (0, max(0, size**2 - len(visits))))[: size**2].reshape(size, size)
+        if maze is not None:
+            p, num_open = grid[grid > 0] / grid.sum(), maze.num_open_cells
+            share = measure_of("maze").format(float((grid[~maze.walls] > 0).mean()))
+            entropy = f"entropy {-(p * np.log(p)).sum():.2f} of {np.log(num_open):.2f} nats"
+            marks = {"S": maze.start_cell, "G": maze.goal_cell}
+            heat["about"] = f"{share} of the maze visited, {entropy}"
+            heat["walls"] = np.flatnonzero(maze.walls).tolist()
+            heat["marks"] = {k: int(c[0]) * size + int(c[1]) for k, c in marks.items() if c is not None}
+        else:
+            heat["about"] = f"{(visits > 0).sum():,} cells visited, drawn in rows of {size}"
+            merged = heat["merged"] = -(-size // BINS)  # cells per side of what is drawn as one
+            grid = np.pad(grid, (0, -size % merged))
+            grid = grid.reshape(len(grid) // merged, merged, -1, merged).sum((1, 3))
+    elif positions.counts.any():
+        grid, heat["range"] = _position_grid(positions)
+        heat["about"] = f"{(grid > 0).sum():,} bins visited, each {2.0**positions.level:g} wide"
+    else:
+        return None
+    heat |= {"env": arm.env_name, "label": f"{arm.label}, seed {run.seed}"}
+    return heat | {"size": len(grid), "visits": grid.reshape(-1).tolist()}  # row by row
+
+
+def _position_grid(positions: Positions) -> tuple[np.ndarray, dict[str, list[float]]]:
+    """Counts in a square, x to the right and y upward, and its range on both axes."""
+    used = np.argwhere(positions.counts)
+    extent = used.max(0) + 1
+    size = int(extent.max())
+    left = (size - extent) // 2  # the shorter axis is in the middle
+    grid = np.zeros((size, size), np.int64)
+    grid[tuple((left + used).T)] = positions.counts[positions.counts > 0]
+    ends = np.stack([positions.first - left, positions.first - left + size], 1) * 2.0**positions.level
+    return grid.T[::-1], dict(zip("xy", ends.tolist(), strict=True))
 
 
 # Videos

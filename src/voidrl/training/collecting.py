@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import diagnosis
-from voidrl.envs.vector import StepResult
+from voidrl.envs.spaces.check import NUMBERS
+from voidrl.envs.vector import StepResult, column
 from voidrl.errors import ConfigError
 from voidrl.kernels.copies import HostCopy
 from voidrl.methods.base import Method
@@ -138,10 +140,22 @@ class Collector:
         self.replay.annotate(env, note)
 
     def _count_visits(self, info: dict[str, Any]) -> None:
+        """Count cells, or else positions. What is not a number in all environments is not counted."""
         state = self.run.state
-        cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
-        if cells.shape == (self.envs.num_envs,) and cells.dtype.kind in "iu":
-            cells = cells[reported & (cells >= 0) & (cells < MAX_CELLS)]
+        if "cell" in info and (cells := self._reported(info, "cell", "iu")) is not None:
+            cells = cells[(cells >= 0) & (cells < MAX_CELLS)]  # without NaN
             counts = np.bincount(cells.astype(np.int64), minlength=len(state.visits))
             counts[: len(state.visits)] += state.visits
             state.visits = counts
+        elif isinstance(told := info.get("variables"), Mapping):
+            x, y = (self._reported(told, name) for name in "xy")
+            if x is not None and y is not None:
+                state.positions.add(np.stack([x, y], 1))
+
+    def _reported(self, info: Mapping[str, Any], name: str, kinds: str = NUMBERS) -> np.ndarray | None:
+        """What all environments report, (N,) float64, NaN for those that do not; None if it is no number."""
+        found = column(info.get(name), self.envs.num_envs, kinds)
+        if found is not None and (mask := info.get(f"_{name}")) is not None:
+            reported = column(mask, self.envs.num_envs)
+            return None if reported is None else np.where(reported, found, np.nan)
+        return found

@@ -31,6 +31,7 @@ from voidrl.runs import checkpoint
 from voidrl.runs.folder import RunFolder
 from voidrl.system.device import random_state, reseed, restore_random_state
 from voidrl.training.evaluation import run_seed
+from voidrl.training.positions import Positions
 from voidrl.types import EnvSpec
 
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
@@ -66,6 +67,8 @@ class LoopState:
     steps are in the replay, and the policy has not changed."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """Visits of each `info["cell"]`, if the environment reports it."""
+    positions: Positions = field(default_factory=Positions)
+    """Otherwise visits of the x and y in `info["variables"]`, if it reports those."""
     states: dict[str, np.ndarray] = field(default_factory=dict)
     """The states that `env.count_states` has counted, as of the last checkpoint."""
     metrics_bytes: int | None = None
@@ -75,7 +78,7 @@ class LoopState:
 
 
 COUNTS = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
-APART = (*COUNTS, "visits", "states", "callbacks")
+APART = (*COUNTS, "visits", "positions", "states", "callbacks")
 ADAPTATION = [each.name for each in fields(LoopState) if each.name not in APART]
 
 
@@ -89,6 +92,7 @@ def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
     if here.size > 1:
         meta[AGENT_SUM] = require_same_agent(agent)
     loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
+    loop |= state.positions.state()
     loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
     files = {"loop.safetensors": checkpoint.Group(loop)}
     if log.keep_replay or state.steps < agent.config.steps:
@@ -206,7 +210,8 @@ def load_run(saved: checkpoint.Checkpoint, engine: Engine) -> LoopState:
     found = checkpoint.require_field(saved.path / checkpoint.MANIFEST, saved.meta, "adaptation", dict)
     progress = {name: saved.count(name) for name in COUNTS} | {name: found[name] for name in ADAPTATION}
     callbacks = saved.meta.get("callbacks", [])
-    return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **progress)
+    visits, positions = loop["visits"].numpy(), Positions.load(loop)
+    return LoopState(visits=visits, positions=positions, states=states, callbacks=callbacks, **progress)
 
 
 def begin_stream(agent: Agent) -> None:

@@ -5,16 +5,22 @@ const colorAt = (fraction) => { /* fraction 0 … 1 along five colors of the sty
 };
 
 function heat(figure) {
-  const { size, visits, walls, marks, label } = DATA.heats[+figure.dataset.heat];
-  const most = Math.log1p(visits.reduce((a, b) => Math.max(a, b), 1));
+  const { size, visits, walls, marks, label, range, merged } = DATA.heats[+figure.dataset.heat];
+  const most = Math.log1p(visits.reduce((a, b) => Math.max(a, b), 1)), groups = {};
   const svg = draw("svg", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": `Visits of ${label}`, "shape-rendering": "crispEdges" });
   svg.append(draw("rect", { width: size, height: size, style: "fill: var(--floor)" }));
   const square = (cell) => `M${cell % size},${Math.floor(cell / size)}h1v1h-1z`;
   svg.append(draw("path", { d: walls.map(square).join(""), style: "fill: var(--wall)" }));
+  const bin = ([low, high], i) => [i, i + 1].map((at) => +(low + (at * (high - low)) / size).toPrecision(6)).join(" to ");
+  const cells = (i) => (merged > 1 ? `${merged * i} to ${merged * (i + 1) - 1}` : i);
   visits.forEach((number, cell) => {
     if (!number) return;
-    const about = draw("title", {}, `row ${Math.floor(cell / size)}, column ${cell % size}: ${count(number)} visits`);
-    svg.append(draw("path", { d: square(cell), style: `fill: ${colorAt(Math.log1p(number) / most)}` }, about));
+    const row = Math.floor(cell / size), column = cell % size;
+    const place = range.x ? `x ${bin(range.x, column)}, y ${bin(range.y, size - 1 - row)}` : `row ${cells(row)}, column ${cells(column)}`;
+    const about = draw("title", {}, `${place}: ${count(number)} visits`);
+    const color = colorAt(Math.log1p(number) / most); /* parsed once for all cells that have it */
+    groups[color] ??= svg.appendChild(draw("g", { style: `fill: ${color}` }));
+    groups[color].append(draw("path", { d: square(cell) }, about));
   });
   for (const [letter, cell] of Object.entries(marks)) {
     const cx = (cell % size) + 0.5, cy = Math.floor(cell / size) + 0.5;
