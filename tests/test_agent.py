@@ -138,6 +138,11 @@ SHARING = {
 }
 
 
+def test_the_learner_trains_an_encoder_that_no_other_loss_does():
+    assert make_agent(PIXELS, representation="learner").encoder_trainers == {"learner"}
+    assert make_agent(PIXELS, representation="fixed").encoder_trainers == set()
+
+
 @pytest.mark.parametrize("sharing", SHARING)
 def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_too(sharing):
     agent = make_agent(

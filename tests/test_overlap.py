@@ -30,6 +30,7 @@ CASES = {
     "from scratch": (PIXELS, {"phase": "train"}, "nothing"),
     "the learner's encoder": (PIXELS, OWN, "encoder"),
     "the learner's encoder, with an actor": (PIXELS_CONTINUOUS, {"learner": "sac", **OWN}, "encoder"),
+    "a copy of the learner's encoder": (PIXELS, {**OWN, "method": small_method("proto")}, "everything"),
     "two losses, one encoder": (PIXELS, {"representation": "simclr", **ALL_TRAIN}, "everything"),
     "the encoder of another loss": (PIXELS, BY_CONTRAST, "everything"),
     "the learner's targets": (PIXELS, {"phase": "train", "representation": SPR}, "everything"),

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from helpers import needs_cuda
@@ -46,30 +45,6 @@ def uploads(monkeypatch):
 
     monkeypatch.setattr("voidrl.replay.ring.write_directly", write)
     return made
-
-
-@pytest.mark.parametrize("path", ["direct", "upload"])
-def test_frames_and_actions_may_be_tensors_in_any_layout(path, request):
-    if path == "upload":
-        request.getfixturevalue("uploads")
-    rng = np.random.default_rng(0)
-    spec, n = pixel_spec(2), 3
-    arrays, tensors = (Replay(spec, n, 12, 0, CPU, CPU) for _ in range(2))
-    for time in range(20):
-        images = rng.integers(0, 256, (n, *spec.frame_shape), dtype=np.uint8)
-        last = torch.from_numpy(images).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # channels last
-        if time % 9 == 0:
-            arrays.reset(images)
-            tensors.reset(last)
-            continue
-        action, reward = rng.integers(0, spec.num_actions, n), rng.normal(size=n)
-        ended = rng.random(n) < 0.2
-        others = reward, ended, ~ended & False
-        arrays.add(action, *others, images, torch.zeros(n, 0))
-        tensors.add(torch.from_numpy(action), *others, last, torch.zeros(n, 0))
-        assert all(map(torch.equal, stored(arrays), stored(tensors)))
-        last.zero_()  # the environment's own memory, which it uses again
-        assert torch.equal(arrays.latest(), tensors.latest())
 
 
 @pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(3, 12, 3)])

@@ -105,12 +105,13 @@ def test_every_registered_piece_resumes_bit_for_bit(tmp_path, monkeypatch, kind,
     assert any(file.startswith("optimizers") for file in tensors) == straight.learns
 
 
-def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path):
+def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path, capsys):
     """Stopped after some of the skills were tried, before one is chosen for the task."""
     skills = {"name": "diayn", "num_skills": 6, "skill_every_steps": 3, "hidden_dim": 8}
     config = tiny(method=skills, finetune__warmup_steps=30, log__checkpoint_every_steps=8)
     source = voidrl.pretrain(Walk, steps=16, out=tmp_path / "source", config=config)
     voidrl.finetune(source, Walk, steps=40, out=tmp_path / "straight")
+    assert "were tried" not in capsys.readouterr().err
     voidrl.finetune(source, Walk, steps=8, out=tmp_path / "resumed")
     stopped = newest(tmp_path / "resumed")[0]
     assert 1 < stopped["agent.safetensors/trials_dealt"] < 6
@@ -118,6 +119,9 @@ def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path):
     voidrl.resume(tmp_path / "resumed", steps=40)
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
     assert newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
+    voidrl.finetune(source, Walk, steps=12, out=tmp_path / "short", config={"finetune.warmup_steps": 6})
+    said = "of 6 skills were tried before one was chosen: raise finetune.warmup_steps"
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(("phase", "method"), [("finetune", Skilled), ("train", "apt")])

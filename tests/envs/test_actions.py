@@ -1,5 +1,7 @@
 """What the agent's actions become in each action space, and masks of them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -130,6 +132,14 @@ def test_masks_in_info_stand_behind_the_numbers(key, backend):
     assert spec.describe() == "vector 2, 3 masked actions"
     expected = [[0, 0, 1, 1, 0], [0.25, 0.25, 0, 1, 0], [0.5, 0.5, 1, 0, 1], [0.75, 0.75, 1, 1, 1]]
     assert frames.tolist() == expected  # after the last step nothing is chosen, and its mask may be missing
+
+
+def test_masks_of_a_compiled_method_which_has_no_signature():
+    class Compiled(World):
+        action_masks = staticmethod(partial(max, [1, 1, 0], [0, 1, 1]))
+
+    config, _, frames = masked_frames(lambda: Compiled(LINE, [np.zeros(2)], THREE))
+    assert (config.action_masks, frames[0, 2:].tolist()) == ("method", [1, 1, 0])
 
 
 def test_masks_of_a_method_behind_an_image():

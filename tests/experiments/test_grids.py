@@ -49,6 +49,7 @@ def test_lists_ranges_and_log_ranges():
     }
     assert values_of("a = { from = 1.0, to = 2.0, count = 5 }") == {"a": (1, 1.25, 1.5, 1.75, 2)}
     assert values_of("a = { from = 1e-4, to = 1e-2, count = 3, log = true }") == {"a": (1e-4, 1e-3, 1e-2)}
+    assert values_of("a = { from = 1e-12, to = 1e-4, count = 3, log = true }") == {"a": (1e-12, 1e-8, 1e-4)}
     assert values_of("a = { from = -0.1, to = 0.2, count = 4 }") == {"a": (-0.1, 0.0, 0.1, 0.2)}
     assert values_of("a = { from = 3, to = 30, count = 3, log = true }") == {"a": (3, 9, 30)}  # whole ends
     assert values_of("a = [[1, 2], [3]]") == {"a": ((1, 2), (3,))}

@@ -60,6 +60,12 @@ class Tabular(Ring):
         return Table()
 
 
+def test_values_of_a_critic_without_a_scale_are_not_rescaled():
+    """So fine-tuning keeps its policy another way."""
+    learner = make_agent(RING, method=Tabular, learner={"name": "dqn", "encoder": PASSED_THROUGH}).learner
+    assert not learner.rescale_values(torch.full((1,), 2.0), torch.zeros(1))
+
+
 def test_n_steps_are_added_and_scaled_by_component_and_logged_as_scalars():
     """Two numbers per state, 3 steps, γ = 1/2."""
     spec = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))

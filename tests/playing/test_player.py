@@ -114,6 +114,10 @@ def test_skills_are_given_held_or_changed():
         held.append(tuple(player.skill))
     assert all(a == b for a, b in zip(held[::2], held[1::2], strict=True))
     assert len(set(held)) == 3  # all skills in twenty draws
+    for _ in range(10):  # each episode of three steps counts its own
+        player.reset()
+        first, second, _ = [(player(obs), tuple(player.skill))[1] for _ in range(3)]
+        assert first == second
     given = np.eye(3, dtype=np.float32)[1]
     fixed = agent.player(given)
     np.testing.assert_array_equal(fixed(obs), agent.act(obs, skill=given))

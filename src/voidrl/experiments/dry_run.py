@@ -68,7 +68,7 @@ def _seconds(plan: Plan, states: Mapping[str, CellState]) -> dict[str, float | N
     seconds: dict[str, float | None] = {}
     for cell in plan.cells:
         state, known = states.get(cell.folder), rates.get(kind(cell))
-        left = 0 if state is None or state.kind == "done" else cell.config.steps - state.steps
+        left = 0 if state is None or state.kind == "done" else max(0, cell.config.steps - state.steps)
         seconds[cell.folder] = left / statistics.median(known) if known and left else None if left else 0.0
     return seconds
 

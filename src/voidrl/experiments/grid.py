@@ -65,10 +65,12 @@ class Axis:
         """A number of the range with few digits."""
         if self.is_whole:
             return round(value)
-        if abs(value) < 1e-9 * (self.high - self.low):
+        for end in (self.low, self.high):
+            if math.isclose(value, end):
+                return float(end)
+        if not self.log and abs(value) < 1e-9 * (self.high - self.low):
             return 0.0
-        near = [end for end in (self.low, self.high) if math.isclose(value, end)]
-        return float(near[0] if near else np.clip(float(f"{value:.{DIGITS}g}"), self.low, self.high))
+        return float(np.clip(float(f"{value:.{DIGITS}g}"), self.low, self.high))
 
 
 def read_axes(where: str, values: Mapping[str, Any]) -> dict[str, Axis]:

@@ -54,11 +54,13 @@ class SuccessorTrunkQ(_TwinProduct, TrunkQ):
     """Successor critics behind a trunk."""
 
 
-class SuccessorCritic(_Product):
+class SuccessorCritic(nn.Module):
     """A critic of discrete actions on successor features, which learns from vector rewards by itself.
 
     Derive a critic of your own from it and write `successor`.
     """
+
+    has_offset = False
 
     def successor(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → ψ, (B, A, S)."""
@@ -105,7 +107,7 @@ class SuccessorCritic(_Product):
         return loss, metrics, (q - q_target).abs()
 
 
-class SuccessorDuelingQ(SuccessorCritic, DuelingQ):
+class SuccessorDuelingQ(SuccessorCritic, _Product, DuelingQ):
     """ψ(s, a, w) of all discrete actions, and ψ·skill; the dueling streams are vectors.
 
     The network reads the first `condition_dim` numbers of the skill, w. Those behind them only weigh further

@@ -29,21 +29,14 @@ TERMINATED, TRUNCATED, SKILL_ENDED = 1, 2, 3
 CPU = torch.device("cpu")
 CHUNK_BYTES = 64 * 2**20
 COLUMNS = ("frames", "action", "reward", "ending", "age")
-Entries = np.ndarray | Tensor
-Write = tuple[str, int, Entries]
-"""Name of the stored tensor, index of the first entry to write, and the entries.
-
-A tensor on the replay's own device is copied there, without a pass through the host.
-"""
+Write = tuple[str, int, np.ndarray]
+"""Name of the stored tensor, index of the first entry to write, and the entries."""
 
 
 def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
     """Writes to tensors in main memory."""
     for name, first, entries in writes:
-        if isinstance(entries, Tensor):
-            stored[name][first : first + len(entries)].copy_(entries)  # from any device, in any layout
-        else:
-            stored[name].numpy()[first : first + len(entries)] = entries
+        stored[name].numpy()[first : first + len(entries)] = entries
 
 
 class Upload:
@@ -53,7 +46,6 @@ class Upload:
     """
 
     def __init__(self, stored: dict[str, Tensor]) -> None:
-        self._tensors = stored
         self._bytes = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
         self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
         self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
@@ -65,9 +57,7 @@ class Upload:
         """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
         targets, contents, length = [], [], 0
         for name, first, entries in writes:
-            if isinstance(entries, Tensor):
-                self._tensors[name][first : first + len(entries)].copy_(entries)
-            elif len(entries):
+            if len(entries):
                 content = np.ascontiguousarray(entries, self._dtypes[name]).reshape(-1).view(np.uint8)
                 begin = first * self._entry_bytes[name]
                 targets.append(self._bytes[name][begin : begin + len(content)])
@@ -157,7 +147,7 @@ class Ring:
 
     # Writing
 
-    def reset(self, frames: Entries) -> None:
+    def reset(self, frames: np.ndarray) -> None:
         """Every environment begins a new episode; those under way are cut as truncations."""
         if self._age.any():  # else there is no step that could be cut
             before = (self._row - 1) % self.rows
@@ -170,11 +160,11 @@ class Ring:
 
     def add(
         self,
-        action: Entries,
+        action: np.ndarray,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
-        next_frames: Entries,
+        next_frames: np.ndarray,
         skill: Tensor,
         ended: np.ndarray | None = None,
         skill_ended: np.ndarray | None = None,
@@ -221,7 +211,7 @@ class Ring:
         here[columns.to(self.device)] = note.to(here)
         self._touch(row)
 
-    def _advance(self, frames: Entries) -> list[Write]:
+    def _advance(self, frames: np.ndarray) -> list[Write]:
         """Advance to the next row; returns the writes for it, and the new positions."""
         self._row = (self._row + 1) % self.rows
         self._filled_rows = max(self._filled_rows, self._row + 1)

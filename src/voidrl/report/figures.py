@@ -1,4 +1,4 @@
-"""Matplotlib for the figure of the demo and the scripts in benchmarks/."""
+"""Matplotlib for the figure of the demo."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 
 from voidrl.errors import MissingExtraError
-
-COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
-DPI = 200
 
 
 def import_pyplot() -> Any:

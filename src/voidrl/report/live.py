@@ -194,7 +194,8 @@ def look_at(place: Place) -> LiveRun:
     run.took_all_steps = run.state == "done"
     evaluation = _final_score(run) if run.took_all_steps else None
     if evaluation is not None:
-        (run.score_name, run.score), run.score_step = evaluation, run.steps
+        run.score_name, run.score = evaluation
+        run.score_step = run.steps
     if place.experiment is not None and cell is not None:
         is_over = run.took_all_steps and (evaluation is not None or not cell.evaluated)
         if not is_over and run.state not in ("starting", "running", "pruned"):

@@ -77,10 +77,13 @@ def first_row(run: Path) -> dict[str, Any] | None:
 
 def _parse(line: bytes) -> Any:
     try:
-        parse_int = lambda digits: int(digits) if len(digits) <= MAX_DIGITS else None  # noqa: E731
-        return json.loads(line.decode(), parse_int=parse_int)
+        return json.loads(line.decode(), parse_int=_whole)
     except (ValueError, RecursionError):
         return None
+
+
+def _whole(digits: str) -> int | None:
+    return int(digits) if len(digits) <= MAX_DIGITS else None
 
 
 def _is_row(row: Any) -> bool:

@@ -75,12 +75,18 @@ class OffPolicyTrainer(Trainer):
                 adapter.restart_exploration()
 
     def _choose_task_skill(self) -> None:
-        agent = self.run.agent
+        agent, say = self.run.agent, self.run.engine.say
+        if (trials := agent.trial_skills()) is not None:
+            dealt = int(agent.trials_dealt)  # host synchronization, once in a run
+            if dealt < len(trials):
+                say(
+                    f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
+                    f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
+                )
         agent.choose_task_skill(self.run.replay)
         skill = agent.task_skill.tolist()  # host synchronization, once in a run
         if skill:
-            sentence = f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}"
-            self.run.engine.say(sentence)
+            say(f"skill {_skill_name(skill)} is used for the task, {agent.method.skill_choice}")
         if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
             culprit = diagnosis.diagnose(agent, "method", "a skill", "select_skill")
             raise failures.not_finite(self.run, culprit)

@@ -247,9 +247,12 @@ def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
         else:
             method = next((getattr(each, name) for each in _layers(env) if hasattr(each, name)), None)
         if callable(method):
-            with suppress(TypeError):  # the one of Gymnasium's Taxi needs a state
-                inspect.signature(method).bind()
-                return method  # type: ignore[no-any-return]
+            try:
+                with suppress(ValueError):  # compiled ones have no signature
+                    inspect.signature(method).bind()
+            except TypeError:  # the one of Gymnasium's Taxi needs a state
+                continue
+            return method  # type: ignore[no-any-return]
     return None
 
 
