@@ -5,8 +5,9 @@
     python benchmarks/results.py check     # fails where they are out of date
 
 A record is `results/<benchmark>/<method>/seed<N>/record.json`: the scores of one seed by task, with command,
-commit, machine and date; `metrics.jsonl.gz` beside it has the rows of its log. `index.csv` has a row for each
-task and method. A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`.
+commit, whether files differed from it, machine and date; `metrics.jsonl.gz` has the rows of its log.
+`index.csv` has a row for each task and method. A table stands between `<!-- results: NAME -->` and
+`<!-- end of results -->`.
 """
 
 from __future__ import annotations
@@ -250,19 +251,21 @@ def add(run: Path, benchmark: str, method: str, status: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "record.json"
     task = config["env"]["id"].split("/")[-1]
-    gpus = [gpu["name"] for gpu in environment["hardware"]["gpus"]]
+    gpus = [gpu["name"] for gpu in environment["gpus"]]
     record = json.loads(path.read_text()) if path.exists() else {"tasks": {}}
     record |= {"benchmark": benchmark, "method": method, "seed": seed, "status": status, "config": config}
     record["provenance"] = {
         "command": environment["command"],
         "commit": (git.get("commit") or "unknown")[:7],
-        "machine": ", ".join(gpus) or environment["hardware"]["cpu"]["model"],
+        "clean": git.get("clean"),  # None if the run began outside of voidrl's clone
+        "machine": ", ".join(gpus) or environment["cpu"]["model"],
         "date": environment["date"][:10],
     }
-    returns = evaluation["returns"]
+    returns, agent = evaluation["returns"], evaluation["agent"]
+    steps = 0 if agent["phase"] == "pretrain" else agent["steps"]
     record["tasks"][task] = {
-        "pretrain_steps": evaluation.get("pretrained_steps", 0),
-        "steps": config["steps"],
+        "pretrain_steps": agent["steps_with_pretraining"] - steps,
+        "steps": steps,
         "metric": "return",
         "score": round(statistics.mean(returns), 3),
         "episodes": [round(value, 3) for value in returns],
