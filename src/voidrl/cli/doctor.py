@@ -266,10 +266,10 @@ def run_kernel() -> str:
     """Compile and run our smallest Triton kernel."""
     import torch
 
-    from voidrl.kernels.images import images
-
     if not torch.cuda.is_available():
         return "not used without a GPU"
+    from voidrl.kernels.images import images  # imports triton, which a build for the CPU may not have
+
     pixel = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device="cuda")
     images(pixel, None, None, None, 0.0, 1, 1, torch.float32)
     return f"triton {metadata.version('triton')} compiles"
