@@ -134,6 +134,7 @@ def test_without_a_gpu_triton_need_not_be_installed(monkeypatch):
 
 
 def test_no_opengl(monkeypatch):
+    pytest.importorskip("dm_control")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(gl, "_render", lambda name: ("", f"no lib{name}"))
     found = doctor.probe("OpenGL")
