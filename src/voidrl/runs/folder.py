@@ -289,7 +289,7 @@ def _git() -> dict[str, str | bool] | None:
 
     Another repository is not asked for changes: git would run the filters that it names.
     """
-    git = ("git", "-c", "core.fsmonitor=false")
+    git = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
     commit, _, root = _output(*git, "rev-parse", "HEAD", "--show-toplevel").partition("\n")
     if not commit:
         return None
