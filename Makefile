@@ -85,6 +85,8 @@ lock: ## resolve the dependencies again; TORCH=2.x.y moves torch
 	   | sed -e 's/+[^+]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton==/d'; } > build/lock.txt
 	@if grep -v -e '^#' -e '^[A-Za-z0-9._-]*==[^ ]*$$' build/lock.txt; then \
 	   echo "These lines are no plain versions; $(LOCK) was left as it was." >&2; exit 1; fi
+	@grep -q '^dm.control==' build/lock.txt || { \
+	   echo "dm-control cannot be installed on this Python; use 'make lock PYTHON=python3.12'." >&2; exit 1; }
 	@mv build/lock.txt $(LOCK) && rm -rf build/lock
 
 clean: ## remove .venv, build output and caches; run folders stay

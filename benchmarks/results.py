@@ -5,8 +5,9 @@
     python benchmarks/results.py check     # fails where they are out of date
 
 A record is `results/<benchmark>/<method>/seed<N>/record.json`: the scores of one seed by task, with command,
-commit, machine and date; `metrics.jsonl.gz` beside it has the rows of its log. `index.csv` has a row for each
-task and method. A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`.
+commit, whether files differed from it, machine and date; `metrics.jsonl.gz` has the rows of its log.
+`index.csv` has a row for each task and method. A table stands between `<!-- results: NAME -->` and
+`<!-- end of results -->`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ STATUSES = ("valid", "preliminary", "invalid")
 # Student's t at 0.95, by degrees of freedom: half the width of a 90 % interval in standard errors.
 STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 FEW = 5  # seeds from which on a table has an interval instead of each seed
+SCORE = re.compile(r"\{([\w-]+/[\w-]+/[\w-]+)([^}]*)\}")  # of a template
 TABLE = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -184,6 +186,8 @@ def as_csv(rows: list[Row]) -> str:
 
 def table(rows: list[Row], spec: dict[str, Any], name: str) -> str:
     """A table of Markdown: a line for each method (or task), a column for each task (or method)."""
+    if "template" in spec:
+        return SCORE.sub(lambda m: score(rows, m[1], m[2].split()), spec["template"])
     by = {(row.task, row.method): row for row in rows if row.benchmark == spec["benchmark"]}
     tasks, methods, percent = spec["tasks"], spec["methods"], spec.get("percent", False)
     for task in tasks:
@@ -209,6 +213,22 @@ def table(rows: list[Row], spec: dict[str, Any], name: str) -> str:
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     text += ["", f"*{seeds} seed{'s' if counts != [1] else ''}; {note(used)}*", ""]
     return "\n".join(text)
+
+
+def score(rows: list[Row], name: str, flags: list[str]) -> str:
+    """The score of `BENCHMARK/TASK/METHOD`, as a cell: in bold, as percent, its mean only, or its seeds."""
+    benchmark, task, method = name.split("/")
+    if "published" in flags:
+        return references()[benchmark, task, method][0]
+    keys = {(row.benchmark, row.task, row.method): row for row in rows}
+    row = keys.get((benchmark, task, method))
+    if row is None or row.status == "invalid":
+        raise SystemExit(f"results/tables.toml: no valid record of {name}")
+    if "seeds" in flags:
+        return str(row.seeds)
+    mean, bracket, rest = re.split(r"( [\[(])|$", cell(row, "%" in flags), maxsplit=1)
+    mean = f"**{mean}**" if "bold" in flags else mean
+    return mean if "mean" in flags else mean + (bracket or "") + rest
 
 
 def note(rows: list[Row]) -> str:
@@ -250,19 +270,21 @@ def add(run: Path, benchmark: str, method: str, status: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "record.json"
     task = config["env"]["id"].split("/")[-1]
-    gpus = [gpu["name"] for gpu in environment["hardware"]["gpus"]]
+    gpus = [gpu["name"] for gpu in environment["gpus"]]
     record = json.loads(path.read_text()) if path.exists() else {"tasks": {}}
     record |= {"benchmark": benchmark, "method": method, "seed": seed, "status": status, "config": config}
     record["provenance"] = {
         "command": environment["command"],
         "commit": (git.get("commit") or "unknown")[:7],
-        "machine": ", ".join(gpus) or environment["hardware"]["cpu"]["model"],
+        "clean": git.get("clean"),  # None if the run began outside of voidrl's clone
+        "machine": ", ".join(gpus) or environment["cpu"]["model"],
         "date": environment["date"][:10],
     }
-    returns = evaluation["returns"]
+    returns, agent = evaluation["returns"], evaluation["agent"]
+    steps = 0 if agent["phase"] == "pretrain" else agent["steps"]
     record["tasks"][task] = {
-        "pretrain_steps": evaluation.get("pretrained_steps", 0),
-        "steps": config["steps"],
+        "pretrain_steps": agent["steps_with_pretraining"] - steps,
+        "steps": steps,
         "metric": "return",
         "score": round(statistics.mean(returns), 3),
         "episodes": [round(value, 3) for value in returns],

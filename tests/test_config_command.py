@@ -20,6 +20,7 @@ WALKER = ("pretrain", "dmc/walker", "--preset", "urlb-states")  # the default wh
 
 
 def test_what_cannot_work_is_refused_here_already(capsys):
+    pytest.importorskip("dm_control")
     assert cli.main(["config", *WALKER, "--method", "icm", "--encoder-trainers", "method"]) == 2
     assert "its losses do not reach the encoder" in capsys.readouterr().err
 

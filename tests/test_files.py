@@ -10,7 +10,7 @@ from voidrl.system.files import parse_json, user_path
 BAD = {
     "x" * 300: r"'x+… cannot be used: file name too long",
     "~nosuchuser/run": "there is no user 'nosuchuser'",
-    "a\0b": "embedded null byte",
+    "a\0b": "embedded null",
     "caf\udce9": "it is not UTF-8",
     "loop": "too many levels of symbolic links",
 }

@@ -1,6 +1,7 @@
 """An installed package lists and reports what a checkout does: its data files are in the wheel."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,8 +60,11 @@ def test_what_git_tracks_is_enough_to_list_everything(tracked, tmp_path):
 @pytest.mark.slow  # pip fetches the build backend
 def test_the_wheel_holds_every_file_and_lists_everything(tracked, tmp_path):
     copy(tracked, tmp_path / "source" / "src")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / "source" / name)
+    project = tmp_path / "source" / "pyproject.toml"
+    if "[project.urls]" not in (text := project.read_text("utf-8")):
+        project.write_text(f'{text}\n[project.urls]\nRepository = "https://example.org/voidrl"\n', "utf-8")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", ".", "./source"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     if "hatchling" in done.stderr and "No matching distribution" in done.stderr:
@@ -69,6 +73,10 @@ def test_the_wheel_holds_every_file_and_lists_everything(tracked, tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        readme = archive.read(f"{wheel.name.split('-py3')[0]}.dist-info/METADATA").decode()
         archive.extractall(tmp_path / "installed")
     assert names == {name.as_posix() for name in tracked}
+    links = re.findall(r"\]\(([^)]*)\)", readme)  # nothing relative, which would be broken on a package index
+    assert any("/raw/HEAD/docs/images/" in link for link in links)
+    assert all(link.startswith("https://") for link in links)
     assert listed(tmp_path / "installed", tmp_path)["experiments"]

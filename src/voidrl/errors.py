@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+PYTHON = "{}.{}".format(*sys.version_info)  # 3.11
 LONGEST_VALUE = 200  # characters of a value in a message
 _from_command: ContextVar[bool] = ContextVar("from_command", default=False)
 
@@ -144,25 +146,35 @@ class MissingExtraError(VoidrlError, ImportError):
     """An optional package is not installed; the message names the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed: {install_command(extra)}")
+        super().__init__(f"{purpose} needs {package}, which {': '.join(why_missing(package, extra))}")
 
 
-def packages_of(extra: str = "") -> list[Requirement]:
-    """The packages that voidrl needs, or those of an extra."""
+def packages_of(extra: str = "", python: str | None = None) -> list[Requirement]:
+    """The packages that voidrl needs, or the packages of an extra, on this or another version of Python."""
     from packaging.requirements import Requirement
 
     found = []
     for each in map(Requirement, metadata.requires("voidrl") or []):
-        if each.marker.evaluate({"extra": extra}) if each.marker else not extra:
+        where = {"extra": extra, "python_version": python or PYTHON}
+        if each.marker.evaluate(where) if each.marker else not extra:
             each.marker = None
             found.append(each)
     return found
 
 
-def install_command(extra: str) -> str:
-    """The command that installs the packages of an extra, also where voidrl itself is on no index."""
+def why_missing(package: str, extra: str) -> tuple[str, str]:
+    """What is wrong with a package of an extra that cannot be imported, and the remedy.
+
+    The remedy is the command that installs the extra, also where voidrl itself is on no index; or another
+    Python, if the package does not exist for this one.
+    """
+    classifiers = metadata.metadata("voidrl").get_all("Classifier", [])
+    versions = [each.rpartition(" ")[2] for each in classifiers if ":: Python :: 3." in each]
+    others = [each for each in versions if package in {found.name for found in packages_of(extra, each)}]
+    if others and package not in {found.name for found in packages_of(extra)}:
+        return f"cannot be installed on Python {PYTHON}", f"use Python {' or '.join(others)}"
     packages = (f"'{each}'" for each in packages_of(extra))
-    return f"pip install {' '.join(packages)}"
+    return "is not installed", f"pip install {' '.join(packages)}"
 
 
 class OutputError(VoidrlError):

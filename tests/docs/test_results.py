@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from voidrl.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,7 +28,9 @@ def test_no_number_of_the_readme_rests_on_an_invalid_record(results):
     tables = results.tomllib.loads((ROOT / "results" / "tables.toml").read_text())
     invalid = {row.benchmark for row in results.index() if row.status == "invalid"}
     assert invalid == {"atari-panel", "atari100k"}
-    assert not invalid & {spec["benchmark"] for spec in tables.values()}
+    assert not invalid & {spec.get("benchmark") for spec in tables.values()}
+    with pytest.raises(SystemExit, match="no valid record"):
+        results.score(results.index(), "atari-panel/freeway/apt", [])
 
 
 def test_intervals_are_students(results):
@@ -37,21 +41,20 @@ def test_intervals_are_students(results):
 
 def test_a_finished_run_becomes_a_record(results, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
-    run = tmp_path / "run"
-    run.mkdir()
-    config = {"seed": 3, "steps": 100, "env": {"id": "dmc/walker_run"}}
-    hardware = {"gpus": [], "cpu": {"model": "a CPU"}}
-    git = {"commit": "0123456789"}
-    machine = {"command": "voidrl train", "git": git, "hardware": hardware, "date": "2026-01-02T03:04:05"}
-    for name, value in {"config": config, "environment": machine, "evaluation": {"returns": [1, 3]}}.items():
-        (run / f"{name}.json").write_text(json.dumps(value))
-    (run / "metrics.jsonl").write_text('{"step": 1}\n')
-    results.add(run, "urlb", "scratch", "valid")
-    record = json.loads((tmp_path / "results/urlb/scratch/seed3/record.json").read_text())
-    assert record["tasks"]["walker_run"]["score"] == 2
+    run, task = tmp_path / "run", "voidrl/PointMass-v0?task=pickup"
+    main(["pretrain", task, "--method", "random", "--steps", "16", "--seed", "3", "--out", str(run)])
+    main(["evaluate", str(run), "--episodes", "1"])
+    machine = json.loads((run / "environment.json").read_text())
+    git = {"commit": "0123456789", "clean": False}
+    (run / "environment.json").write_text(json.dumps({**machine, "git": git, "date": "2026-01-02T03:04:05"}))
+    results.add(run, "points", "random", "valid")
+    record = json.loads((tmp_path / "results/points/random/seed3/record.json").read_text())
+    found = record["tasks"]["PointMass-v0?task=pickup"]
+    assert (found["pretrain_steps"], found["steps"], len(found["episodes"])) == (16, 0, 1)
     assert record["provenance"] == {
-        "command": "voidrl train",
+        "command": machine["command"],
         "commit": "0123456",
-        "machine": "a CPU",
+        "clean": False,
+        "machine": machine["cpu"]["model"],
         "date": "2026-01-02",
     }

@@ -127,7 +127,14 @@ def test_packages_that_are_missing_or_not_supported(monkeypatch):
     assert found.fix == "pip install 'ale-py<1,>=0.11'"
 
 
+def test_without_a_gpu_triton_need_not_be_installed(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setitem(sys.modules, "voidrl.kernels.images", None)
+    assert doctor.probe("Triton") == Finding("Triton", "ok", "not used without a GPU")
+
+
 def test_no_opengl(monkeypatch):
+    pytest.importorskip("dm_control")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(gl, "_render", lambda name: ("", f"no lib{name}"))
     found = doctor.probe("OpenGL")

@@ -253,7 +253,7 @@ def test_the_script_of_an_array(queue, tmp_path):
     executor = slurm.Slurm(tmp_path, "voidrl-own", options, "auto")
     for i in range(3):
         executor.submit({"root": str(tmp_path), "cell": f"a/s{i}"})
-    assert executor.poll() == {}
+    executor.poll()  # submits them
     text = (tmp_path / "slurm/101_submission.sh").read_text()
     for line in (
         "array=0-2%2", "cpus-per-task=8", "gpus-per-node=1", "job-name=voidrl-own", "mem=64G", "account=rl",

@@ -52,6 +52,7 @@ def test_atari_is_what_evaluations_see():
 
 
 def test_dmcontrol_takes_actions_in_its_range_and_continues_with_its_own_random_numbers():
+    pytest.importorskip("dm_control")
     config = EnvConfig("dmc/pendulum_swingup", backend="sync", dmc=DMControlConfig(action_repeat=1000))
     made = voidrl.make_env("dmc/pendulum_swingup", voidrl.Config(env=config))
     envs = make_envs(config, num_envs=1)
@@ -88,6 +89,7 @@ def test_factories_and_gymnasium_ids_are_given_as_they_are():
 
 
 def test_the_config_of_an_agent_is_understood():
+    pytest.importorskip("dm_control")
     config = voidrl.Config(env=EnvConfig(id="dmc/walker_run", backend="sync", frame_stack=3))
     made = voidrl.make_env("dmc/walker_run", config)
     assert made.reset(seed=0)[0].shape == (24,)  # frames come one at a time

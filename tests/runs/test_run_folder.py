@@ -55,7 +55,8 @@ def names(path):
 def test_create_makes_a_folder_that_says_where_it_was_made(tmp_path, name):
     folder = create(tmp_path / name)
     assert names(folder.path) == [".lock", "checkpoints", "environment.json"]
-    assert json.loads(folder.environment_path.read_text())["versions"]["torch"] == torch.__version__
+    versions = json.loads(folder.environment_path.read_text())["versions"]
+    assert torch.__version__.startswith(versions["torch"])  # for CUDA it may have "+cu130" at the end
 
 
 def test_create_refuses_a_run_and_names_the_remedies(run):
@@ -218,8 +219,20 @@ def test_environment_info_describes_the_machine_and_the_commit(tmp_path, monkeyp
         git("config", name, "touch ran; cat")
     Path(".gitattributes").write_text("*.py filter=evil\n")
     Path("train.py").write_text("2")
-    commit = environment_info()["git"]["commit"]
-    assert (len(commit), Path("ran").exists()) == (40, False)
+    found = environment_info()["git"]
+    assert ([*found], len(found["commit"]), Path("ran").exists()) == (["commit"], 40, False)
+
+
+def test_in_voidrls_own_clone_changed_files_are_noted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runfolder, "__file__", str(tmp_path / "src" / "voidrl" / "runs" / "folder.py"))
+    Path("train.py").write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    assert environment_info()["git"]["clean"] is True
+    Path("train.py").write_text("2")
+    assert environment_info()["git"]["clean"] is False
 
 
 @pytest.mark.parametrize(

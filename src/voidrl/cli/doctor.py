@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 from voidrl import __version__
 from voidrl.cli.options import Parser
-from voidrl.errors import install_command, packages_of
+from voidrl.errors import packages_of, why_missing
 from voidrl.system import machine
 from voidrl.system.files import user_path
 from voidrl.system.machine import GB
@@ -187,14 +187,15 @@ def probe(name: str) -> Finding:
     found = []
     try:
         for package in packages:
-            wanted = next(each.specifier for each in packages_of(extra) if each.name == package)
             found.append(f"{package} {(version := metadata.version(package))}")
-            if not wanted.contains(version, prereleases=True):
-                why = f"{found[-1]} is not supported: expected {wanted}"
-                return problem(name, why, f"pip install '{package}{wanted}'")
+            for wanted in (each.specifier for each in packages_of(extra) if each.name == package):
+                if not wanted.contains(version, prereleases=True):
+                    why = f"{found[-1]} is not supported: expected {wanted}"
+                    return problem(name, why, f"pip install '{package}{wanted}'")
         return Finding(name, "ok", ", ".join([*found, use()]))
     except metadata.PackageNotFoundError as error:
-        return problem(name, f"{error.name} is not installed", install_command(extra))
+        why, remedy = why_missing(error.name, extra)
+        return problem(name, f"{error.name} {why}", remedy)
     except UnusableError as error:
         return problem(name, *error.args)
     except Exception as error:
@@ -265,10 +266,10 @@ def run_kernel() -> str:
     """Compile and run our smallest Triton kernel."""
     import torch
 
-    from voidrl.kernels.images import images
-
     if not torch.cuda.is_available():
         return "not used without a GPU"
+    from voidrl.kernels.images import images  # imports triton, which a build for the CPU may not have
+
     pixel = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device="cuda")
     images(pixel, None, None, None, 0.0, 1, 1, torch.float32)
     return f"triton {metadata.version('triton')} compiles"

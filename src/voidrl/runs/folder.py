@@ -271,7 +271,6 @@ def environment_info() -> dict[str, Any]:
     with suppress(OSError):
         if found := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
             model = found[1].strip()
-    commit = _output("git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
     return {
         "date": utc_now(),
         "command": shlex.join(sys.argv),
@@ -280,10 +279,27 @@ def environment_info() -> dict[str, Any]:
         "cpu": {"model": model, "count": os.cpu_count()},
         "memory_bytes": memory().total,
         "gpus": _gpus(),
-        # Whether files differ from the commit is not asked: git would run filters of a foreign repository.
-        "git": {"commit": commit} if commit else None,
+        "git": _git(),
         "ranks": dist.current().size,
     }
+
+
+def _git() -> dict[str, str | bool] | None:
+    """The commit of the current folder, and in voidrl's own clone whether its files are `clean`.
+
+    Another repository is not asked for changes: git would run the filters that it names.
+    """
+    git = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+    commit, _, root = _output(*git, "rev-parse", "HEAD", "--show-toplevel").partition("\n")
+    if not commit:
+        return None
+    found: dict[str, str | bool] = {"commit": commit}
+    if Path(root) == Path(__file__).resolve().parents[3]:
+        # The branch is the first line, unless git failed.
+        changes = _output(*git, "status", "--porcelain", "--branch", "--untracked-files=no")
+        if changes:
+            found["clean"] = "\n" not in changes
+    return found
 
 
 def _gpus() -> list[dict[str, str]]:
