@@ -223,6 +223,8 @@ def test_an_evaluation_is_written_into_the_run_and_shown_by_its_report(tmp_path,
     assert found.evaluation["settings"]["episodes"] == 3
     assert run("evaluate", out, "--episodes", 1, "--env", "tiny_runs:Walk?length=4") == 0
     assert "evaluation.json was not written" in capsys.readouterr().err
+    assert run("evaluate", out, "--num-envs", 10**9) == 2
+    assert "num_envs = 1000000000 cannot be used: expected 1 to 8192" in capsys.readouterr().err
     voidrl.evaluate(voidrl.load(out), episodes=5)
     assert len(final_evaluation(out, 9)["returns"]) == 3
     experiments = {k: v for k, v in json.loads(path.read_text()).items() if k != "by"}
