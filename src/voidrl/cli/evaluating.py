@@ -11,6 +11,7 @@ from voidrl.cli.options import DEVICE_HELP, RUN_HELP, Parser, add_source_options
 from voidrl.errors import ConfigError, printable
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import print_table, wrap_text
+from voidrl.system.units import plural
 
 if TYPE_CHECKING:
     from voidrl.report.videos.video import Recording
@@ -88,7 +89,7 @@ def _show(result: Evaluation) -> None:
 
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))
-    over = f"over {len(result.returns)} episodes"
+    over = f"over {plural(len(result.returns), 'episode')}"
     if different < len(result.returns):
         alike = "all alike in" if different == 1 else f"{different} different pairs of"
         over += f", {alike} return and length"
