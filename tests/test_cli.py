@@ -156,6 +156,27 @@ def test_help_is_short_and_names_the_rest(capsys):
             assert ("--help-all" in said) != shown
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 9 GiB"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_is_one_sentence(monkeypatch, capsys, error):
+    def fail(words):
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "list", fail)
+    assert run("list") == 2
+    assert re.fullmatch(r"voidrl: out of memory \(.+\): lower sizes such as .*\n", capsys.readouterr().err)
+    error.args = ("another error",)
+    if isinstance(error, RuntimeError):
+        with pytest.raises(RuntimeError, match="another error"):
+            run("list")
+
+
 def test_true_and_false_are_flags():
     assert not read_request("train", [DEFAULT_ENV, "--log.tensorboard", "false"]).config.log.tensorboard
     config = read_request("train", [DEFAULT_ENV, "--log.tensorboard", "--steps", "5"]).config
