@@ -84,6 +84,8 @@ VALUES = [
     (Walk, {"method": Walk}, "expected a subclass of voidrl.methods.base.Method"),
     (Walk, setting("learner", "sac"), "takes continuous actions.*use dqn"),
     (make_continuous, {"preset": "atari-fast"}, "preset 'atari-fast' sets learner 'dqn'"),
+    (Walk, {"preset": "atari-demo"}, r"count_states.*\(preset atari-demo sets it\)"),
+    (MAZE, {"preset": "urlb-states"}, r"stack = 'mlp'.*\(preset urlb-states sets it\)"),
     (MAZE, setting("representation", "identity"), "'identity' cannot be used on pixels .* use simclr, fixed"),
     (Walk, {"steps": "-5"}, "steps must be a positive whole number.*got '-5'"),
     (Walk, {"steps": None, "config": {"steps": -1}}, "steps = -1"),

@@ -156,6 +156,27 @@ def test_help_is_short_and_names_the_rest(capsys):
             assert ("--help-all" in said) != shown
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 9 GiB"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_is_one_sentence(monkeypatch, capsys, error):
+    def fail(words):
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "list", fail)
+    assert run("list") == 2
+    assert re.fullmatch(r"voidrl: out of memory \(.+\): lower sizes such as .*\n", capsys.readouterr().err)
+    error.args = ("another error",)
+    if isinstance(error, RuntimeError):
+        with pytest.raises(RuntimeError, match="another error"):
+            run("list")
+
+
 def test_true_and_false_are_flags():
     assert not read_request("train", [DEFAULT_ENV, "--log.tensorboard", "false"]).config.log.tensorboard
     config = read_request("train", [DEFAULT_ENV, "--log.tensorboard", "--steps", "5"]).config
@@ -223,6 +244,8 @@ def test_an_evaluation_is_written_into_the_run_and_shown_by_its_report(tmp_path,
     assert found.evaluation["settings"]["episodes"] == 3
     assert run("evaluate", out, "--episodes", 1, "--env", "tiny_runs:Walk?length=4") == 0
     assert "evaluation.json was not written" in capsys.readouterr().err
+    assert run("evaluate", out, "--num-envs", 10**9) == 2
+    assert "num_envs = 1000000000 cannot be used: expected 1 to 8192" in capsys.readouterr().err
     voidrl.evaluate(voidrl.load(out), episodes=5)
     assert len(final_evaluation(out, 9)["returns"]) == 3
     experiments = {k: v for k, v in json.loads(path.read_text()).items() if k != "by"}

@@ -105,7 +105,7 @@ def test_a_disk_without_inodes_is_not_short_of_space(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_files=1000, f_favail=0))
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_files=1000, f_favail=9))
     monkeypatch.setattr(checkpoint, "free_disk", lambda folder: None)
     monkeypatch.setattr(checkpoint, "write_synced", full)
     with pytest.raises(CheckpointError, match=r"no inodes left; delete files there, however small$"):

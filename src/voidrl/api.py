@@ -264,7 +264,6 @@ def evaluate(
     if num_envs is None:
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = assembly.evaluation_envs(config, wanted)
-    require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     with (
         chdir(Path.cwd()),  # where it ends, whatever the code of the environment does
         claim_cores(),

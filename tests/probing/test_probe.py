@@ -63,6 +63,8 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
         (["--steps", "90"], "90 steps are too few for a probe"),
         (["--policy", "best"], "invalid choice"),
         (["--num-envs", "2"], "3 policies cannot play in 2 environments"),
+        (["--num-envs", "1000000000"], "num_envs = 1000000000 cannot be used: expected 1 to 8192"),
+        (["--steps", "1000000000000"], "or fewer, whose frames fit into memory"),
     ],
 )
 def test_bad_input_is_answered_by_one_sentence(run, capsys, arguments, sentence):

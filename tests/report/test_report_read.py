@@ -228,11 +228,11 @@ def test_no_control_character_of_a_stranger_reaches_the_terminal(tmp_path, capsy
     (root / "damaged").mkdir()
     (root / "damaged" / "config.json").write_text("###")
     for name in ("report.html", "report.json"):
-        assert cli.main(["report", str(root), "-o", str(tmp_path / name)]) == 0
+        assert cli.main(["report", str(root), "-o", str(root / name)]) == 0
     assert cli.main(["status", str(root)]) == 0
     assert cli.main(["evaluate", str(root / "damaged")]) == 2
     seen = capsys.readouterr()
-    page, data = ((tmp_path / name).read_text() for name in ("report.html", "report.json"))
+    page, data = ((root / name).read_text() for name in ("report.html", "report.json"))
     assert "a [2Jb c d" in page
     lines = [line for text in (seen.out, seen.err, page, data) for line in text.split("\n")]
     assert [line for line in lines if {*line} & {*"\x1b\x9b\r\u202e"}] == []

@@ -59,10 +59,12 @@ def test_a_number_of_hundreds_of_digits_is_left_out(tmp_path):
         (9 << 20, b'{"step": 0}\n', "it has a line of more than 4 MB"),
         (9 << 20, b"", "it has a line of more than 4 MB"),
         (None, b'{"step":1}\n' * 1001, "it has more than 1000 rows"),
+        (None, b'{"step":1,"x":[' + b"[]," * 2000 + b"1]}\n", "it has more than 2000 values"),
     ],
 )
 def test_a_file_too_large_to_be_read_is_refused_in_little_memory(tmp_path, monkeypatch, size, content, why):
     monkeypatch.setattr(metrics, "MAX_ROWS", 1000)
+    monkeypatch.setattr(metrics, "MAX_VALUES", 2000)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
     os.truncate(path, len(content) if size is None else size)

@@ -166,11 +166,15 @@ def test_a_log_has_timestamped_lines_and_warns_once_if_it_cannot_be_written(run,
         MetricsWriter(run.path, tensorboard=False)
 
 
-@pytest.mark.parametrize("environment", [None, '{"versions": {"node": "20"}}', "not json"])
+@pytest.mark.parametrize(
+    "environment", [None, '{"versions": {"node": "20"}}', "not json", "[" * 200_000, os.mkfifo]
+)
 def test_a_folder_that_is_no_run_is_refused_even_with_overwrite(tmp_path, environment):
     (tmp_path / "config.json").write_text("the config of something else")
     (tmp_path / "checkpoints").mkdir()
-    if environment is not None:
+    if environment is os.mkfifo:  # it would be waited for without end
+        os.mkfifo(tmp_path / "environment.json")
+    elif environment is not None:
         (tmp_path / "environment.json").write_text(environment)
     before = names(tmp_path)
     with pytest.raises(RunFolderError, match="holds no voidrl run"):

@@ -94,7 +94,7 @@ def test_every_command_takes_the_folder(tmp_path, run, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     voidrl.save_pretrained(voidrl.load(run, device="cpu"), "agent")
     assert cli.main(["evaluate", "agent", "--episodes", "1", "--device", "cpu"]) == 0
-    assert "over 1 episodes" in capsys.readouterr().out
+    assert "over 1 episode\n" in capsys.readouterr().out
     assert cli.main(["finetune", "agent", "--steps", "12", "--out", "task"]) == 0
     assert voidrl.load("task", device="cpu").steps == 32
     with pytest.raises(RunFolderError, match=r"agent holds an agent without replay.*`voidrl finetune`"):

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from voidrl.cli.options import DEVICE_HELP, RUN_HELP, Parser, add_source_options, load_agent
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, printable
 from voidrl.system.terminal.output import say
 from voidrl.system.terminal.tables import print_table, wrap_text
+from voidrl.system.units import plural
 
 if TYPE_CHECKING:
     from voidrl.report.videos.video import Recording
@@ -79,7 +80,7 @@ def evaluate(argv: list[str]) -> None:
             "environment, and an experiment's own evaluation stays"
         )
     elif not options.json:
-        print(f"written to {written}")
+        print(f"written to {printable(written)}")
 
 
 def _show(result: Evaluation) -> None:
@@ -88,7 +89,7 @@ def _show(result: Evaluation) -> None:
 
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))
-    over = f"over {len(result.returns)} episodes"
+    over = f"over {plural(len(result.returns), 'episode')}"
     if different < len(result.returns):
         alike = "all alike in" if different == 1 else f"{different} different pairs of"
         over += f", {alike} return and length"
@@ -136,7 +137,7 @@ def _record(options: argparse.Namespace) -> None:
         write_video(recordings, target, height=options.height)
         for recording in recordings:
             print(_summary(recording))
-        print(target)
+        print(printable(target))
 
 
 def _summary(recording: Recording) -> str:
@@ -191,4 +192,4 @@ def probe(argv: list[str]) -> None:
         print(wrap_text(note, indent=0))
     if (run / "checkpoints").is_dir() and not options.best:  # probe.json is of the last agent
         write_json_atomic(run / FILE_NAME, saved)
-        print(f"\nwritten to {run / FILE_NAME}")
+        print(f"\nwritten to {printable(run / FILE_NAME)}")

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from voidrl.cli.options import RUN_HELP, Parser, add_source_options, load_agent
-from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
+from voidrl.errors import ConfigError, RunFolderError, UnknownNameError, printable
 from voidrl.system.files import user_path
 
 FORMATS = ("onnx", "minari", "hub:user/name")
@@ -52,7 +52,7 @@ def export(argv: list[str]) -> None:
     from voidrl.playing.export import export_policy, require_free
 
     require_free(user_path(out), options.force)
-    print(export_policy(load_agent(options, options.run), out, overwrite=options.force))
+    print(printable(export_policy(load_agent(options, options.run), out, overwrite=options.force)))
 
 
 def _default_out(run: str, to: str) -> str:

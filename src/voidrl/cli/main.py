@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlError,
     for_command,
+    printable,
 )
 from voidrl.system.terminal.foreign import quiet_libraries
 from voidrl.system.terminal.output import command_output, end_process, open_missing_streams, say
@@ -34,6 +36,8 @@ from voidrl.system.terminal.tables import described, wrap_text
 
 ABOUT = "voidrl: pre-train agents without rewards, then adapt them to a task in a few steps."
 MORE = "`voidrl COMMAND --help` shows its options."
+NO_MEMORY = re.compile("out of memory|can't allocate memory")  # of torch, on CUDA and on the CPU
+LOWER = "lower sizes such as hidden_dim, batch_size or env.num_envs"
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
 ON_RANKS = ("pretrain", "finetune", "train", "resume")  # commands that run on several ranks
@@ -91,6 +95,11 @@ def _answer(args: list[str]) -> int:
             return PIPE_CLOSED
         except VoidrlError as error:
             say(f"voidrl: {as_options(str(error))}")
+            return BAD_INPUT
+        except (MemoryError, RuntimeError) as error:
+            if not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
+                raise
+            say(f"voidrl: out of memory ({printable(error) or 'no details'}): {LOWER}")
             return BAD_INPUT
         except RunInterrupted as stop:
             if is_first:

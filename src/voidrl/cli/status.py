@@ -197,7 +197,7 @@ def report(argv: list[str]) -> None:
 
     if not options.pop("watch"):
         path = write_report(**options)
-        print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        print(f"report: {printable(path)} ({path.stat().st_size / 1e6:.1f} MB)")
         return
     with _until_ctrl_c():
         watch_report(**options)

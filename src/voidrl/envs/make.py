@@ -61,7 +61,9 @@ def make_envs(
             can be drawn at any size. Nothing else changes.
         true_state: Whether `Envs.true_state` is available. On Atari this emulates each game twice.
     """
-    n, renders = num_envs or config.num_envs, render_height > 0
+    if num_envs is not None:  # within the limits of the field
+        config = dataclasses.replace(config, num_envs=num_envs)
+    n, renders = config.num_envs, render_height > 0
     family = next((f for f in (ATARI, DMC) if factory is None and config.id.startswith(f)), "")
     _require_fitting(config, family)
     how: dict[str, Any] = {"evaluation": evaluation, "true_state": true_state}

@@ -13,7 +13,7 @@ from typing import Any
 
 from voidrl.agent.dry_build import dry_build
 from voidrl.envs.ids import ATARI, DMC
-from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError, printable
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.executors import executor_module, make_options
@@ -131,7 +131,7 @@ def show_results(plan: Plan, *, with_tables: bool = True, with_page: bool = True
             if not any(results.measures for results in report.results):
                 print(empty)
         if with_page:
-            print(f"report: {write_page(report, plan.out / 'report.html', say=say)}")
+            print(f"report: {printable(write_page(report, plan.out / 'report.html', say=say))}")
     except VoidrlError as error:  # which does not affect the runs
         say(f"no report was made: {error}; try again with `voidrl report {shlex.quote(str(plan.out))}`")
         return not with_page

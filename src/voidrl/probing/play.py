@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import Agent
-from voidrl.config import EnvConfig
+from voidrl.config import EnvConfig, require
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.vector import Envs, Variable
 from voidrl.errors import ConfigError, NonFiniteError
 from voidrl.nets.observations import action_mask
 from voidrl.replay import Replay
+from voidrl.replay.make import free_bytes
+from voidrl.replay.ring import frame_bytes
 from voidrl.system.device import seeded
 from voidrl.training.assembly import require_same_spaces
 from voidrl.types import EnvSpec
@@ -101,7 +103,12 @@ def collect(
 def _play(envs: Envs, steps: int, players: Sequence[Policy], seed: int) -> Play:
     n = envs.num_envs
     # An episode may end with every step, and every reset takes a step of all environments.
-    replay = Replay(envs.spec, n, 2 * (steps + n), 0, CPU, CPU)
+    size = 2 * (steps + n)
+    needed, free = size * frame_bytes(envs.spec), free_bytes(CPU)
+    require(
+        needed < free, "steps", steps, f"{int(steps * free / needed)} or fewer, whose frames fit into memory"
+    )
+    replay = Replay(envs.spec, n, size, 0, CPU, CPU)
     frames, _ = envs.reset(seed)
     replay.reset(frames)
     variables, states = envs.variables, [envs.true_state()]

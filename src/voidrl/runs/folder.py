@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -27,7 +26,15 @@ from voidrl.runs.checkpoint import TEMPORARY, list_steps, remove_leftovers, writ
 from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
-from voidrl.system.files import open_regular, path_hint, user_path, why_refused
+from voidrl.system.files import (
+    MAX_JSON_BYTES,
+    open_regular,
+    parse_json,
+    path_hint,
+    read_text,
+    user_path,
+    why_refused,
+)
 from voidrl.system.machine import memory
 
 # All that voidrl writes into a run folder: an overwrite removes only these. First the one that
@@ -235,7 +242,7 @@ class RunFolder:
     def _is_ours(self) -> bool:
         """Whether voidrl made this folder: its environment.json, written first and removed last, says so."""
         try:
-            return "voidrl" in json.loads(self.environment_path.read_text(encoding="utf-8"))["versions"]
+            return "voidrl" in parse_json(read_text(self.environment_path, MAX_JSON_BYTES))["versions"]
         except (OSError, ValueError, KeyError, TypeError):
             return False
 

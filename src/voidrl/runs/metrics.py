@@ -14,6 +14,7 @@ from voidrl.errors import RunFolderError
 FILE_NAME = "metrics.jsonl"
 MOST_STEPS = 2**53  # all of which a float holds
 MAX_BYTES, MAX_ROWS, MAX_LINE_BYTES = 256 << 20, 1_000_000, 4 << 20  # rows have a few kilobytes
+MAX_VALUES = 10_000_000  # of all rows; a value of two bytes takes up to a hundred once it is read
 MAX_DIGITS = 300  # of a whole number, which a float then holds
 _RETURN, _COVERAGE = "episode/return", "coverage/"
 
@@ -29,6 +30,7 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
     if not path.is_file():
         raise RunFolderError(f"there is no metrics file at {path}; name a run folder or its {FILE_NAME}")
     found: list[Any] = []
+    values = 0
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size > MAX_BYTES:
@@ -38,6 +40,9 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
                     raise OSError(f"it has a line of more than {MAX_LINE_BYTES >> 20} MB")
                 if len(found) == MAX_ROWS:
                     raise OSError(f"it has more than {MAX_ROWS} rows")
+                values += sum(map(line.count, (b",", b"[", b"{")))
+                if values > MAX_VALUES:
+                    raise OSError(f"it has more than {MAX_VALUES} values")
                 found.append(_parse(line))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -26,6 +26,7 @@ MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at m
 MAX_TOML_BYTES = 1 << 20
 MAX_BITS = 1000  # of an integer, which stays within the range of floats
 OPEN_FILES_REMEDY = "raise `ulimit -n`"
+FEW_INODES = 100  # some are free again once a half-written checkpoint has been removed
 MAX_DEPTH = 32  # tables within tables; a config has four
 
 
@@ -72,7 +73,7 @@ def why_refused(error: OSError, folder: Path, remedy: str) -> tuple[str, str]:
     if error.errno == errno.ENOSPC:
         with suppress(OSError):
             found = os.statvfs(existing(folder))
-            if found.f_files and not found.f_favail:  # the space may be there
+            if found.f_files and found.f_favail < FEW_INODES:  # the space may be there
                 return "no inodes left", "delete files there, however small"
     return error.strerror or str(error), remedy
 

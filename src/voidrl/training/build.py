@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -287,14 +288,29 @@ def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     merged = merge(*(layer.values for layer in layers))
     values = merged.get("env", {})
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
-    config, factory = env_for(env, update(EnvConfig(), values, "env."))
-    spec, config = probe_env(config, factory)
+    with _naming_preset(layers):
+        config, factory = env_for(env, update(EnvConfig(), values, "env."))
+        spec, config = probe_env(config, factory)
     return Probed(spec, config, factory)
 
 
 def config_for(probed: Probed, layers: Sequence[ConfigLayer]) -> Config:
     """The config of a run in an environment that has been probed."""
-    return build_config(probed.spec, [*(layer.values for layer in layers), {"env": to_json(probed.env)}])
+    with _naming_preset(layers):
+        return build_config(probed.spec, [*(layer.values for layer in layers), {"env": to_json(probed.env)}])
+
+
+@contextmanager
+def _naming_preset(layers: Sequence[ConfigLayer]) -> Iterator[None]:
+    """Add to an error about a field which preset sets it, as the user may have named only that."""
+    try:
+        yield
+    except ConfigError as error:
+        name = str(error).partition(" = ")[0]
+        source = next((each.source for each in reversed(layers) if name in flat(merge(each.values))), "")
+        if source.startswith("preset "):
+            error.args = (f"{error} ({source} sets it)",)
+        raise
 
 
 def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:

@@ -185,7 +185,7 @@ class WeightsAndBiases:
         for name, seconds in WANDB_SECONDS.items():
             os.environ.setdefault(name, seconds)
         id_path = folder / "wandb" / "run_id.txt"
-        run_id = id_path.read_text().strip() if resumed and id_path.exists() else None
+        run_id = id_path.read_text().strip() if resumed and id_path.is_file() else None
         name = folder.resolve().name
         terminal, sys.stdin = sys.stdin, io.StringIO()  # without a key, W&B would wait for someone to type it
         try:
