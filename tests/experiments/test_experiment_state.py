@@ -168,7 +168,7 @@ def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, cap
     assert {name for name in single if single[name] != pretrained[name]} == {"seed"}
     assert single["learner.batch_size"] == tuned["learner.batch_size"] == scratch["learner.batch_size"] == 64
     [note] = plan.notes
-    assert note.startswith("CartPole-v1: preset cpu, since 100k steps with the defaults would take about")
+    assert note.startswith("CartPole-v1: preset cpu, since the defaults would run at about")
     for request in ({"preset": "none"}, {"device": "auto", "elsewhere": True}):
         plan, (pretrained, *_) = configs(**request)
         assert (pretrained["learner.batch_size"], plan.notes) == (256, [])

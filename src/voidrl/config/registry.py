@@ -74,7 +74,7 @@ def _failure(kind: str, point: EntryPoint, what: str, error: Exception) -> str:
 def find(kind: str, name: str | type) -> type[Any]:
     """The class behind a name: the last class of its file that derives from the kind's base."""
     package = f"voidrl.{KINDS[kind]}"
-    base: type = getattr(importlib.import_module(f"{package}.base"), kind.capitalize())
+    base: Any = getattr(importlib.import_module(f"{package}.base"), kind.capitalize())
     if isinstance(name, type):
         found: object = name
     elif (kind, name) in _given:
@@ -93,6 +93,12 @@ def find(kind: str, name: str | type) -> type[Any]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
             f"{kind} {name!r} cannot be used: expected a subclass of {base.__module__}.{base.__name__}"
+        )
+    options = base.Config
+    if not (isinstance(found.Config, type) and issubclass(found.Config, options)):
+        raise ConfigError(
+            f"Config of {kind} {name!r} is {found.Config!r}: expected a dataclass derived from "
+            f"voidrl.config.{options.__name__}"
         )
     if isinstance(name, type):
         _given[kind, name_of(kind, name)] = name

@@ -55,7 +55,13 @@ class Logging(Hook):
         config, state = run.config, run.state
         if run.is_main:
             title = f"{config.phase} {config.env.id}"
-            progress = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+            progress = Progress(
+                config.steps,
+                state.steps,
+                initial_updates=state.updates,
+                warmup_steps=self.trainer.warmup_steps,
+                title=title,
+            )
             run.progress = run.resources.enter_context(progress)
             writer = MetricsWriter(
                 run.folder.path,
