@@ -191,6 +191,7 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "task": read_experiment("demo").tasks[0].env, "method": "apt", "seed": 3, "phase": "finetune",
         "source": "maze/apt/seed3", "steps": 8000, "protocol_steps": 8000,
         "evaluated": True, "arm": "finetuned", "pretrain_seed": 3, "like": None, "point": {},
+        "task_name": "goal",
     }  # fmt: skip
     make_started(first, first.cells[0])
     write_record(plan_of("demo", tmp_path), ["voidrl", "experiment", "demo"])
