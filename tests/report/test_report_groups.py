@@ -336,4 +336,7 @@ def test_environments_have_the_names_of_the_experiments_file(tmp_path):
     for name, env in cells:
         write_run(tmp_path / name, env=env, rows=ROWS, learner__n_step=2 if name == "b" else 1)
     write_run(tmp_path / "new", env="X-v0?size=2", rows=ROWS)
-    assert {arm.env_name for arm in arms_of(tmp_path)} == {"far", "near", "X-v0", "X-v0?size=2"}
+    arms = arms_of(tmp_path)
+    assert {arm.env_name for arm in arms} == {"far", "near", "X-v0", "X-v0?size=2"}
+    # Two tasks of one environment are not one arm with two seeds.
+    assert {arm.label for arm in arms if arm.env == "X-v0"} == {"apt (a)", "apt (b)"}

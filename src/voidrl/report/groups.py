@@ -236,6 +236,13 @@ def _label(runs: Sequence[Run]) -> None:
                 shown.append(f"{len(names) - len(shown)} more #{digest}")
             run.label += f" ({', '.join(shown)})" if shown else ""
     planned = [run for run in runs if run.cell is not None]
+    for run in _ambiguous(  # tasks of one environment, with other settings
+        planned,
+        lambda run: (_root(run), run.env, run.phase, run.label),
+        lambda run: run.cell and run.cell.task_name,
+    ):
+        if run.cell is not None and run.cell.task_name:
+            run.label += f" ({run.cell.task_name})"
     for run in _ambiguous(
         planned, lambda run: (_root(run), run.env, run.phase, run.label), lambda run: run.asked_steps
     ):
