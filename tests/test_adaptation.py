@@ -278,7 +278,9 @@ def tuned_run(sources, learner, pays, out, **changes):
 def test_an_actor_does_not_learn_without_a_reward_so_nothing_is_lost(tmp_path, sources, capfd, learner):
     before = voidrl.load(sources / learner).tensors()
     agent, meta = tuned_run(sources, learner, never, tmp_path / "run")
-    assert capfd.readouterr().err.count("rewards were all equal in 8 steps") == 1
+    said = capfd.readouterr().err
+    assert said.count("rewards were all equal in 8 steps") == 1
+    assert said.count("the task gave no reward in the last 25 steps: check the environment's reward") == 1
     assert meta["updates"] == 0
     assert meta["adaptation"]["learning_from"] is meta["adaptation"]["adapted_from"] is None
     after = agent.tensors()

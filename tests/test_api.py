@@ -185,7 +185,7 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
             runpy.run_path(str(script), run_name="__main__")
     run = str(tmp_path / "run")
     assert cli.main(["resume", run]) == 2
-    assert "pass it as env=…, or name an importable one with --env module:function" in capsys.readouterr().err
+    assert "name one that can, such as --env my_script:make_env" in capsys.readouterr().err
     assert cli.main(["resume", run, "--env", "tiny_runs:Walk"]) == 0
     assert rows(run)[-1]["step"] >= 400
 

@@ -152,6 +152,8 @@ COMMAND_LINES = [
     ("resume nowhere", "there is no run at nowhere"),
     ("resume .", "is no run: it holds no config.json"),
     ("evaluate nowhere", "there is nothing at nowhere"),
+    ("finetune mine:Env?n=2", "begin with `voidrl pretrain 'mine:Env?n=2'`"),
+    ("pretrain mine.py:Env", "expected 'module:name', here mine:Env"),
     ("evaluate . --episodes 0", "episodes must be a positive whole number"),
     ("list nonsense", "unknown kind 'nonsense'; known: envs, experiments"),
     ("status --intervall 3", "did you mean '--interval'?"),

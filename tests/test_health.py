@@ -14,7 +14,7 @@ from torch import nn
 import voidrl
 from voidrl.agent.diagnosis import diagnose_metrics
 from voidrl.agent.optimizers import Optimizers
-from voidrl.errors import NonFiniteError, PieceFailedError
+from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
 from voidrl.methods.base import Method
 from voidrl.presets.presets import preset_values
 from voidrl.representations.base import Representation
@@ -380,6 +380,39 @@ def test_an_exception_of_a_method_is_one_sentence_with_the_traceback_in_the_log(
     assert "Traceback" in log
     assert f"in {where}" in log
     assert voidrl.load(tmp_path / "run").steps == 20
+
+
+class NoArguments(Method):
+    def __init__(self):
+        super().__init__()
+
+
+class NoConfig(Method):
+    Config = dict
+
+
+class NoReward(Method):
+    pass
+
+
+class OneLoss(Meant):
+    def losses(self, batch, latents):
+        return latents.z.mean()
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (NoArguments, r"method '.*:NoArguments' cannot be built \(TypeError: .* takes 1 positional argument"),
+        (NoConfig, r"Config of method .*NoConfig.*: expected a dataclass derived from voidrl.config.MethodC"),
+        (NoReward, r"method '.*:NoReward' does not define `reward`"),
+        (OneLoss, r"losses of method '.*:OneLoss' yielded .*: expected Loss\(optimizer, value, metrics\)"),
+    ],
+)
+def test_a_method_that_is_written_wrong_is_one_sentence(method, sentence, tmp_path):
+    with pytest.raises(ConfigError, match=sentence):
+        voidrl.pretrain(Walk, method, steps=30, out=tmp_path / "run", config=tiny())
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_error_of_our_own_is_not_blamed_on_a_custom_piece(tmp_path, monkeypatch):

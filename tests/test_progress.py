@@ -93,6 +93,18 @@ def test_a_resumed_run_counts_only_its_own_work():
     assert stream.getvalue() == "51%  51k/100k  eta 8m10s  100 steps/s  50 updates/s\n"
 
 
+def test_the_fast_steps_of_a_warm_up_do_not_count_as_time_left():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(10_000, warmup_steps=1000, stream=stream, clock=clock) as progress:
+        for step, updates, seconds in ((8, 0, 0.01), (1000, 0, 1), (1001, 1, 0.1), (1301, 301, 30)):
+            clock.now += seconds
+            progress.update(step, updates=updates)
+    assert stream.getvalue().splitlines() == [
+        "0%  8/10k  warm-up until 1k",
+        "13%  1.3k/10k  eta 14m30s  10 steps/s  10 updates/s",
+    ]
+
+
 def test_rates_follow_a_change_of_pace_and_average_at_the_end():
     stream, clock = io.StringIO(), Clock()
     with Progress(2000, stream=stream, clock=clock) as progress:

@@ -50,7 +50,7 @@ def test_a_class_that_cannot_be_imported_is_found_in_its_own_process():
 
 
 @pytest.mark.parametrize(
-    "path", ["no_such_module:Mine", f"{__name__}:Nothing", ":Mine", f"{__name__}:", ".a:B"]
+    "path", ["no_such_module:Mine", f"{__name__}:Nothing", ":Mine", f"{__name__}:", ".a:B", "a/b.py:B"]
 )
 def test_what_cannot_be_imported(path):
     with pytest.raises(ConfigError) as caught:

@@ -168,7 +168,7 @@ def test_own_environments_have_the_preset_that_pretrain_would_take(tmp_path, cap
     assert {name for name in single if single[name] != pretrained[name]} == {"seed"}
     assert single["learner.batch_size"] == tuned["learner.batch_size"] == scratch["learner.batch_size"] == 64
     [note] = plan.notes
-    assert note.startswith("CartPole-v1: preset cpu, since 100k steps with the defaults would take about")
+    assert note.startswith("CartPole-v1: preset cpu, since the defaults would run at about")
     for request in ({"preset": "none"}, {"device": "auto", "elsewhere": True}):
         plan, (pretrained, *_) = configs(**request)
         assert (pretrained["learner.batch_size"], plan.notes) == (256, [])
@@ -191,6 +191,7 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "task": read_experiment("demo").tasks[0].env, "method": "apt", "seed": 3, "phase": "finetune",
         "source": "maze/apt/seed3", "steps": 8000, "protocol_steps": 8000,
         "evaluated": True, "arm": "finetuned", "pretrain_seed": 3, "like": None, "point": {},
+        "task_name": "goal",
     }  # fmt: skip
     make_started(first, first.cells[0])
     write_record(plan_of("demo", tmp_path), ["voidrl", "experiment", "demo"])

@@ -43,7 +43,7 @@ def plan(tmp_path_factory):
 
 def test_the_terminal_and_the_report_have_the_same_ranking(plan, capsys):
     [section] = Report.read([plan.out], print).sections
-    assert section.title == "APT in PixelMaze-v0: cells, highest first"
+    assert section.title == "APT in maze: cells, highest first"
     table, fields = section.tables
     assert fields.rows[0] == ["learning_rate", "1e-05", "11.5", "11 to 12"]
     assert fields.rows[4] == ["k", "3", "26.5", "11 to 42"]

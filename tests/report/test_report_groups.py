@@ -327,3 +327,16 @@ def test_a_run_whose_evaluation_failed_still_counts(tmp_path):
     assert [run.evaluation_gap for run in runs] == ["failed", "missing", ""]
     assert len(report.arms[0].complete) == 1
     assert caveats_of(tmp_path)["Failed evaluations"] == ["failed: 100 of 100 steps: no such game"]
+
+
+def test_environments_have_the_names_of_the_experiments_file(tmp_path):
+    cells = [("far", f"{MAZE}&goal=far"), ("near", f"{MAZE}&goal=near"), ("a", "X-v0"), ("b", "X-v0")]
+    named = [{"folder": name, "task": env, "task_name": name} for name, env in cells]
+    write_experiment(tmp_path, named)
+    for name, env in cells:
+        write_run(tmp_path / name, env=env, rows=ROWS, learner__n_step=2 if name == "b" else 1)
+    write_run(tmp_path / "new", env="X-v0?size=2", rows=ROWS)
+    arms = arms_of(tmp_path)
+    assert {arm.env_name for arm in arms} == {"far", "near", "X-v0", "X-v0?size=2"}
+    # Two tasks of one environment are not one arm with two seeds.
+    assert {arm.label for arm in arms if arm.env == "X-v0"} == {"apt (a)", "apt (b)"}

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from voidrl.agent import Agent
+from voidrl.config import Config, registry
 from voidrl.errors import VoidrlError
-from voidrl.nets import Encoder
 from voidrl.types import CHECK, NonFinite
 
 
@@ -75,7 +75,7 @@ def diagnose(agent: Agent, kind: str, what: str, function: str) -> Culprit:
     return Culprit(f"{what} of {kind} {name!r}", ", or ".join(advice) or "check the range of observations")
 
 
-def failed_piece(agent: Agent, error: BaseException) -> str:
+def failed_piece(config: Config, error: BaseException) -> str:
     """A sentence with the error, the custom piece that raised it and the line; "" if none did.
 
     Errors for users speak for themselves, and memory may run out anywhere.
@@ -84,13 +84,19 @@ def failed_piece(agent: Agent, error: BaseException) -> str:
         return ""
     names: dict[type, str] = {}
     for kind in ("learner", "representation", "method"):
-        piece, config = getattr(agent, kind), getattr(agent.config, kind)
-        names[type(piece)] = f"{kind} {config.name!r}"
-        if isinstance(encoder := getattr(piece, "encoder", None), Encoder):
-            names[type(encoder.stack)] = f"encoder {config.encoder.stack!r}"
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        name = names.get(type(frame.f_locals.get("self")), "")
-        if ":" in name and not frame.f_globals.get("__name__", "").startswith(("voidrl.", "torch.")):
+        piece = getattr(config, kind)
+        if ":" in piece.name:
+            names[registry.find(kind, piece.name)] = f"{kind} {piece.name!r}"
+        if kind != "method" and ":" in piece.encoder.stack:
+            names[registry.find_encoder(piece.encoder.stack)] = f"encoder {piece.encoder.stack!r}"
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    if names and frames[-1][0].f_code is Agent._make_pieces.__code__:  # the arguments did not fit
+        return f"{' or '.join(names.values())} cannot be built ({type(error).__name__}: {error})"
+    for frame, line in reversed(frames):
+        name = names.get(type(frame.f_locals.get("self")))
+        if name and isinstance(error, NotImplementedError):
+            return f"{name} does not define `{frame.f_code.co_name}`"
+        if name and not frame.f_globals.get("__name__", "").startswith(("voidrl.", "torch.")):
             place = f"`{frame.f_code.co_name}`, line {line} of {Path(frame.f_code.co_filename).name}"
             return f"{name} failed in {place} ({type(error).__name__}: {error})"
     return ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -117,7 +117,8 @@ def train_method(agent: Agent, replay: Replay, segment: Segment, step: Step, joi
 def _method_losses(agent: Agent, batch: Batch, latents: Latents) -> Iterator[Loss]:
     """The method's losses, each of which must name an optimizer of its own."""
     name, own = f"method {agent.config.method.name!r}", sorted(agent.method.groups())
-    for loss in agent.method.losses(batch, latents):
+    losses: Any = agent.method.losses(batch, latents)  # of a custom method perhaps one, or None
+    for loss in losses if isinstance(losses, Iterable) and not isinstance(losses, Tensor) else [losses]:
         is_number = isinstance(loss, Loss) and isinstance(loss.value, Tensor) and loss.value.numel() == 1
         if not is_number or not all(isinstance(metric, Tensor) for metric in loss.metrics.values()):
             raise ConfigError(

@@ -74,7 +74,7 @@ def _failure(kind: str, point: EntryPoint, what: str, error: Exception) -> str:
 def find(kind: str, name: str | type) -> type[Any]:
     """The class behind a name: the last class of its file that derives from the kind's base."""
     package = f"voidrl.{KINDS[kind]}"
-    base: type = getattr(importlib.import_module(f"{package}.base"), kind.capitalize())
+    base: Any = getattr(importlib.import_module(f"{package}.base"), kind.capitalize())
     if isinstance(name, type):
         found: object = name
     elif (kind, name) in _given:
@@ -93,6 +93,12 @@ def find(kind: str, name: str | type) -> type[Any]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
             f"{kind} {name!r} cannot be used: expected a subclass of {base.__module__}.{base.__name__}"
+        )
+    given, options = getattr(found, "Config", None), base.Config
+    if not (isinstance(given, type) and issubclass(given, options)):
+        raise ConfigError(
+            f"Config of {kind} {name!r} is {given!r}: expected a dataclass derived from "
+            f"voidrl.config.{options.__name__}"
         )
     if isinstance(name, type):
         _given[kind, name_of(kind, name)] = name
@@ -134,8 +140,10 @@ def with_colon(path: str) -> list[str]:
 def import_path(kind: str, path: str) -> object:
     """Import the object at `module:name`."""
     module, _, name = path.partition(":")
-    if not module or module.startswith(".") or not name:
-        raise ConfigError(f"{kind} {path!r} cannot be imported: expected 'module:name'")
+    is_file = module.endswith(".py")
+    if not module or module.startswith(".") or not name or is_file:
+        meant = f", here {module.removesuffix('.py').rpartition('/')[2]}:{name}" * is_file
+        raise ConfigError(f"{kind} {path!r} cannot be imported: expected 'module:name'{meant}")
     try:
         found: object = importlib.import_module(module)
         for part in name.split("."):
@@ -145,7 +153,7 @@ def import_path(kind: str, path: str) -> object:
             found = getattr(found, part)
     except ImportError as error:
         raise ConfigError(
-            f"{kind} {path!r} cannot be imported ({error}): expected 'module:name' of something on the "
-            f"Python path"
+            f"{kind} {path!r} cannot be imported ({error}): expected 'module:name', with the module in the "
+            f"current folder or on the Python path"
         ) from error
     return found

@@ -27,7 +27,7 @@ from voidrl.envs.spaces.frames import info_mask
 from voidrl.envs.suites.atari import find_game
 from voidrl.envs.suites.dmcontrol import NAMES
 from voidrl.envs.vector import Envs
-from voidrl.errors import ConfigError, EnvironmentFailedError, UnknownNameError, VoidrlError
+from voidrl.errors import ConfigError, EnvironmentFailedError, UnknownNameError, VoidrlError, by_caller
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
@@ -156,8 +156,8 @@ def _imported(name: str) -> Callable[..., Any]:
         if is_importable(name):
             raise
         raise ConfigError(
-            f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
-            f"name an importable one with --env module:function"
+            f"environment {name!r} is a function that cannot be imported from here: "
+            + by_caller("pass it as env=…", "name one that can, such as --env my_script:make_env")
         ) from error
     if not callable(found):
         raise ConfigError(

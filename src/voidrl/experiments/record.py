@@ -12,6 +12,7 @@ from voidrl.config import flat, merge
 from voidrl.errors import RunFolderError, VoidrlError
 from voidrl.experiments.grid import short_names
 from voidrl.experiments.planner import Cell, Plan
+from voidrl.experiments.tasks import task_name
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord, read_experiment_record
 
@@ -51,7 +52,7 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
 
 def _cell_record(cell: Cell) -> CellRecord:
     same = ("folder", "label", "task", "seed", "phase", "source", "protocol_steps", "pretrain_seed", "point")
-    method = cell.config.method.name
+    method, name = cell.config.method.name, cell.folder.partition("/")[0]
     if cell.phase == "train":
         method = f"scratch + {method}" if cell.config.effective.has_bonus else "scratch"
     return CellRecord(
@@ -61,6 +62,7 @@ def _cell_record(cell: Cell) -> CellRecord:
         evaluated=cell.evaluation is not None,
         arm=cell.arm.name,
         like=cell.arm.like,
+        task_name="" if name == task_name(cell.task) else name,
     )
 
 

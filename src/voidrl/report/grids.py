@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.report.formatting import ABSENT, Bar, Section, Table, draw_bars
-from voidrl.report.groups import env_names
+from voidrl.report.groups import env_names_of
 from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection, Run
 from voidrl.runs.evaluations import evaluated_value, is_evaluated
@@ -175,7 +175,7 @@ class GridResult:
 
 def find_grids(collection: Collection) -> Iterator[GridResult]:
     """The grid of each method and environment of each experiment."""
-    names = env_names(run.env for run in collection.runs)
+    names = env_names_of(collection.runs)
     for experiment in collection.experiments:
         if experiment.grid is not None:
             values = {}

@@ -173,7 +173,7 @@ class ArmRuns:
 def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     """Label every run, and group runs that differ only in their seed."""
     _label(runs)
-    names = env_names(run.env for run in runs)
+    names = env_names_of(runs)
     styles = {label: i for i, label in enumerate(dict.fromkeys(run.label for run in runs))}
     groups: dict[tuple[Path | None, str, str, str], list[Run]] = {}
     for run in runs:
@@ -236,6 +236,13 @@ def _label(runs: Sequence[Run]) -> None:
                 shown.append(f"{len(names) - len(shown)} more #{digest}")
             run.label += f" ({', '.join(shown)})" if shown else ""
     planned = [run for run in runs if run.cell is not None]
+    for run in _ambiguous(  # tasks of one environment, with other settings
+        planned,
+        lambda run: (_root(run), run.env, run.phase, run.label),
+        lambda run: run.cell and run.cell.task_name,
+    ):
+        if run.cell is not None and run.cell.task_name:
+            run.label += f" ({run.cell.task_name})"
     for run in _ambiguous(
         planned, lambda run: (_root(run), run.env, run.phase, run.label), lambda run: run.asked_steps
     ):
@@ -328,6 +335,17 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def format_value(value: Any) -> str:
     """A setting's value as text."""
     return "none" if value in (None, [], ()) else value_text(value)
+
+
+def env_names_of(runs: Sequence[Run]) -> dict[str, str]:
+    """The name of each environment: the one in the experiment's file, if all of its runs have that."""
+    names = env_names(run.env for run in runs)
+    given: dict[str, set[str]] = {}
+    for run in runs:
+        given.setdefault(run.env, set()).add("" if run.cell is None else run.cell.task_name)
+    named = {env: min(found) for env, found in given.items() if len(found) == 1 and found != {""}}
+    free = Counter({**names, **named}.values())  # no name for two environments
+    return names | {env: name for env, name in named.items() if free[name] == 1}
 
 
 def env_names(ids: Iterable[str]) -> dict[str, str]:

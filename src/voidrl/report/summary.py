@@ -131,7 +131,7 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns], stages: Sequence[Re
             f"{each.name}: {each.departure}" for each in collection.experiments if each.departure
         ],
         ("warn", "Only one seed: differences may be chance"): [
-            arm.name for arm in ordered if len(arm.final_seeds) == 1
+            *dict.fromkeys(arm.name for arm in ordered if len(arm.final_seeds) == 1)
         ],
         ("warn", "Fewer seeds in the numbers than were started"): [
             f"{arm.name}: {arm.seed_text}" for arm in ordered if len(arm.final_seeds) < len(arm.seeds)

@@ -44,6 +44,8 @@ class CellRecord:
     """The method whose fine-tuning settings it uses from scratch."""
     point: dict[str, Any] = field(default_factory=dict)
     """Its point in the grid: values of the fields that vary."""
+    task_name: str = ""
+    """The name that the experiment's file gives the task, if it gives one."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 from voidrl.agent import Agent
@@ -38,6 +40,9 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, 
     # A missing path can only mean a name on the Hub; a misspelled `runs/x` in `runs/` does not.
     on_hub = is_repo_id(source) and not Path(source).parent.exists()
     if not path.exists() and ((hint := path_hint(path)) or not on_hub):
+        if re.search(r":|-v\d+", name := str(source)):
+            begin = by_caller(f"voidrl.pretrain({name!r})", f"`voidrl pretrain {shlex.quote(name)}`")
+            hint = f"; in an environment, begin with {begin}"
         raise RunFolderError(
             f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, "
             f"or user/name on the Hugging Face Hub{hint}"

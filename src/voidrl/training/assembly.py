@@ -12,13 +12,14 @@ from voidrl import dist
 from voidrl.agent import Agent
 from voidrl.agent.combinations import check_ranks
 from voidrl.agent.cost import update_gflop
+from voidrl.agent.diagnosis import failed_piece
 from voidrl.config import Config, EnvConfig
 from voidrl.engine.engine import Engine
 from voidrl.envs.ids import atari_game
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.envs.vector import Envs
-from voidrl.errors import SpaceError
+from voidrl.errors import ConfigError, SpaceError
 from voidrl.replay import make_replay
 from voidrl.runs.checkpoint import Checkpoint
 from voidrl.system.device import placed
@@ -76,7 +77,12 @@ def assemble(
         for notice in envs.reading.notices:
             say(notice)
         dist.place(device)
-        agent = Agent(envs.spec, config, device)
+        try:
+            agent = Agent(envs.spec, config, device)
+        except Exception as error:
+            if not (failure := failed_piece(config, error)):
+                raise
+            raise ConfigError(failure) from error
         dist.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
         part = config.replay
         if dist.current().size > 1:  # as many rows as the whole has, with fewer columns

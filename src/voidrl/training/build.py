@@ -47,7 +47,7 @@ from voidrl.presets.presets import (
     without_representation,
 )
 from voidrl.system.device import pick_device
-from voidrl.system.units import human_count, human_seconds
+from voidrl.system.units import human_count
 from voidrl.types import EnvSpec
 
 Env = str | EnvFactory
@@ -374,12 +374,10 @@ def cpu_preset_note(env: Env, spec: EnvSpec, config: Config) -> str:
     if pick_device(config.device).type != "cpu" or per_step * TYPICAL_STEPS <= HOPELESS_SECONDS:
         return ""
     name = default_preset(env)
-    steps = max(config.steps, TYPICAL_STEPS)
     keep = by_caller(f"preset={name or NO_PRESET!r}", f"--preset {name or NO_PRESET}")
     return (
-        f"preset {CPU_PRESET}, since {human_count(steps)} steps with "
-        f"{'the defaults' if name is None else f'preset {name}'} would take about "
-        f"{human_seconds(per_step * steps)} on a CPU ({keep} keeps them)"
+        f"preset {CPU_PRESET}, since {'the defaults' if name is None else f'preset {name}'} would run at "
+        f"about {human_count(1 / per_step)} steps/s on a CPU ({keep} keeps them)"
     )
 
 

@@ -40,7 +40,7 @@ def explained(run: Run) -> Iterator[None]:
         where = f", at step {state.steps} of the run" * isinstance(error, EnvironmentFailedError)
         raise type(error)(f"{error}{where}; {_kept(run)}, {log}") from error
     except Exception as error:
-        if not (failure := diagnosis.failed_piece(run.agent, error)):
+        if not (failure := diagnosis.failed_piece(run.config, error)):
             raise
         where = f"at step {state.steps}, update {state.updates}; {_kept(run)}"
         raise PieceFailedError(f"{failure}, {where}, {log}") from error

@@ -55,7 +55,13 @@ class Logging(Hook):
         config, state = run.config, run.state
         if run.is_main:
             title = f"{config.phase} {config.env.id}"
-            progress = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+            progress = Progress(
+                config.steps,
+                state.steps,
+                initial_updates=state.updates,
+                warmup_steps=self.trainer.warmup_steps,
+                title=title,
+            )
             run.progress = run.resources.enter_context(progress)
             writer = MetricsWriter(
                 run.folder.path,
@@ -85,6 +91,17 @@ class Logging(Hook):
         failures.require_finite_weights(run)
         if run.is_main:
             run.state.metrics_bytes = run.writer.offset
+
+    def end(self, run: Run) -> None:
+        """Say so if a complete run has seen no reward of its task."""
+        replay, is_complete = run.replay, run.state.steps >= run.config.steps
+        if not is_complete or run.agent.effective.pretrains or run.group.size > 1:
+            return
+        if (count := len(replay)) and not replay.reward[replay.newest(count)].any():
+            run.closing_lines.append(
+                f"the task gave no reward in the last {count} steps: check the environment's reward, train "
+                f"longer, or add a bonus"
+            )
 
     def log(self, run: Run) -> None:
         """Write one row, if anything happened since the last; the only place where the host reads metrics."""

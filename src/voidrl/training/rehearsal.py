@@ -32,7 +32,7 @@ def rehearse(agent: Agent) -> None:
             else:
                 copied.update(replay)
         except Exception as error:
-            if not (failure := failed_piece(agent, error)):
+            if not (failure := failed_piece(agent.config, error)):
                 raise
             raise ConfigError(f"{failure}, given made-up transitions") from error
 

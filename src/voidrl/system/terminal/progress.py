@@ -18,6 +18,7 @@ from voidrl.system.units import Rates, human_count, human_seconds
 _BAR_EVERY_SECONDS = 0.1
 _LINE_EVERY_SECONDS = 30.0  # in a log file
 _RATE_WINDOW_SECONDS = 30.0
+_MEASURED_SECONDS = 1.0  # until a rate is shown
 _BAR_COLUMNS = 20
 
 
@@ -32,6 +33,7 @@ class Progress:
     """Shows a run's progress on `stream` (stderr by default) while used as a context manager.
 
     `initial_step` and `initial_updates` are where a resumed run starts, so that rates count only new steps.
+    Until `warmup_steps` nothing is learned, so steps are faster and say nothing about the time left.
     Calling `update` at every step is fine: it draws at most ten times a second on a terminal, and elsewhere
     every half minute.
     """
@@ -44,14 +46,17 @@ class Progress:
         title: str = "",
         stream: TextIO | None = None,
         initial_updates: int = 0,
+        warmup_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total_steps
         self._title = title
+        self._warmup_steps = warmup_steps
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._now = self._start = clock(), initial_step, initial_updates
         self._all, self._recent = (Rates(each, *self._start) for each in (math.inf, _RATE_WINDOW_SECONDS))
+        self._measured_from = self._start[0]
         self._fields: dict[str, float] = {}
         self._drawn: tuple[float, int, int] | None = None
         self._bar: bars.Progress | None = None
@@ -89,6 +94,8 @@ class Progress:
         """Show the number of steps and updates done; fields that are not given keep their values."""
         self._fields.update(fields or {})
         self._now = self._clock(), step, self._now[2] if updates is None else updates
+        if step <= self._warmup_steps:
+            self._measured_from, self._recent = self._now[0], Rates(_RATE_WINDOW_SECONDS, *self._now)
         pause = _LINE_EVERY_SECONDS if self._bar is None else _BAR_EVERY_SECONDS
         if self._drawn is None or self._now[0] - self._drawn[0] >= pause:
             self._draw()
@@ -109,11 +116,14 @@ class Progress:
         # Rates are those of the last half minute, or of the whole run once it is done.
         is_done, recent = steps >= self._total, self._recent.add(*self._now)
         rate, update_rate = (each or 0.0 for each in (self._all.add(*self._now) if is_done else recent))
-        time_left = f"eta {human_seconds((self._total - steps) / rate if rate > 0 else math.inf)}"
-        if is_done:
-            time_left = f"took {human_seconds(now - self._start[0])}"
-        done = f"{human_count(steps)}/{human_count(self._total)}"
-        parts = [done, time_left, f"{human_count(rate)} steps/s"]
+        parts, rates = [f"{human_count(steps)}/{human_count(self._total)}"], [f"{human_count(rate)} steps/s"]
         if updates:
-            parts.append(f"{human_count(update_rate)} updates/s")
+            rates.append(f"{human_count(update_rate)} updates/s")
+        if is_done:
+            parts += [f"took {human_seconds(now - self._start[0])}", *rates]
+        elif now - self._measured_from >= _MEASURED_SECONDS:
+            left = (self._total - steps) / rate if rate > 0 else math.inf
+            parts += [f"eta {human_seconds(left)}", *rates]
+        elif steps <= self._warmup_steps:
+            parts.append(f"warm-up until {human_count(self._warmup_steps)}")
         return "  ".join([*parts, *(f"{name} {human_count(value)}" for name, value in self._fields.items())])
