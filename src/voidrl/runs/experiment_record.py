@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.errors import CheckpointError, RunFolderError, UnreadableError
 from voidrl.runs.checkpoint import Shape, read_json, remove_leftovers, require_shape, write_json_atomic
 from voidrl.runs.locks import CELLS
 
@@ -111,7 +112,7 @@ class ExperimentRecord:
 def read_experiment_record(root: Path) -> ExperimentRecord | None:
     """Read the record in a folder; None where there is none, an error where it is unusable."""
     path = root / FILE_NAME
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - `Path.is_file` raises in a folder that cannot be read
         return None
     try:
         data = read_json(path, "the experiment")
@@ -123,6 +124,8 @@ def read_experiment_record(root: Path) -> ExperimentRecord | None:
         record = _known(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
         _ = record.cells_by_path  # no path has a null byte
         return record
+    except UnreadableError:
+        raise
     except (CheckpointError, AttributeError, KeyError, TypeError, ValueError):
         raise RunFolderError(
             f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"

@@ -69,6 +69,8 @@ def why_refused(error: OSError, folder: Path, remedy: str) -> tuple[str, str]:
     """Why the system refused to open or write a file in a folder, and what to do about it."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files", OPEN_FILES_REMEDY
+    if error.errno == errno.EFBIG:
+        return "the file would be too large", "raise `ulimit -f`, or choose another disk"
     if error.errno == errno.ENOSPC:
         with suppress(OSError):
             found = os.statvfs(existing(folder))
