@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 
 import torch
@@ -202,6 +203,14 @@ def spoil_weights(bench):
     path.write_bytes(spoiled)
 
 
+def pipe_weights(bench):
+    path = agent_folder(bench) / "model.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+
+
+PIPE = r"model\.safetensors cannot be read: it is not a regular file"
+refused("downloaded agents", "weights in a pipe", EVALUATE, PIPE, pipe_weights)
 refused("downloaded agents", "weights of NaN", EVALUATE, "has 8 values that are NaN", spoil_weights)
 
 

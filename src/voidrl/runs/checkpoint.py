@@ -287,9 +287,16 @@ def require_readable(folder: Path) -> None:
                 require_format(path / MANIFEST, fields, FORMAT)
 
 
+def require_regular(path: Path) -> None:
+    """Refuse what would be read without end, such as a pipe."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} cannot be read: it is not a regular file")
+
+
 def check_file(path: Path, entry: FileEntry) -> None:
     """Check a file's size and sha256."""
     try:
+        require_regular(path)
         found, expected = path.stat().st_size, entry["bytes"]
         if found != expected:
             wrong = "truncated" if found < expected else "too long"

@@ -99,7 +99,7 @@ def read_text(path: Path, max_bytes: int) -> str:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ValueError(f"it has more than {human_bytes(max_bytes)}")
-    return data.decode("utf-8")
+    return data.decode("utf-8-sig")  # as some editors save it
 
 
 def parse_json(text: str) -> Any:
