@@ -13,7 +13,7 @@ from tiny_runs import MAZE, Skilled, Walk, tiny
 import voidrl
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
-from voidrl.errors import ConfigError, SpaceError
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.training.evaluation import Evaluation, evaluate_agent
 from voidrl.types import EnvSpec
 
@@ -23,9 +23,9 @@ class Ladder(gym.Env):
 
     made = itertools.count()
 
-    def __init__(self, tells=True):
+    def __init__(self, tells=True, said=None):
         self.observation_space, self.action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
-        self.length, self.tells, self.seeds = 4 * next(Ladder.made), tells, []
+        self.length, self.tells, self.said, self.seeds = 4 * next(Ladder.made), tells, said, []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -36,7 +36,7 @@ class Ladder(gym.Env):
     def step(self, action):
         self.time += 1
         succeeded = self.length % 2 == 0 and self.time == 1
-        info = {"success": succeeded} if self.tells else {}
+        info = {"success": succeeded if self.said is None else self.said} if self.tells else {}
         return np.zeros(1, np.float32), float(self.time), self.time == self.length, False, info
 
 
@@ -48,6 +48,14 @@ def ladders():
         return make_envs(EnvConfig(id="ladder", num_envs=n), lambda: Ladder(**options))
 
     return build
+
+
+@pytest.mark.parametrize("said", ["no", float("nan"), [True, False]])
+def test_a_success_is_true_or_false(ladders, said):
+    with pytest.raises(
+        EnvironmentFailedError, match=r"returned info\['success'\] = .*expected True or False"
+    ):
+        evaluate_agent(make_agent(LINE), ladders(2, said=np.array(said)), episodes=2, seed=1)
 
 
 def test_every_environment_plays_its_share_of_whole_episodes(ladders):

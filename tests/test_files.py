@@ -5,7 +5,7 @@ import pytest
 import voidrl
 from voidrl.errors import ConfigError
 from voidrl.runs.folder import RunFolder
-from voidrl.system.files import parse_json, user_path
+from voidrl.system.files import parse_json, parse_toml, read_text, user_path
 
 BAD = {
     "x" * 300: r"'x+… cannot be used: file name too long",
@@ -38,3 +38,8 @@ def test_what_is_not_there_yet_is_no_mistake(tmp_path, monkeypatch):
 def test_a_repeated_key_is_named():
     with pytest.raises(ValueError, match="the key 'b' appears twice"):
         parse_json('{"a": 1, "b": {"a": 1}, "b": 2}')
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path):
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfsteps = 1")
+    assert parse_toml(read_text(tmp_path / "a.toml", 100)) == {"steps": 1}

@@ -114,6 +114,10 @@ class CheckpointError(VoidrlError):
     """A checkpoint that is missing, damaged or from another agent."""
 
 
+class UnreadableError(CheckpointError, RunFolderError):
+    """A file that the system refuses to open, which says nothing about its content."""
+
+
 class DataError(VoidrlError):
     """A dataset that is missing, damaged or from another environment."""
 

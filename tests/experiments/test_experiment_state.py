@@ -210,6 +210,8 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     [
         ({"format": 9}, "has format 9, newer than 1: upgrade voidrl"),
         ({"cells": [{"x": 1}]}, "is damaged: remove it"),
+        ({"title": []}, "is damaged: remove it"),
+        ({"earlier_commands": [1]}, "is damaged: remove it"),
         (None, "is damaged: remove it"),
     ],
 )

@@ -307,6 +307,13 @@ def process(monkeypatch):
     return work
 
 
+@pytest.mark.parametrize("line", [b"", b'{"command": ["voi'])
+def test_a_process_whose_parent_was_killed_before_it_had_its_job(monkeypatch, capfd, line):
+    monkeypatch.setattr(cell_module.sys, "stdin", io.TextIOWrapper(io.BytesIO(line)))
+    assert cell_module._work() == INTERRUPTED
+    assert "the command that started this process has ended" in capfd.readouterr().err
+
+
 def test_a_process_elsewhere_takes_the_lock_waits_for_it_and_gives_up(plan, process, monkeypatch):
     job = job_of(plan, plan.cells[0])
     path = locks.cell_lock_path(plan.out, RANDOM)

@@ -5,7 +5,7 @@ import json
 import pytest
 from done_cells import plan_of, write_status
 
-from voidrl.errors import RunInterrupted, VoidrlError
+from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
 from voidrl.experiments import run as running
 from voidrl.experiments import tune
 from voidrl.experiments.board import Board
@@ -145,6 +145,14 @@ def test_a_study_whose_last_line_is_torn_is_resumed(tuned):
     assert len(executor.submitted) == 1  # nothing is run again
     tuner, executor, _ = tuned(3)
     assert (states(tuner), executor.submitted) == (["COMPLETE"] * 3, [])
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe\n", b"[1]\n", b'{"op_code": 0}\n', b'{"op_code": "x"}\n'])
+def test_a_damaged_study_is_one_sentence(tuned, damage):
+    tuner, _, _ = tuned(1)
+    (tuner.plan.out / tune.FILE_NAME).write_bytes(damage)
+    with pytest.raises(RunFolderError, match=r"study\.journal cannot be read as .* study .*: remove it"):
+        tuned(1)
 
 
 def test_a_failed_cell_is_tried_again_by_the_next_command(tuned):

@@ -313,13 +313,28 @@ def two_experiments(bench, command):
     return every_cell_done(bench, Seen(one.wait(), resumed=other.wait()))
 
 
-@processes("SIGKILL of an experiment", f"{EXPERIMENT_COMMAND} & kill -KILL $!", "survived")
-def driver_killed(bench, command):
-    running = start_experiment(bench)
-    running.send("SIGKILL")
-    seen = Seen(running.wait(), killed=True)
-    seen.resumed = bench.voidrl(EXPERIMENT_COMMAND)
-    return every_cell_done(bench, seen)
+def add_driver_kill(moment, ready):
+    """The processes of its runs end by themselves: `wait` counts what is left after 20 seconds."""
+
+    @processes(f"SIGKILL of an experiment {moment}", f"{EXPERIMENT_COMMAND} & kill -KILL $!", "survived")
+    def inject(bench, command):
+        evaluated = EXPERIMENT.replace("evaluation = false", "") + "[evaluation]\nepisodes = 20\n"
+        bench.write("tiny.toml", evaluated.format(env="fault_worlds:Slow", steps=60))
+        running = bench.start(EXPERIMENT_COMMAND, FAULT_DELAY="0.05")
+        reached = bench.wait_for(lambda: ready(bench, running), running)
+        running.send("SIGKILL")
+        seen = Seen(running.wait(), problem="" if reached else "it ended before", killed=True)
+        seen.resumed = bench.voidrl(EXPERIMENT_COMMAND)
+        return every_cell_done(bench, seen)
+
+
+def evaluates(bench, running):
+    return any("evaluating" in path.read_text() for path in bench.folder.glob("runs/tiny/logs/*/apt/*.log"))
+
+
+add_driver_kill("as a run starts", lambda bench, running: len(running.processes()) > 1)
+add_driver_kill("while a run trains", lambda bench, running: cells(bench))
+add_driver_kill("while a run is evaluated", evaluates)
 
 
 def add_experiment_signal(name, group):
@@ -337,6 +352,18 @@ def add_experiment_signal(name, group):
 
 add_experiment_signal("SIGTERM", True)
 add_experiment_signal("SIGHUP", False)
+
+
+@processes(
+    "a run is moved while it trains", f"{SLOW} & mv run moved", "refused", says="run is gone.*resume it there"
+)
+def moved(bench, command):
+    running = bench.start(SLOW, FAULT_DELAY="0.1")
+    bench.wait_for(bench.checkpoints, running)
+    (bench.folder / "run").rename(bench.folder / "moved")
+    seen = Seen(running.wait(), resumed=bench.voidrl("voidrl resume moved"))
+    seen.problem = "a second folder was made" if (bench.folder / "run").exists() else ""
+    return seen
 
 
 # Folders that are taken

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 
 import torch
@@ -40,6 +41,8 @@ MAZE = "voidrl pretrain voidrl/PixelMaze-v0 --steps 60 --out run --device cpu"
 LARGER = f"ulimit -v 4000000; {MAZE} --replay.capacity-steps 1M"
 NO_MEMORY = "the replay of 1000000 steps needs .* GiB and there is .* GiB free"
 in_shell("memory", "an address space of 4 GB, a replay of more", LARGER, NO_MEMORY)
+FILE_LIMIT = "the file would be too large.*raise `ulimit -f`"
+in_shell("memory", "a limit of 20 kB on files", f"ulimit -f 20; {PRETRAIN}", FILE_LIMIT)
 
 
 def add_shared(what, prepare, name, env, needs=lambda: ""):
@@ -57,6 +60,29 @@ FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /de
 for what, prepare in (("read-only", READ_ONLY), ("full", FULL)):
     add_shared(what, prepare, "DMControl", "dmc/cartpole_swingup", package("dm_control"))
     add_shared(what, prepare, "async", "fault_worlds:Slow --env.backend async")
+
+
+# Permissions
+
+
+def add_unreadable(name, command, says):
+    """Root without its privileges on files, in a run of somebody else."""
+    command = f"{command}  # {name or 'run'} may not be read"
+
+    @fault("permissions", command, command, "refused", says=says, needs=root)
+    def inject(bench, command):
+        bench.voidrl(PRETRAIN)
+        (bench.folder / "run" / name).chmod(0)
+        inner = command.partition("  #")[0].replace("voidrl", f"{sys.executable} -m voidrl.cli.main", 1)
+        drop = "--bounding-set=-dac_override,-dac_read_search --inh-caps=-all"
+        return Seen(bench.shell(f"setpriv {drop} {inner}; echo $? > code"))
+
+
+FORBIDDEN = "Permission denied"
+add_unreadable("", "voidrl status run", f"run cannot be read.*{FORBIDDEN}|cannot be read .{FORBIDDEN}")
+add_unreadable("", "voidrl report .", f"run.*cannot be read .{FORBIDDEN}")
+add_unreadable("status.json", "voidrl evaluate run --episodes 1 --device cpu", f"status.json: {FORBIDDEN}$")
+add_unreadable("config.json", "voidrl resume run --steps 80", f"config.json: {FORBIDDEN}$")
 
 
 # Environments
@@ -177,6 +203,14 @@ def spoil_weights(bench):
     path.write_bytes(spoiled)
 
 
+def pipe_weights(bench):
+    path = agent_folder(bench) / "model.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+
+
+PIPE = r"model\.safetensors cannot be read: it is not a regular file"
+refused("downloaded agents", "weights in a pipe", EVALUATE, PIPE, pipe_weights)
 refused("downloaded agents", "weights of NaN", EVALUATE, "has 8 values that are NaN", spoil_weights)
 
 

@@ -116,8 +116,7 @@ ON_DISK = "voidrl resume run --steps 60  # run/tb is on a full disk"
 @tensorboard("TensorBoard on a full disk", ON_DISK, needs=root)
 def tensorboard_full(bench, command):
     def prepare(tb):
-        disk = bench.disk(16)
-        tb.symlink_to(disk)
+        disk = bench.disk(16, "run/tb")
         with (disk / "ballast").open("wb") as file:
             file.write(b"x" * (16 << 10))
 
@@ -127,6 +126,18 @@ def tensorboard_full(bench, command):
 @tensorboard("TensorBoard without its folder", "voidrl resume run --steps 60  # run/tb is a file")
 def tensorboard_file(bench, command):
     return resume_with_tensorboard(bench, command, lambda tb: tb.write_text(""))
+
+
+LINKED = "voidrl resume run --steps 60  # run/tb is a link"
+
+
+@tensorboard("TensorBoard in a linked folder", LINKED)
+def tensorboard_link(bench, command):
+    elsewhere = bench.folder / "elsewhere"
+    elsewhere.mkdir()
+    seen = resume_with_tensorboard(bench, command, lambda tb: tb.symlink_to(elsewhere))
+    seen.problem = seen.problem or ", ".join(path.name for path in elsewhere.iterdir())
+    return seen
 
 
 # A stand-in of wandb that fails as the library does without network or key
@@ -157,3 +168,36 @@ def add_wandb(name, where, **options):
 add_wandb("W&B without network", "init", quick=True)
 add_wandb("W&B loses its network in a run", "log")
 add_wandb("W&B cannot finish", "finish")
+
+
+def add_wandb_link(name, inside):
+    """What W&B writes goes to a folder of the run, never through a link out of it or into a pipe."""
+    command = "voidrl resume run --steps 60"
+
+    @fault("loggers", name, command, "survived", says="Weights & Biases is turned off")
+    def inject(bench, command):
+        bench.write("wandb/__init__.py", FAKE.format(init="pass", log="pass", finish="pass"))
+        bench.voidrl(f"{PRETRAIN.replace('60', '20')} --log.wandb-project p")
+        folder = bench.folder / "run" / "wandb"
+        elsewhere = folder.rename(bench.folder / "elsewhere")
+        before = (elsewhere / "run_id.txt").stat().st_mtime_ns
+        inside(folder, elsewhere)
+        seen = complete(bench, bench.voidrl(command, limit=60))
+        if (elsewhere / "run_id.txt").stat().st_mtime_ns != before:
+            seen.problem = "W&B wrote outside of the run"
+        return seen
+
+
+def piped(folder, elsewhere):
+    folder.mkdir()
+    os.mkfifo(folder / "run_id.txt")
+
+
+def linked(folder, elsewhere):
+    folder.mkdir()
+    (folder / "run_id.txt").symlink_to(elsewhere / "run_id.txt")
+
+
+add_wandb_link("W&B in a linked folder", lambda folder, elsewhere: folder.symlink_to(elsewhere))
+add_wandb_link("the id of W&B is a pipe", piped)
+add_wandb_link("the id of W&B is a link", linked)

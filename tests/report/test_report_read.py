@@ -176,9 +176,12 @@ def test_an_evaluation_counts_only_if_it_is_of_the_agent_that_is_there(tmp_path)
     write_json(stale / "evaluation.json", {**record, "agent": {**record["agent"], "steps": 50}})
     broken = write_run(tmp_path / "broken", rows=ROWS)
     (broken / "evaluation.json").write_text('{"mean_return": "high"}')
-    runs = read(fresh, stale, broken)[0].runs
-    assert [run.evaluation is not None for run in runs] == [True, False, False]
-    assert [len(run.notes) for run in runs] == [0, 1, 1]
+    odd = write_run(tmp_path / "odd", rows=ROWS, evaluation=[1.0, 3.0])
+    record = json.loads((odd / "evaluation.json").read_text())
+    write_json(odd / "evaluation.json", {**record, "successes": True})
+    runs = read(fresh, stale, broken, odd)[0].runs
+    assert [run.evaluation is not None for run in runs] == [True, False, False, False]
+    assert [len(run.notes) for run in runs] == [0, 1, 1, 1]
     assert "evaluate it again" in runs[1].notes[0]
 
 

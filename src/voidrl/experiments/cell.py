@@ -47,7 +47,11 @@ def main() -> int:
 
 
 def _work() -> int:
-    job: Job = json.loads(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        say("voidrl: the command that started this process has ended")
+        return INTERRUPTED
+    job: Job = json.loads(line)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     sys.argv = job["command"]
     try:

@@ -7,7 +7,6 @@ in the study, and repeating the command resumes its cells.
 
 from __future__ import annotations
 
-import json
 import statistics
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voidrl.errors import ConfigError, RunFolderError
+from voidrl.errors import ConfigError, RunFolderError, VoidrlError
 from voidrl.experiments.grid import Axis
 from voidrl.experiments.planner import Cell, Plan
 from voidrl.experiments.record import try_to_write_record
@@ -81,7 +80,9 @@ class Tuner:
             _cut_torn_line(path)
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             self.studies = {arm: self._study(storage, arm) for arm in self.axes}
-        except (OSError, json.JSONDecodeError, KeyError) as error:
+        except VoidrlError:
+            raise
+        except Exception as error:  # whatever Optuna raises where it did not write the content
             raise RunFolderError(
                 f"{path} cannot be read as an Optuna study ({error}): remove it to start the search again, "
                 f"which keeps the runs, or use another --out"
@@ -191,6 +192,8 @@ def _is_active(trial: PointTrial, work: Scheduler) -> bool:
 
 def _cut_torn_line(path: Path) -> None:
     """Drop the last line of a journal if a kill or a full disk tore it: Optuna would append to it."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")  # a pipe would be waited for
     if path.is_file():
         with path.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ class Place:
     @property
     def has_run(self) -> bool:
         """Whether a run has started."""
-        return (self.path / "config.json").is_file()
+        return os.path.isfile(self.path / "config.json")  # noqa: PTH113 - also without permission
 
     @property
     def source_path(self) -> Path | None:
@@ -91,7 +91,8 @@ def find_runs(paths: Sequence[Path]) -> Found:
             _read_record(parent, records, skipped)
         inside: set[Path] = set()  # cells, which need not be entered
         is_empty = path.is_dir()
-        for folder, names in walk(path, inside):
+        refused: list[OSError] = []
+        for folder, names in walk(path, inside, refused.append):
             if EXPERIMENT in names and (record := _read_record(folder.resolve(), records, skipped)):
                 inside |= {folder / cell.folder for cell in record.cells}
             if looks_like_run(names):
@@ -102,9 +103,16 @@ def find_runs(paths: Sequence[Path]) -> Found:
                 if place.is_relative_to(root) or place in folders:
                     cells.setdefault(place, (record, cell))
                     is_empty = False
+        for error in refused:
+            skipped[Path(error.filename)] = Skipped(
+                Path(error.filename), f"it cannot be read ({error.strerror})"
+            )
         if is_empty:
             skipped.setdefault(root, Skipped(path, "it holds no runs"))
     if not folders and not cells:
+        for each in skipped.values():
+            if "cannot be read" in each.why:
+                raise RunFolderError(f"{each.path} holds no run that can be found: {each.why}")
         raise RunFolderError(f"{', '.join(map(str, paths))} holds no runs: expected {_EXPECTED}")
     roots = [path.resolve() for path in paths]
     shared = roots[0] if len(roots) == 1 else Path(os.path.commonpath(roots))
@@ -133,14 +141,18 @@ def _name(folder: Path, shared: Path) -> str:
     return str(folder.relative_to(shared) if folder.is_relative_to(shared) else folder)
 
 
-def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[str]]]:
+def walk(
+    path: Path, known: Collection[Path] = (), on_error: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[Path, set[str]]]:
     """Every folder under a path that may be or hold a run, sorted, with the names in it.
 
     Links are followed, each folder is entered once, those that are known to be runs not at all. A file of a
     run stands for its folder.
     """
     seen: set[str] = set()
-    for top, folders, files in os.walk(path.parent if path.is_file() else path, followlinks=True):
+    for top, folders, files in os.walk(
+        path.parent if path.is_file() else path, onerror=on_error, followlinks=True
+    ):
         names, folder, real = {*folders, *files}, Path(top), os.path.realpath(top)
         is_run = looks_like_run(names)
         if path.is_file() and not is_run:

@@ -6,6 +6,7 @@ Nothing is written, and a lock is only tried where the status does not show whet
 from __future__ import annotations
 
 import math
+import os
 import socket
 import statistics
 import time
@@ -151,7 +152,7 @@ class Watch:
     def is_of_one_run(self) -> bool:
         """Whether the path is a single run."""
         path = self.paths[0]
-        return len(self.paths) == 1 and (path.is_file() or (path / "config.json").is_file())
+        return len(self.paths) == 1 and (path.is_file() or os.path.isfile(path / "config.json"))  # noqa: PTH113 - also without permission
 
     def look(self) -> LiveTable:
         """The current state of all runs; raises where there are none."""
@@ -249,7 +250,7 @@ def _log(place: Place) -> Path | None:
     found = [place.path / "log.txt"]
     if place.experiment is not None and place.cell is not None:
         found.insert(0, place.experiment.root / "logs" / f"{place.cell.folder}.log")
-    return next((path for path in found if path.is_file()), None)
+    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113
 
 
 def _note(status: RunStatus) -> str:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from voidrl import __version__
-from voidrl.errors import CheckpointError, ConfigError, shown
+from voidrl.errors import CheckpointError, ConfigError, UnreadableError, shown
 from voidrl.runs.tensor_files import FileEntry, read_tensors, serialize, write_synced
 from voidrl.system.files import MAX_JSON_BYTES, parse_json, read_text, why_refused
 from voidrl.system.machine import free_disk
@@ -287,9 +287,16 @@ def require_readable(folder: Path) -> None:
                 require_format(path / MANIFEST, fields, FORMAT)
 
 
+def require_regular(path: Path) -> None:
+    """Refuse what would be read without end, such as a pipe."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} cannot be read: it is not a regular file")
+
+
 def check_file(path: Path, entry: FileEntry) -> None:
     """Check a file's size and sha256."""
     try:
+        require_regular(path)
         found, expected = path.stat().st_size, entry["bytes"]
         if found != expected:
             wrong = "truncated" if found < expected else "too long"
@@ -377,7 +384,9 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
             raise ValueError(f"it holds a {type(data).__name__}, not an object")
     except FileNotFoundError:
         raise CheckpointError(f"{what} is missing: there is no {path}") from None
-    except (OSError, ValueError) as e:
+    except OSError as e:
+        raise UnreadableError(f"{what} cannot be read: {path}: {why_refused(e, path, '')[0]}") from e
+    except ValueError as e:
         raise CheckpointError(f"{what} cannot be read: {path} is damaged or not JSON ({e})") from e
     return data
 

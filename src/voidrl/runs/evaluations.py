@@ -56,7 +56,10 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         saved: dict[str, Any] = read_json(path, "an evaluation")
         whole = isinstance(saved["agent"]["steps"], int) and isinstance(saved["settings"], dict)
         whole = whole and math.isfinite(saved["mean_return"]) and len(saved["returns"]) > 0
-    except (KeyError, TypeError):
+        counted = [STATES + name for name in saved.get("counts", {})]
+        for measure in ("success", "human_normalized", *counted):
+            evaluated_value(measure, saved)
+    except (AttributeError, KeyError, TypeError, ValueError):
         whole = False
     if not whole:
         raise RunFolderError(

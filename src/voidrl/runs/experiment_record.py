@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.runs.checkpoint import read_json, remove_leftovers, write_json_atomic
+from voidrl.errors import CheckpointError, RunFolderError, UnreadableError
+from voidrl.runs.checkpoint import Shape, read_json, remove_leftovers, require_shape, write_json_atomic
 from voidrl.runs.locks import CELLS
 
 FILE_NAME = "experiment.json"
 FORMAT = 1
+CELL: Shape = {
+    **dict.fromkeys(("folder", "label", "task", "method", "phase", "arm?"), str),
+    **dict.fromkeys(("seed", "steps"), int),
+    **dict.fromkeys(("protocol_steps", "pretrain_seed?"), int | None),
+    **dict.fromkeys(("source", "like?"), str | None),
+    "point?": {},
+}
+SHAPE: Shape = {
+    **dict.fromkeys(("name", "title", "about", "command", "departure?"), str),
+    "published": str | None,
+    "earlier_commands?": [str],
+    "format": int,
+    "cells": [CELL],
+}
 T = TypeVar("T")
 
 
@@ -99,16 +114,21 @@ class ExperimentRecord:
 def read_experiment_record(root: Path) -> ExperimentRecord | None:
     """Read the record in a folder; None where there is none, an error where it is unusable."""
     path = root / FILE_NAME
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - `Path.is_file` raises in a folder that cannot be read
         return None
     try:
         data = read_json(path, "the experiment")
-        if data["format"] > FORMAT:
+        if isinstance(data["format"], int) and data["format"] > FORMAT:
             raise RunFolderError(f"{path} has format {data['format']}, newer than {FORMAT}: upgrade voidrl")
+        require_shape(path, data, SHAPE)
         cells = [_known(CellRecord, cell) for cell in data["cells"]]
         grid = _known(GridRecord, data["grid"]) if data.get("grid") else None
-        return _known(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
-    except (CheckpointError, AttributeError, KeyError, TypeError):
+        record = _known(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
+        _ = record.cells_by_path  # no path has a null byte
+        return record
+    except UnreadableError:
+        raise
+    except (CheckpointError, AttributeError, KeyError, TypeError, ValueError):
         raise RunFolderError(
             f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"
         ) from None

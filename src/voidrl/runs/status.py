@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from voidrl import dist
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning, printable
+from voidrl.errors import (
+    CheckpointError,
+    RunFolderError,
+    UnreadableError,
+    VoidrlError,
+    VoidrlWarning,
+    printable,
+)
 from voidrl.runs import locks
 from voidrl.runs.checkpoint import Shape, read_json, require_shape, write_json_atomic
 from voidrl.system.units import Rates
@@ -265,6 +272,10 @@ def load_status(path: Path) -> RunStatus | None:
             raise ValueError(data["state"])
         data |= {name: printable(text) for name, text in data.items() if isinstance(text, str)}
         return RunStatus(**data)
+    except UnreadableError:
+        raise
+    except PermissionError as error:  # of its folder
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
     except (CheckpointError, TypeError, ValueError):
         raise RunFolderError(f"{path} is damaged: remove it; the run can be resumed without it") from None
 

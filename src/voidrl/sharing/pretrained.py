@@ -196,6 +196,7 @@ def from_pretrained(
     data, file = read_config(folder), folder / WEIGHTS
     if not (trust_code or is_local):
         _refuse_code(repo_id, data["config"])
+    checkpoint.require_regular(file)
     with suppress(OSError), file.open("rb") as start:
         if start.read(12) == b"version http":
             raise CheckpointError(

@@ -70,6 +70,8 @@ def why_refused(error: OSError, folder: Path, remedy: str) -> tuple[str, str]:
     """Why the system refused to open or write a file in a folder, and what to do about it."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files", OPEN_FILES_REMEDY
+    if error.errno == errno.EFBIG:
+        return "the file would be too large", "raise `ulimit -f`, or choose another disk"
     if error.errno == errno.ENOSPC:
         with suppress(OSError):
             found = os.statvfs(existing(folder))
@@ -98,7 +100,7 @@ def read_text(path: Path, max_bytes: int) -> str:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ValueError(f"it has more than {human_bytes(max_bytes)}")
-    return data.decode("utf-8")
+    return data.decode("utf-8-sig")  # as some editors save it
 
 
 def parse_json(text: str) -> Any:

@@ -17,7 +17,7 @@ from voidrl.agent import Agent
 from voidrl.agent.cost import acting_threads
 from voidrl.envs.suites.atari import human_normalized
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import CheckpointError, NonFiniteError, RunFolderError
+from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunFolderError, shown
 from voidrl.replay import Replay
 from voidrl.runs.checkpoint import list_steps, write_json_atomic
 from voidrl.runs.evaluations import BY_USER, FILE_NAME, read_evaluation
@@ -26,6 +26,7 @@ from voidrl.system.device import seeded
 from voidrl.system.files import user_path
 
 EVALUATION_STREAM = 1  # keeps evaluation seeds apart from the training seeds of the same run
+OUTCOMES = np.array([0, 1, None])  # of info["success"]; None is no success
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,7 +201,13 @@ class _Tally:
         self.length += real
         if "success" in result.info:
             self.reports_success = True
-            self.succeeded |= np.asarray(result.info["success"], bool) & real
+            said = np.asarray(result.info["success"], object)
+            if said.shape != real.shape or not np.isin(said[real], OUTCOMES).all():
+                raise EnvironmentFailedError(
+                    f"the environments returned info['success'] = {shown(said.tolist())}: expected True or "
+                    f"False of each"
+                )
+            self.succeeded |= said.astype(bool) & real
         self.ended = result.ended & real
         cut = ~self.ended & (self.length >= (self.longest or np.inf))
         for i in np.flatnonzero(self.ended | cut):

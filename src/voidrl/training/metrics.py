@@ -18,10 +18,11 @@ from typing import Any
 
 from voidrl.errors import MissingExtraError, RunFolderError
 from voidrl.runs.metrics import FILE_NAME, MAX_LINE_BYTES
-from voidrl.system.files import open_regular, why_refused
+from voidrl.system.files import open_regular, read_text, why_refused
 
 # W&B's own limits would be 90 seconds for the start and none for the end. Its environment variables win.
 WANDB_SECONDS = {"WANDB_INIT_TIMEOUT": "5", "WANDB_FINISH_TIMEOUT": "15"}
+MAX_ID_BYTES = 1000
 
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
@@ -151,7 +152,7 @@ class TensorBoard:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._record_writer = event_pb2.Event, RecordWriter
-        folder.mkdir(exist_ok=True)
+        make_inside(folder)
         stamp = f"{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
         self._file = (folder / f"events.out.tfevents.{stamp}").open("xb", buffering=0)
         self._append(file_version="brain.Event:2")
@@ -184,16 +185,17 @@ class WeightsAndBiases:
         wandb = import_wandb()
         for name, seconds in WANDB_SECONDS.items():
             os.environ.setdefault(name, seconds)
+        make_inside(folder / "wandb")
         id_path = folder / "wandb" / "run_id.txt"
-        run_id = id_path.read_text().strip() if resumed and id_path.is_file() else None
+        run_id = read_text(id_path, MAX_ID_BYTES).strip() if resumed and id_path.exists() else None
         name = folder.resolve().name
         terminal, sys.stdin = sys.stdin, io.StringIO()  # without a key, W&B would wait for someone to type it
         try:
             self._run = wandb.init(project=project, name=name, dir=str(folder), id=run_id, resume="allow")
         finally:
             sys.stdin = terminal
-        id_path.parent.mkdir(exist_ok=True)
-        id_path.write_text(self._run.id)
+        with os.fdopen(open_regular(id_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+            file.write(self._run.id)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Hand over one row."""
@@ -202,6 +204,13 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Upload what is left."""
         self._run.finish()
+
+
+def make_inside(folder: Path) -> None:
+    """Make a folder of a run; a link would lead out of the run."""
+    if folder.is_symlink():
+        raise OSError(f"{folder} is a link: remove it")
+    folder.mkdir(exist_ok=True)
 
 
 def import_wandb() -> Any:

@@ -87,6 +87,11 @@ def save_run(folder: RunFolder, engine: Engine, state: LoopState) -> Path:
 
     Each rank saves its part, then the first completes the checkpoint.
     """
+    if not folder.path.is_dir():  # a new one would hold a checkpoint and no run
+        raise CheckpointError(
+            f"cannot save step {state.steps}: the run folder {folder.shown} is gone; if it was moved, resume "
+            f"it there"
+        )
     here, agent, log = dist.current(), engine.agent, engine.agent.config.log
     meta = {name: getattr(state, name) for name in COUNTS} | {RANKS: here.size}
     if here.size > 1:
