@@ -74,3 +74,15 @@ def no_heartbeats_left():
         yield
     for writer in started:
         writer.close()
+
+
+@pytest.fixture(scope="session")
+def opengl():
+    """An OpenGL that renders here; without one the test is skipped."""
+    from voidrl.envs import gl
+    from voidrl.errors import ConfigError
+
+    try:
+        return gl.find_gl("a test", "skip it")
+    except ConfigError:
+        pytest.skip("no OpenGL renders here")

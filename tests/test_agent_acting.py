@@ -4,31 +4,30 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    NORMED,
+    PIXELS,
+    fill_replay,
+    make_agent,
+    moved,
+    observations,
+    snapshot,
+)
 
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.envs.spaces import read_spaces
 from voidrl.errors import CheckpointError, SpaceError
 from voidrl.types import EnvSpec
 
-HWC = PIXELS
 STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
 UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (1, 2)}
 SCALED = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **UNEVEN)
 
 
-def observations(spec, n, seed=0):
-    rng = np.random.default_rng(seed)
-    shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)
-    return (
-        rng.integers(0, 256, shape, dtype=np.uint8)
-        if spec.pixels
-        else rng.normal(size=shape).astype(np.float32)
-    )
-
-
 @pytest.mark.parametrize(
-    "spec", [DISCRETE, CONTINUOUS, HWC, STACKED, SCALED], ids=["d", "c", "hwc", "stack", "scaled"]
+    "spec", [DISCRETE, CONTINUOUS, PIXELS, STACKED, SCALED], ids=["d", "c", "hwc", "stack", "scaled"]
 )
 def test_acting_on_one_and_on_many(spec):
     agent = make_agent(spec)
@@ -60,7 +59,7 @@ def test_continuous_actions_fill_the_bounds_of_the_environment():
 
 @pytest.mark.parametrize(
     ("spec", "shape"),
-    [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (HWC, (36, 36, 3)), (STACKED, (4,))],
+    [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (PIXELS, (36, 36, 3)), (STACKED, (4,))],
 )
 def test_wrong_shapes_are_refused_in_one_sentence(spec, shape):
     with pytest.raises(

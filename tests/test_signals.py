@@ -7,10 +7,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from tiny_runs import Walk, newest, tiny
+from tiny_runs import Walk, is_running, newest, tiny
 
 import voidrl
 from voidrl.cli import main as cli
@@ -154,22 +153,15 @@ def send(process, *numbers, pause=0.3):
     return process.returncode, said
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_second_signal_ends_a_process_that_swallows_exceptions_and_its_children():
     process, children = start(SWALLOWS)
     assert len(children) == 3
-    assert all(map(is_alive, children))
+    assert all(map(is_running, children))
     code, said = send(process, signal.SIGINT, signal.SIGINT)
     assert code == 130
     assert said == "voidrl: stopped at once by a second signal (SIGINT); older checkpoints are untouched\n"
     end = time.monotonic() + 10
-    while any(map(is_alive, children)):
+    while any(map(is_running, children)):
         assert time.monotonic() < end, "children survived"
         time.sleep(0.01)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -146,3 +147,10 @@ def sealed(data):
     """The text of a config.json with these fields and a matching hash, as anybody can make one."""
     data = {name: value for name, value in data.items() if name != "sha256"}
     return json.dumps({**data, "sha256": checkpoint.seal(data)})
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

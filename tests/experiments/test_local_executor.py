@@ -62,15 +62,6 @@ def test_bad_input_is_refused_before_anything_is_written(words, sentence, tmp_pa
     assert not out.exists()
 
 
-def test_options_of_executors_are_read_without_torch_and_extras():
-    code = (
-        "import sys, voidrl.experiments.executors as e; e.option_fields();"
-        "print(*{'torch', 'ray', 'submitit'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
-
-
 # GPUs
 
 

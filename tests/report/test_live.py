@@ -25,7 +25,6 @@ from voidrl.report.live import Watch
 from voidrl.runs import locks
 from voidrl.runs import status as status_module
 from voidrl.runs.experiment_record import write_failure
-from voidrl.runs.folder import RunFolder
 
 OTHER = "node7.cluster.example"
 
@@ -99,20 +98,14 @@ def test_what_only_the_experiment_knows(experiment):
     assert (run.state, run.score_name, run.score) == ("done", "eval/return", 3.5)
 
 
-def test_elsewhere_a_fresh_heartbeat_is_life_and_an_old_one_is_not(tmp_path):
+def test_why_a_run_has_ended(tmp_path):
     write_run(tmp_path / "a", rows=[{"step": 40}])
-    beat(tmp_path / "a", age=status_module.STALE_SECONDS / 2)
-    assert states(tmp_path)["a"][0] == "running"
     beat(tmp_path / "a", age=status_module.STALE_SECONDS * 2)
     state, note = states(tmp_path)["a"]
     assert state == "interrupted"
     assert re.fullmatch(f"no heartbeat from {OTHER} for 4m..s: its process or its node is gone", note)
     beat(tmp_path / "a", host=socket.gethostname())
     assert states(tmp_path)["a"] == ("interrupted", "its process ended and wrote no final state")
-    with RunFolder(tmp_path / "a").lock():
-        assert states(tmp_path)["a"][0] == "running"
-    beat(tmp_path / "a", "stopped", signal="SIGTERM")
-    assert states(tmp_path)["a"] == ("stopped", "stopped by SIGTERM")
     beat(tmp_path / "a", "stopped", callback=status_module.PRUNING)
     assert states(tmp_path)["a"] == ("pruned", "worse than others at the same step")
 

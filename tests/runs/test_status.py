@@ -12,12 +12,7 @@ import pytest
 from tiny_runs import Fickle, Walk, tiny
 
 import voidrl
-from voidrl.errors import (
-    CheckpointError,
-    EnvironmentFailedError,
-    RunFolderError,
-    VoidrlWarning,
-)
+from voidrl.errors import CheckpointError, EnvironmentFailedError, RunFolderError, VoidrlWarning
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -159,10 +154,7 @@ def test_killed_without_a_word_it_reads_as_interrupted(tmp_path):
         finally:
             os._exit(1)
     try:
-        end = time.monotonic() + 60
-        while (status := read_status(tmp_path / "run")) is None or status.state != "running":
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        status = wait_for(lambda: (s := read_status(tmp_path / "run")) and s.state == "running" and s, 60)
         assert (status.pid, status.is_alive) == (child, True)
     finally:
         os.kill(child, signal.SIGKILL)
