@@ -86,3 +86,11 @@ def opengl():
         return gl.find_gl("a test", "skip it")
     except ConfigError:
         pytest.skip("no OpenGL renders here")
+
+
+@pytest.fixture
+def plain_terminal(monkeypatch):
+    """No variable changes how a terminal is written to."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "CI"):
+        monkeypatch.delenv(name, raising=False)

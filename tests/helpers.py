@@ -147,7 +147,7 @@ def line_replay(values, rewards=None, terminated_at=(), spec=None, actions=None)
     return replay
 
 
-def observations(spec, n):
+def obs_of(spec, n):
     """Random observations of `n` environments, as they return them."""
     rng = np.random.default_rng(0)
     shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)

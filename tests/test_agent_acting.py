@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import (
-    CONTINUOUS,
-    DISCRETE,
-    NORMED,
-    PIXELS,
-    fill_replay,
-    make_agent,
-    moved,
-    observations,
-    snapshot,
-)
+from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, obs_of, snapshot
 
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.envs.spaces import read_spaces
@@ -31,7 +21,7 @@ SCALED = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **UNEVEN)
 )
 def test_acting_on_one_and_on_many(spec):
     agent = make_agent(spec)
-    obs = observations(spec, 5)
+    obs = obs_of(spec, 5)
     many = agent.act(obs)
     assert len(many) == 5
     for one, expected in zip(obs, many, strict=True):
@@ -41,7 +31,7 @@ def test_acting_on_one_and_on_many(spec):
     if spec.discrete:
         assert many.dtype == np.int64
         assert np.ndim(agent.act(obs[0])) == 0
-        assert set(agent.act(observations(spec, 300), deterministic=False).tolist()) == {0, 1, 2}  # ε = 1
+        assert set(agent.act(obs_of(spec, 300), deterministic=False).tolist()) == {0, 1, 2}  # ε = 1
     else:
         assert many.dtype == np.float32
         assert many.shape == (5, *spec.action_shape)
@@ -54,7 +44,7 @@ def test_continuous_actions_fill_the_bounds_of_the_environment():
         agent.learner.actor[-1].weight.zero_()
         for bias, expected in ((100.0, [[1.0, 10.0]]), (-100.0, [[-3.0, 0.0]]), (0.0, [[-1.0, 5.0]])):
             agent.learner.actor[-1].bias.fill_(bias)
-            np.testing.assert_allclose(agent.act(observations(SCALED, 1)[0]), expected, atol=1e-6)
+            np.testing.assert_allclose(agent.act(obs_of(SCALED, 1)[0]), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +77,8 @@ def test_acting_changes_no_buffer():
     agent, replay = make_agent(CONTINUOUS, **NORMED), fill_replay(CONTINUOUS)
     agent.update(replay)
     before = snapshot(agent.tensors())
-    agent.act(observations(CONTINUOUS, 3))
-    agent.act(observations(CONTINUOUS, 3), deterministic=False)
+    agent.act(obs_of(CONTINUOUS, 3))
+    agent.act(obs_of(CONTINUOUS, 3), deterministic=False)
     agent.choose(replay.latest(), torch.zeros(2, 0), deterministic=False)
     batch_latents(agent, replay.batch(replay.sample(4), 1, 1.0), encoded_pool(agent, replay)).z_next  # noqa: B018
     assert not moved(before, agent.tensors())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
-from tiny_runs import MAZE, Walk, newest, tiny
+from tiny_runs import MAZE, QUICK, Walk, newest, tiny
 
 import voidrl
 from voidrl import __version__
@@ -21,11 +21,6 @@ from voidrl.errors import RunFolderError
 from voidrl.report.read import read_all
 from voidrl.runs.evaluations import final_evaluation
 
-QUICK = [
-    "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
-    "--learner.encoder.feature-dim", "4", "--warmup-steps", "8",
-]  # fmt: skip
-
 
 def run(*words):
     return cli.main([str(word) for word in words])
@@ -35,10 +30,8 @@ def config_of(folder):
     return json.loads((folder / "config.json").read_text())
 
 
-def test_at_most_15_commands_whose_help_is_one_screen(monkeypatch):
+def test_at_most_15_commands_whose_help_is_one_screen(monkeypatch, plain_terminal):
     assert len(cli.COMMANDS) <= 15
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("COLUMNS", raising=False)
     for name, command in cli.COMMANDS.items():
         with PseudoTerminal(100) as terminal, monkeypatch.context() as patch, suppress(SystemExit):
             patch.setattr(sys, "stdout", terminal.stream)

@@ -9,7 +9,7 @@ from helpers import needs_cuda
 from tiny_replays import Oracle, pixel_spec, vector_spec
 
 from voidrl.config import ReplayConfig
-from voidrl.errors import ConfigError, ReplayMemoryError
+from voidrl.errors import ReplayMemoryError
 from voidrl.replay import Replay, make_replay
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.replay.ring import Upload, slot_bytes, write_directly
@@ -251,13 +251,6 @@ def test_a_replay_that_fits_nowhere_names_what_would(monkeypatch):
     memory(monkeypatch, cpu=10)
     with pytest.raises(ReplayMemoryError, match=r"lower env\.num_envs, or the size of the frames"):
         make(ReplayConfig(1000), CPU, [])
-
-
-def test_cuda_storage_needs_cuda_networks():
-    with pytest.raises(
-        ConfigError, match="'cuda' cannot be used with networks on cpu: expected 'auto' or 'cpu'"
-    ):
-        make(ReplayConfig(device="cuda"), CPU, [])
 
 
 @pytest.mark.parametrize("spec", [pixel_spec(2), vector_spec(3)])

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from tiny_runs import Walk, is_running, newest, tiny
+from tiny_runs import QUICK, Walk, is_running, newest, tiny, until
 
 import voidrl
 from voidrl.cli import main as cli
@@ -17,11 +17,6 @@ from voidrl.errors import StoppedBySignal
 from voidrl.runs.status import read_status
 from voidrl.system.terminal import signals
 from voidrl.system.terminal.signals import STOP_SIGNALS, StopSignals
-
-QUICK = [
-    "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
-    "--warmup-steps", "8",
-]  # fmt: skip
 
 
 def handlers():
@@ -160,10 +155,7 @@ def test_a_second_signal_ends_a_process_that_swallows_exceptions_and_its_childre
     code, said = send(process, signal.SIGINT, signal.SIGINT)
     assert code == 130
     assert said == "voidrl: stopped at once by a second signal (SIGINT); older checkpoints are untouched\n"
-    end = time.monotonic() + 10
-    while any(map(is_running, children)):
-        assert time.monotonic() < end, "children survived"
-        time.sleep(0.01)
+    until(lambda: not any(map(is_running, children)), 10)
 
 
 TWICE = signal.SIGTERM, signal.SIGTERM

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tiny_runs import is_running
+from tiny_runs import is_running, until
 
 from voidrl.config import EnvConfig
 from voidrl.envs import workers
@@ -78,13 +78,6 @@ def play(envs, steps=3):
 
 def processes_of(envs):
     return [worker.process for worker in envs.vector._workers]
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 # --- signals ----------------------------------------------------------------------------------------------
@@ -151,7 +144,7 @@ def test_a_worker_that_is_killed_is_named(make, when):
         os.kill(victim.pid, signal.SIGSTOP)  # so that it cannot answer before it dies
         envs.send(np.zeros(3, np.int64))
     os.kill(victim.pid, signal.SIGKILL)
-    assert until(lambda: not is_running(victim.pid))
+    until(lambda: not is_running(victim.pid))
     died = rf"{victim.pid} ended by signal SIGKILL, while it ran environment 2 \('mine'\) at its own step 4"
     with pytest.raises(EnvironmentFailedError, match=died):
         envs.recv() if when == "received" else envs.step(np.zeros(3, np.int64))
@@ -265,7 +258,7 @@ def test_hanging_workers_end_with_a_run_that_closes_nothing(how, tmp_path):
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.wait(20)
         assert len(pids) == 2
-        assert until(lambda: not any(is_running(pid) for pid in pids))
+        until(lambda: not any(is_running(pid) for pid in pids))
         process.stdin.close()
 
 

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from done_cells import plan_of
+from tiny_runs import until
 
 from voidrl.cli import main as cli
 from voidrl.experiments import run
@@ -224,7 +224,4 @@ def test_the_daemon_ends_even_if_the_command_is_killed(on_path, calls, tmp_path)
     )
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 60
-    while [call[0] for call in calls()] != ["-d", "quit"]:
-        assert time.monotonic() < deadline, calls()
-        time.sleep(0.01)
+    until(lambda: [call[0] for call in calls()] == ["-d", "quit"])

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 from rich.console import Console
 from synthetic_runs import write_evaluation, write_experiment, write_json, write_run
+from tiny_runs import until
 
 from voidrl.cli import main as cli
 from voidrl.cli.status import drawn, print_status
@@ -228,10 +228,7 @@ def test_one_run_has_all_details(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("columns", [60, 120])
-def test_the_table_fits_the_terminal_and_keeps_runs_apart(experiment, columns, monkeypatch):
-    for name in ("CI", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
+def test_the_table_fits_the_terminal_and_keeps_runs_apart(experiment, columns, monkeypatch, plain_terminal):
     snapshot = Watch([experiment]).look()
     with PseudoTerminal(columns) as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal.stream)
@@ -259,14 +256,9 @@ def test_on_a_terminal_it_refreshes_until_ctrl_c(experiment):
         command = [sys.executable, "-c", code, "status", str(experiment), "--interval", "0.1"]
         process = subprocess.Popen(command, stdout=terminal.stream, stderr=subprocess.PIPE, env=environment)
         beat(experiment / "maze/apt-pretrain/seed2", steps=55)
-        end = time.monotonic() + 60
-        while b"55/100" not in terminal._bytes:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: b"55/100" in terminal._bytes)
         beat(experiment / "maze/apt-pretrain/seed2", steps=66)
-        while b"66/100" not in terminal._bytes:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: b"66/100" in terminal._bytes)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert process.stderr.read() == b""

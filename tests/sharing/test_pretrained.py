@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved, observations
+from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved, obs_of
 from tiny_runs import MAZE, Walk, sealed, tiny
 
 import voidrl
@@ -45,7 +45,7 @@ def test_a_saved_agent_acts_alike(spec, tmp_path):
     agent.steps = 12
     folder = voidrl.save_pretrained(agent, tmp_path / "new" / "agent")
     assert {path.name for path in folder.iterdir()} == FILES
-    obs = observations(spec, 20)
+    obs = obs_of(spec, 20)
     for loaded in (voidrl.from_pretrained(folder, device="cpu"), voidrl.load(str(folder), device="cpu")):
         assert np.array_equal(loaded.act(obs), agent.act(obs))
         assert not moved(agent.tensors(), loaded.tensors())
@@ -55,7 +55,7 @@ def test_a_saved_agent_acts_alike(spec, tmp_path):
 def test_pretrained_here_loaded_and_fine_tuned_in_a_clean_process(tmp_path, run):
     agent = voidrl.load(run, device="cpu")
     voidrl.save_pretrained(agent, tmp_path / "agent")
-    obs = observations(agent.spec, 20)
+    obs = obs_of(agent.spec, 20)
     np.save(tmp_path / "obs.npy", obs)
     code = """
 import numpy as np, torch, voidrl
