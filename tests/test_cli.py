@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
-from tiny_runs import MAZE, QUICK, Walk, newest, tiny
+from tiny_runs import MAZE, QUICK, Walk, newest, rows, tiny
 
 import voidrl
 from voidrl import __version__
@@ -272,6 +272,8 @@ def test_an_environment_that_leaves_the_folder_loses_no_output(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     voidrl.train(Leaving, steps=9, out="run", config=tiny())
     assert Path.cwd() == tmp_path
+    assert not Path("/usr/run").exists()  # the run is not split
+    assert newest(Path("run"))[1]["steps"] == rows(Path("run"))[-1]["step"] == 9
     assert run("evaluate", "run", "--episodes", 1) == 0
     assert Path("run/evaluation.json").is_file()
     assert run("evaluate", "run", "--episodes", 1, "--json") == 0
