@@ -74,3 +74,23 @@ def no_heartbeats_left():
         yield
     for writer in started:
         writer.close()
+
+
+@pytest.fixture(scope="session")
+def opengl():
+    """An OpenGL that renders here; without one the test is skipped."""
+    from voidrl.envs import gl
+    from voidrl.errors import ConfigError
+
+    try:
+        return gl.find_gl("a test", "skip it")
+    except ConfigError:
+        pytest.skip("no OpenGL renders here")
+
+
+@pytest.fixture
+def plain_terminal(monkeypatch):
+    """No variable changes how a terminal is written to."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "CI"):
+        monkeypatch.delenv(name, raising=False)

@@ -147,6 +147,15 @@ def line_replay(values, rewards=None, terminated_at=(), spec=None, actions=None)
     return replay
 
 
+def obs_of(spec, n):
+    """Random observations of `n` environments, as they return them."""
+    rng = np.random.default_rng(0)
+    shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)
+    if spec.pixels:
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    return rng.normal(size=shape).astype(np.float32)
+
+
 def watch_losses(agent, look):
     """Call `look(batch, reward)` whenever the learner is given a batch."""
     losses = agent.learner.losses
@@ -176,6 +185,23 @@ def brute_force(queries, particles, k, exclude_self=False):
     if exclude_self:
         distances.fill_diagonal_(math.inf)
     return distances.sort(dim=1).values[:, :k]
+
+
+def mutate(data, rng, values, keys):
+    """Change, remove, add or repeat something anywhere in nested data."""
+    if isinstance(data, dict) and data and rng.random() < 0.9:
+        key = rng.choice([*data])
+        changed = {k: mutate(v, rng, values, keys) if k == key else v for k, v in data.items()}
+        if rng.random() < 0.1:
+            changed.pop(key)
+        elif rng.random() < 0.15:
+            changed[rng.choice([*data, *keys])] = data[key]
+        return changed
+    if isinstance(data, list) and data and rng.random() < 0.8:
+        index = rng.randrange(len(data))
+        return [*data[:index], mutate(data[index], rng, values, keys), *data[index + rng.choice([0, 1, 1]) :]]
+    more = [[], {}, [data], {"name": data}, {"x": data}, [[data] * 3], rng.randrange(10**6)]
+    return rng.choice([*values, *more])
 
 
 def parameters_of(agent):

@@ -4,35 +4,24 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
+from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, obs_of, snapshot
 
 from voidrl.agent.rewards import batch_latents, encoded_pool
 from voidrl.envs.spaces import read_spaces
 from voidrl.errors import CheckpointError, SpaceError
 from voidrl.types import EnvSpec
 
-HWC = PIXELS
 STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
 UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (1, 2)}
 SCALED = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **UNEVEN)
 
 
-def observations(spec, n, seed=0):
-    rng = np.random.default_rng(seed)
-    shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)
-    return (
-        rng.integers(0, 256, shape, dtype=np.uint8)
-        if spec.pixels
-        else rng.normal(size=shape).astype(np.float32)
-    )
-
-
 @pytest.mark.parametrize(
-    "spec", [DISCRETE, CONTINUOUS, HWC, STACKED, SCALED], ids=["d", "c", "hwc", "stack", "scaled"]
+    "spec", [DISCRETE, CONTINUOUS, PIXELS, STACKED, SCALED], ids=["d", "c", "hwc", "stack", "scaled"]
 )
 def test_acting_on_one_and_on_many(spec):
     agent = make_agent(spec)
-    obs = observations(spec, 5)
+    obs = obs_of(spec, 5)
     many = agent.act(obs)
     assert len(many) == 5
     for one, expected in zip(obs, many, strict=True):
@@ -42,7 +31,7 @@ def test_acting_on_one_and_on_many(spec):
     if spec.discrete:
         assert many.dtype == np.int64
         assert np.ndim(agent.act(obs[0])) == 0
-        assert set(agent.act(observations(spec, 300), deterministic=False).tolist()) == {0, 1, 2}  # ε = 1
+        assert set(agent.act(obs_of(spec, 300), deterministic=False).tolist()) == {0, 1, 2}  # ε = 1
     else:
         assert many.dtype == np.float32
         assert many.shape == (5, *spec.action_shape)
@@ -55,12 +44,12 @@ def test_continuous_actions_fill_the_bounds_of_the_environment():
         agent.learner.actor[-1].weight.zero_()
         for bias, expected in ((100.0, [[1.0, 10.0]]), (-100.0, [[-3.0, 0.0]]), (0.0, [[-1.0, 5.0]])):
             agent.learner.actor[-1].bias.fill_(bias)
-            np.testing.assert_allclose(agent.act(observations(SCALED, 1)[0]), expected, atol=1e-6)
+            np.testing.assert_allclose(agent.act(obs_of(SCALED, 1)[0]), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("spec", "shape"),
-    [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (HWC, (36, 36, 3)), (STACKED, (4,))],
+    [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (PIXELS, (36, 36, 3)), (STACKED, (4,))],
 )
 def test_wrong_shapes_are_refused_in_one_sentence(spec, shape):
     with pytest.raises(
@@ -88,8 +77,8 @@ def test_acting_changes_no_buffer():
     agent, replay = make_agent(CONTINUOUS, **NORMED), fill_replay(CONTINUOUS)
     agent.update(replay)
     before = snapshot(agent.tensors())
-    agent.act(observations(CONTINUOUS, 3))
-    agent.act(observations(CONTINUOUS, 3), deterministic=False)
+    agent.act(obs_of(CONTINUOUS, 3))
+    agent.act(obs_of(CONTINUOUS, 3), deterministic=False)
     agent.choose(replay.latest(), torch.zeros(2, 0), deterministic=False)
     batch_latents(agent, replay.batch(replay.sample(4), 1, 1.0), encoded_pool(agent, replay)).z_next  # noqa: B018
     assert not moved(before, agent.tensors())

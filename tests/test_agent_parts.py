@@ -204,7 +204,7 @@ def test_a_reset_perturbs_the_encoder_and_replaces_the_heads_in_place(spec, opti
     before, places = snapshot(agent.tensors()), {n: t.data_ptr() for n, t in agent.tensors().items()}
     moments = snapshot(agent.optimizers.tensors())
     torch.manual_seed(11)
-    fresh = dict(make_fresh(agent).named_parameters())
+    fresh = dict(type(agent)(agent.spec, agent.config, CPU).named_parameters())
     torch.manual_seed(11)
     reset(agent)
 
@@ -235,10 +235,6 @@ def test_a_reset_perturbs_the_encoder_and_replaces_the_heads_in_place(spec, opti
     assert any(moment.any() for moment in moments.values())
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
     assert all(torch.isfinite(value).all() for value in agent.update(replay).values())
-
-
-def make_fresh(agent):
-    return type(agent)(agent.spec, agent.config, CPU)
 
 
 def test_a_reset_spares_what_is_frozen_and_schedules():

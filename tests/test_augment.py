@@ -57,11 +57,6 @@ def literally(image, inner, pixels, crop):
     return results
 
 
-def as_bytes(view):
-    """Undo the conversion to network input."""
-    return ((view + 0.5) * 255).round().to(torch.uint8)
-
-
 @pytest.mark.parametrize("name", PIPELINES)
 def test_each_is_a_crop_then_padding_then_another_crop(name):
     """All results of the literal operations, each as likely as the others, and nothing else."""
@@ -72,7 +67,8 @@ def test_each_is_a_crop_then_padding_then_another_crop(name):
     kinds = {result.numpy().tobytes(): i for i, result in enumerate(wanted)}
     assert len(kinds) == len(wanted)  # every result can be told from the others
     config = AugmentConfig(pixels, crop_size=crop, inner_size=inner)
-    views = as_bytes(Augment(config)(each(image.expand(40 * len(kinds), 1, h, w))))
+    views = Augment(config)(each(image.expand(40 * len(kinds), 1, h, w)))
+    views = ((views + 0.5) * 255).round().to(torch.uint8)  # not as network input
     found = torch.tensor([kinds[view.numpy().tobytes()] for view in views])
     counts = torch.bincount(found, minlength=len(kinds)).double()
     chi_square = ((counts - 40) ** 2 / 40).sum()

@@ -48,7 +48,7 @@ def setting(field, value):
 WITHOUT_SKILLS = {"diayn": "num_skills", "aps": "skill_dim"}
 # The environment, what else is passed, and what the sentence holds.
 UNKNOWN_NAMES = [
-    ("CartPole-v7x", {}, "'CartPole-v7x'.*did you mean 'CartPole-v1'"),
+    ("CartPole-v7x", {}, "'CartPole-v7x'.*did you mean 'CartPole-v1'.*'module:factory'"),
     (Walk, {"method": "atp"}, "unknown method 'atp'; did you mean 'apt'"),
     (Walk, {"preset": "maze-demi"}, "preset 'maze-demi'; did you mean 'maze-demo'"),
     ("tiny_runs.Walk", {}, "unknown environment 'tiny_runs.Walk'; did you mean 'tiny_runs:Walk'"),
@@ -75,11 +75,12 @@ VALUES = [
     ("tiny_runs:walk", {}, "'tiny_runs' has no 'walk', did you mean 'Walk'"),
     (Walk(), {}, "expected an id or a function"),
     (lambda: 3, {}, "returned int: expected a gymnasium.Env"),
+    (lambda: 3, setting("env.backend", "async"), "returned int: expected a gymnasium.Env"),
     (spaced(observation=spaces.Dict({"image": spaces.Discrete(2)})), setting("env.keys", ["imag"]),
      "did you mean 'image'"),
     (spaced(), setting("env.action_masks", "method"), "env.action_masks = 'method' cannot be used"),
     (Walk, setting("env.wrappers", ["gymnasium.wrappers:TimeLimits"]), "imported .*did you mean 'TimeLimit'"),
-    (Walk, setting("env.backend", "native"), "no vectorized version"),
+    (Walk, setting("env.backend", "native"), "'native' cannot be used: .*vectorized version; use sync or"),
     (Walk, {"config": "fast"}, "config = 'fast'.*expected a mapping"),
     (Walk, {"method": Walk}, "expected a subclass of voidrl.methods.base.Method"),
     (Walk, setting("learner", "sac"), "takes continuous actions.*use dqn"),
@@ -118,7 +119,7 @@ def test_the_call_is_refused_and_leaves_nothing(tmp_path, monkeypatch, error, en
     ("changes", "sentence"),
     [
         ({"device": "cuda:3"}, "device = 'cuda:3'.*torch sees no CUDA device here; use auto or cpu"),
-        ({"config": tiny(replay__device="cuda")}, r"replay.device = 'cuda'"),
+        ({"config": tiny(replay__device="cuda")}, "replay.device = 'cuda' .*cpu: expected 'auto' or 'cpu'"),
     ],
 )
 def test_cuda_without_cuda(tmp_path, changes, sentence):

@@ -187,8 +187,6 @@ def test_the_command_sets_method_weight_and_options(capsys):
     assert values["representation.name"] == ("fixed", "method re3")
     assert cli.main([*maze, "rnd", "--method", "apt"]) != 0
     assert "bonus = 'rnd' cannot be used with method = 'apt'" in capsys.readouterr().err
-    assert cli.main([*maze, "random"]) != 0
-    assert "method 'random' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main([*maze, "mepol"]) != 0
     assert "method 'mepol' cannot be used with bonus" in capsys.readouterr().err
     assert cli.main(["pretrain", *maze[1:], "rnd"]) != 0

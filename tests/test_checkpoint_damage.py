@@ -79,15 +79,11 @@ def test_a_kill_at_any_call_leaves_a_valid_checkpoint(tmp_path, monkeypatch, ste
     assert len(seen) > 15
 
 
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
 DAMAGE = [
     (AGENT, flip, "damaged: its sha256"),
     (REPLAY, truncate, "truncated: .* expected, .* found"),
     (REPLAY, Path.unlink, "missing"),
-    (AGENT, lengthen, "too long"),
+    (AGENT, lambda path: path.write_bytes(path.read_bytes() + b"\0"), "too long"),
     ("manifest.json", flip, "damaged"),
     ("manifest.json", truncate, "damaged"),
     ("manifest.json", Path.unlink, "missing"),

@@ -142,7 +142,7 @@ def test_naming_another_piece_drops_the_values_of_the_first(other):
         ("learner.hidden_layers", 101, "101 cannot be used: expected "),  # dqn has another default for it
         ("log.snapshot_steps", [100, 0], "0 cannot be used: expected "),
         ("env.id", "a\x1b[2Jb", r"'a\x1b[2Jb' cannot be used: expected text on one line"),
-        ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit' cannot be used: expected "),
+        ("env.wrappers", ["m:Good", "TimeLimit"], "'TimeLimit' cannot be used: expected 'module:Wrapper'"),
         ("log", {"eval_episodes": 0, "eval_every_steps": 10}, "0 cannot be used: expected 1 or more"),
     ],
 )

@@ -2,13 +2,7 @@
 
 import pytest
 
-from voidrl.envs.suites.dmcontrol import (
-    SUITE,
-    TASKS,
-    DMCTask,
-    find_dmc_task,
-    require_task,
-)
+from voidrl.envs.suites.dmcontrol import SUITE, TASKS, DMCTask, find_dmc_task
 from voidrl.errors import ConfigError
 
 
@@ -58,10 +52,3 @@ def test_unknown_names_are_answered_with_the_nearest(env, words):
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_domain_is_refused_where_a_task_is_needed():
-    require_task("dmc/walker_run", "this needs one")
-    require_task("atari/pong", "this needs one")
-    with pytest.raises(ConfigError, match=r"'dmc/walker' is a domain .* dmc/walker_stand, .*dmc/walker_flip"):
-        require_task("dmc/walker", "this needs one")

@@ -48,6 +48,7 @@ def test_what_is_said_of_them(capsys):
     assert "arXiv:1810.12894" in line
     line = next(line for line in said(capsys, "presets").splitlines() if line.startswith("atari-paper"))
     assert line.split()[1:3] == ["atari/…", "250M"]
+    assert "Table 4: what each part of APT is worth" in said(capsys, "experiments")
 
 
 def test_methods_are_listed_as_their_classes_describe_themselves():
@@ -72,10 +73,7 @@ def test_overview_counts_and_names_all_kinds(capsys):
 
 
 @pytest.mark.parametrize("kind", [None, *listing.KINDS])
-def test_on_a_terminal_nothing_is_wider(kind, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "COLUMNS", "CI"):
-        monkeypatch.delenv(name, raising=False)
+def test_on_a_terminal_nothing_is_wider(kind, monkeypatch, plain_terminal):
     with PseudoTerminal(60) as terminal:
         monkeypatch.setattr(sys, "stdout", terminal.stream)
         assert cli.main(["list", *([kind] if kind else [])]) == 0

@@ -91,12 +91,6 @@ def test_a_forbidden_action_is_never_taken(case, spec):
     assert set(taken[-2][::4].tolist()) == {0, 2}  # both of the allowed ones come
 
 
-def fixed_values(agent, online, target):
-    """Critics that give these values, (A,), in every state."""
-    for critic, values in ((agent.learner.critic, online), (agent.learner.target_critic, target)):
-        critic.forward = lambda features, skill, q=values: torch.tensor([q]).repeat(len(features), 1)
-
-
 # Online, the best of {0, 2} is 0, and of all it is 1; by the target alone they are 2 and 2. The third mask
 # allows nothing, and so everything.
 @pytest.mark.parametrize(
@@ -104,7 +98,9 @@ def fixed_values(agent, online, target):
 )
 def test_a_target_ignores_forbidden_actions(double, values):
     agent = make_agent(SPEC, phase="train", learner__double=double, learner__dueling=False)
-    fixed_values(agent, online=[1.0, 2.0, 0.5], target=[3.0, 20.0, 30.0])
+    critics = {agent.learner.critic: [1.0, 2.0, 0.5], agent.learner.target_critic: [3.0, 20.0, 30.0]}
+    for critic, fixed in critics.items():  # in every state
+        critic.forward = lambda features, skill, q=fixed: torch.tensor([q]).repeat(len(features), 1)
     replay = fill_replay(SPEC)
     batch = replay.batch(replay.sample(4), 1, 0.9)
     batch = batch._replace(next_obs=observations(MASKS), discount=torch.full((4,), 0.5))

@@ -106,19 +106,13 @@ def test_a_target_is_an_exponential_average_of_weights_and_buffers():
     assert torch.equal(target.weight, online.weight)
 
 
-def normed_encoder(stack):
-    torch.manual_seed(0)
-    shape = (6,) if stack == "mlp" else (3, 40, 40)
-    encoder = Encoder(
-        seen_as(shape), EncoderConfig(stack, feature_dim=7, hidden_dim=9, spectral_norm_iterations=2)
-    )
-    return encoder, torch.randn(4, *shape)
-
-
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_target_is_the_function_of_a_normalized_network_without_normalization(stack, last):
-    encoder, x = normed_encoder(stack)
+    torch.manual_seed(0)
+    shape = (6,) if stack == "mlp" else (3, 40, 40)
+    sizes = {"feature_dim": 7, "hidden_dim": 9, "spectral_norm_iterations": 2}
+    encoder, x = Encoder(seen_as(shape), EncoderConfig(stack, **sizes)), torch.randn(4, *shape)
     target = target_copy(encoder)
     if last:
         encoder.to(memory_format=torch.channels_last), target.to(memory_format=torch.channels_last)

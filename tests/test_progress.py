@@ -117,13 +117,8 @@ def test_rates_follow_a_change_of_pace_and_average_at_the_end():
     assert lines[-1] == "100%  2k/2k  took 1m50s  18.2 steps/s"
 
 
+@pytest.mark.usefixtures("plain_terminal")
 class TestOnARealTerminal:
-    @pytest.fixture(autouse=True)
-    def _environment(self, monkeypatch):
-        monkeypatch.setenv("TERM", "xterm-256color")
-        for name in ("NO_COLOR", "COLUMNS", "LINES", "CI"):
-            monkeypatch.delenv(name, raising=False)
-
     def test_no_line_of_a_run_is_wider(self, monkeypatch, tmp_path):
         with PseudoTerminal(40) as terminal:
             for name in ("stdout", "stderr"):

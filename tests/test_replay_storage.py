@@ -9,7 +9,7 @@ from helpers import needs_cuda
 from tiny_replays import Oracle, pixel_spec, vector_spec
 
 from voidrl.config import ReplayConfig
-from voidrl.errors import ConfigError, ReplayMemoryError
+from voidrl.errors import ReplayMemoryError
 from voidrl.replay import Replay, make_replay
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.replay.ring import Upload, slot_bytes, write_directly
@@ -47,12 +47,11 @@ def uploads(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(3, 12, 3)])
-def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, uploads):
-    oracle = Oracle(num_envs, capacity, stack, skill_dim=2, config=ROOTS)
+def test_an_upload_writes_what_a_direct_write_does(uploads):
+    oracle = Oracle(3, 12, 3, skill_dim=2, config=ROOTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("voidrl.replay.ring.write_directly", write_directly)
-        direct = Oracle(num_envs, capacity, stack, skill_dim=2, config=ROOTS)
+        direct = Oracle(3, 12, 3, skill_dim=2, config=ROOTS)
     for time in range(150):
         for each in (oracle, direct):
             each.step() if time % 41 else each.reset()
@@ -61,7 +60,7 @@ def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, up
             oracle.check(oracle.replay.sample(8), 3, 0.9)
     assert len(uploads) == 1
     state, chunks = copied(oracle.replay)
-    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, CPU, ROOTS)
+    again = Replay(pixel_spec(3), 3, 12, 2, CPU, CPU, ROOTS)
     again.load(state, iter(chunks))
     assert all(map(torch.equal, stored(again), stored(oracle.replay)))
 
@@ -80,23 +79,22 @@ def other_cpu(monkeypatch):
     return torch.device("cpu", 0), waits
 
 
-@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(3, 12, 3)])
-def test_frames_in_pinned_memory_are_what_others_are(num_envs, capacity, stack, other_cpu):
+def test_frames_in_pinned_memory_are_what_others_are(other_cpu):
     device, waits = other_cpu
-    oracle = Oracle(num_envs, capacity, stack, skill_dim=2, place=device, storage=CPU)
+    oracle = Oracle(3, 12, 3, skill_dim=2, place=device, storage=CPU)
     for time in range(100):
         oracle.step() if time % 41 else oracle.reset()
         if time % 41:
             oracle.check(oracle.replay.sample(8), 3, 0.9)
     replay = oracle.replay
     source, index = replay.frames_of(replay.sample(8))  # gathered, frame by frame
-    assert source.shape == (8 * stack, 1, 2, 2)
-    assert index.tolist() == torch.arange(8 * stack).view(8, stack).tolist()
+    assert source.shape == (8 * 3, 1, 2, 2)
+    assert index.tolist() == torch.arange(8 * 3).view(8, 3).tolist()
     assert not waits  # neither recording nor sampling
     state, chunks = copied(replay)
     assert waits
     assert all(part["frames"].data_ptr() != replay.frames.data_ptr() for *_, part in chunks)
-    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, device)
+    again = Replay(pixel_spec(3), 3, 12, 2, CPU, device)
     again.load(state, iter(chunks))
     assert all(map(torch.equal, stored(again), stored(replay)))
 
@@ -253,13 +251,6 @@ def test_a_replay_that_fits_nowhere_names_what_would(monkeypatch):
     memory(monkeypatch, cpu=10)
     with pytest.raises(ReplayMemoryError, match=r"lower env\.num_envs, or the size of the frames"):
         make(ReplayConfig(1000), CPU, [])
-
-
-def test_cuda_storage_needs_cuda_networks():
-    with pytest.raises(
-        ConfigError, match="'cuda' cannot be used with networks on cpu: expected 'auto' or 'cpu'"
-    ):
-        make(ReplayConfig(device="cuda"), CPU, [])
 
 
 @pytest.mark.parametrize("spec", [pixel_spec(2), vector_spec(3)])

@@ -166,24 +166,6 @@ def test_a_resume_of_a_complete_run_says_so_and_changes_nothing(tmp_path, capsys
     assert cli.main(["resume", str(run)]) == 0
 
 
-def test_an_environment_that_changes_the_working_directory_does_not_split_its_run(tmp_path, monkeypatch):
-    class Wandering(Walk):
-        def __init__(self):
-            super().__init__()
-            os.chdir(tmp_path / "there")
-
-        def step(self, action):
-            os.chdir(tmp_path / "elsewhere")
-            return super().step(action)
-
-    for name in ("here", "there", "elsewhere"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    voidrl.pretrain(Wandering, steps=12, out="run", config=tiny(log__checkpoint_every_steps=5))
-    assert newest(tmp_path / "here" / "run")[1]["steps"] == 12
-    assert list(tmp_path.glob("*here/*")) == [tmp_path / "here" / "run"]
-
-
 def test_a_complete_run_without_replay_is_fine_tuned_and_not_extended(tmp_path, capsys):
     run = tmp_path / "run"
     changes = tiny(log__keep_replay=False, log__keep_last=2, log__checkpoint_every_steps=10)

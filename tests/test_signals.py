@@ -7,10 +7,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from tiny_runs import Walk, newest, tiny
+from tiny_runs import QUICK, Walk, is_running, newest, tiny, until
 
 import voidrl
 from voidrl.cli import main as cli
@@ -18,11 +17,6 @@ from voidrl.errors import StoppedBySignal
 from voidrl.runs.status import read_status
 from voidrl.system.terminal import signals
 from voidrl.system.terminal.signals import STOP_SIGNALS, StopSignals
-
-QUICK = [
-    "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
-    "--warmup-steps", "8",
-]  # fmt: skip
 
 
 def handlers():
@@ -154,24 +148,14 @@ def send(process, *numbers, pause=0.3):
     return process.returncode, said
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_second_signal_ends_a_process_that_swallows_exceptions_and_its_children():
     process, children = start(SWALLOWS)
     assert len(children) == 3
-    assert all(map(is_alive, children))
+    assert all(map(is_running, children))
     code, said = send(process, signal.SIGINT, signal.SIGINT)
     assert code == 130
     assert said == "voidrl: stopped at once by a second signal (SIGINT); older checkpoints are untouched\n"
-    end = time.monotonic() + 10
-    while any(map(is_alive, children)):
-        assert time.monotonic() < end, "children survived"
-        time.sleep(0.01)
+    until(lambda: not any(map(is_running, children)), 10)
 
 
 TWICE = signal.SIGTERM, signal.SIGTERM

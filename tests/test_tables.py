@@ -13,13 +13,7 @@ ROWS = [
     ("random", 10, -2.0, "uniform random actions"),
     ("new", None, None, None),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "CI"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("plain_terminal")
 
 
 def shown(columns, **options):

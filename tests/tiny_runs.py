@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +27,10 @@ TINY = {
     "finetune": {"warmup_steps": 8},
     "log": {"tensorboard": False, "log_every_steps": 7, "checkpoint_every_steps": 20, "eval_episodes": 2},
 }
+QUICK = [  # the same for a command
+    "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
+    "--learner.encoder.feature-dim", "4", "--warmup-steps", "8",
+]  # fmt: skip
 
 
 def tiny(**changes):
@@ -146,3 +152,19 @@ def sealed(data):
     """The text of a config.json with these fields and a matching hash, as anybody can make one."""
     data = {name: value for name, value in data.items() if name != "sha256"}
     return json.dumps({**data, "sha256": checkpoint.seal(data)})
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(condition, seconds=60.0):
+    """Waits for what `condition` returns to be true, and returns it."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.005)
+    return value

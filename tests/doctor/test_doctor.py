@@ -52,9 +52,7 @@ def test_the_last_sentence_and_the_exit_code(capsys, monkeypatch, changed, code,
         assert line.endswith("fix: repair it") == bool(one.fix)
 
 
-def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch, plain_terminal):
     long = "found by trying, with a sentence about it that no narrow terminal has the room for"
     findings = [
         Finding("voidrl", "ok", long),

@@ -224,10 +224,6 @@ def test_jaco_reaches_for_a_brick_in_its_corner(task):
         brick = env.reset().observation["duplo2x4/position"]  # (1, 3)
         np.testing.assert_allclose(brick[0, :2], [x, y], atol=2e-3)
     hand = env.physics.bind(env.task.hand.tool_center_point).xpos
-    expected = reach_reward(np.linalg.norm(hand - brick[0]))
+    far = np.linalg.norm(hand - brick[0])  # 1 within 5 cm, then a Gaussian that is 0.1 at 10 cm
+    expected = 1.0 if far <= 0.05 else 0.1 ** (((far - 0.05) / 0.05) ** 2)
     assert env.task.get_reward(env.physics) == pytest.approx(expected)
-
-
-def reach_reward(distance):
-    """1 within 5 cm, then a Gaussian that is 0.1 at 10 cm."""
-    return 1.0 if distance <= 0.05 else 0.1 ** (((distance - 0.05) / 0.05) ** 2)

@@ -168,13 +168,6 @@ def test_a_game_in_color_is_the_game_that_is_played(name):
 # DMControl
 
 
-def renders():
-    try:
-        return bool(gl.find_gl("a test", "skip it"))
-    except ConfigError:
-        return False
-
-
 def swing(observation, render_height, backend="auto"):
     """A few steps of a pole, with pictures if any are drawn."""
     dmc = DMControlConfig(observation=observation, image_size=32, action_repeat=200)
@@ -190,7 +183,7 @@ def swing(observation, render_height, backend="auto"):
     return np.stack(frames)[:, 0], pictures
 
 
-@pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
+@pytest.mark.usefixtures("opengl")
 def test_simulations_are_drawn_at_any_size_and_stay_what_they_are():
     pytest.importorskip("dm_control")
     states, none = swing("states", 0, backend="sync")

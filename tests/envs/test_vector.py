@@ -19,12 +19,7 @@ from voidrl.envs.maze import PixelMazeVector
 from voidrl.envs.parallel import ParallelVector
 from voidrl.envs.registration import MAZE_ID
 from voidrl.envs.vector import Envs
-from voidrl.errors import (
-    ConfigError,
-    EnvironmentFailedError,
-    UnknownNameError,
-    VoidrlWarning,
-)
+from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlWarning
 
 HERE = __name__
 
@@ -69,10 +64,6 @@ class Walk(gym.Env):
             end and self.length % 2 == 0,
             {"cell": self.time},
         )
-
-
-def not_an_env():
-    return "nothing"
 
 
 def broken():
@@ -201,12 +192,6 @@ def test_an_environment_that_raises_in_a_reset_is_named(make, backend, which, st
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
-def test_a_factory_that_makes_no_environment(backend):
-    with pytest.raises(ConfigError, match=f"'{HERE}:not_an_env' returned str: expected a gymnasium.Env"):
-        make_envs(EnvConfig(f"{HERE}:not_an_env", backend=backend))
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
 def test_a_factory_that_raises_is_named_with_its_line(backend):
     with pytest.raises(EnvironmentFailedError) as caught:
         make_envs(EnvConfig(f"{HERE}:broken", backend=backend))
@@ -314,14 +299,6 @@ def test_an_unknown_option_is_named(env_id, backend):
     assert env_id.partition("?")[2].partition("=")[0] in str(caught.value)
 
 
-def test_an_unknown_id_is_answered_with_a_near_one():
-    with pytest.raises(UnknownNameError) as caught:
-        make_envs(EnvConfig("voidrl/PixelMaize-v0"))
-    text = "unknown environment 'voidrl/PixelMaize-v0'; did you mean 'voidrl/PixelMaze-v0'"
-    assert str(caught.value).startswith(text)
-    assert "'module:factory'" in str(caught.value)
-
-
 def test_what_cannot_be_found_imported_or_called():
     with pytest.raises(ConfigError, match="no environment was given"):
         make_envs(EnvConfig())
@@ -329,16 +306,6 @@ def test_what_cannot_be_found_imported_or_called():
         make_envs(EnvConfig("no_such_module:factory"))
     with pytest.raises(ConfigError, match=r"a function that returns a gymnasium\.Env"):
         make_envs(EnvConfig(f"{HERE}:A_NUMBER"))
-
-
-@pytest.mark.parametrize(
-    ("env_id", "factory"), [("Pendulum-v1", None), (f"{HERE}:Walk", None), ("mine", Walk)]
-)
-def test_native_needs_a_vectorized_version(env_id, factory):
-    with pytest.raises(
-        ConfigError, match=r"'native' cannot be used: .* has no vectorized version; use sync or async"
-    ):
-        make_envs(EnvConfig(env_id, backend="native"), factory)
 
 
 def test_gymnasiums_own_way_to_import_a_module_first():

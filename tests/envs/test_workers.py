@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tiny_runs import is_running, until
 
 from voidrl.config import EnvConfig
 from voidrl.envs import workers
@@ -77,20 +78,6 @@ def play(envs, steps=3):
 
 def processes_of(envs):
     return [worker.process for worker in envs.vector._workers]
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 # --- signals ----------------------------------------------------------------------------------------------
@@ -157,7 +144,7 @@ def test_a_worker_that_is_killed_is_named(make, when):
         os.kill(victim.pid, signal.SIGSTOP)  # so that it cannot answer before it dies
         envs.send(np.zeros(3, np.int64))
     os.kill(victim.pid, signal.SIGKILL)
-    assert until(lambda: not is_running(victim.pid))
+    until(lambda: not is_running(victim.pid))
     died = rf"{victim.pid} ended by signal SIGKILL, while it ran environment 2 \('mine'\) at its own step 4"
     with pytest.raises(EnvironmentFailedError, match=died):
         envs.recv() if when == "received" else envs.step(np.zeros(3, np.int64))
@@ -241,7 +228,7 @@ def test_workers_outlive_the_thread_that_started_them(make):
 
 SCRIPT = """
 import os, signal, sys, time
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 import numpy as np
 from test_workers import Trouble
 from voidrl.config import EnvConfig
@@ -264,13 +251,14 @@ if sys.argv[1] == "killed":
 
 @pytest.mark.parametrize("how", ["killed", "ends"])
 def test_hanging_workers_end_with_a_run_that_closes_nothing(how, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
+    folders = [str(path) for path in Path(__file__).parents[:2]]
+    (tmp_path / "script.py").write_text(SCRIPT.format(folders=folders))
     command = [sys.executable, str(tmp_path / "script.py"), how]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.wait(20)
         assert len(pids) == 2
-        assert until(lambda: not any(is_running(pid) for pid in pids))
+        until(lambda: not any(is_running(pid) for pid in pids))
         process.stdin.close()
 
 

@@ -90,11 +90,6 @@ def test_wrappers_that_cannot_be_used(wrapper, sentence):
         make_envs(EnvConfig("flat", wrappers=(wrapper,)), Flat)
 
 
-def test_a_wrapper_needs_a_module():
-    with pytest.raises(ConfigError, match=r"env.wrappers = 'TimeLimit' .* expected 'module:Wrapper'"):
-        update(Config(), {"env.wrappers": ["TimeLimit"]})
-
-
 @pytest.mark.parametrize("env", ["atari/pong", "dmc/walker_walk"])
 def test_simulators_take_none(env):
     for options in ({"wrappers": (LIMIT,)}, {"keys": ("a",)}):

@@ -5,11 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import fake_slurm
 import pytest
-from tiny_runs import assert_same_run
+from tiny_runs import assert_same_run, until
 
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
@@ -109,13 +108,6 @@ def test_a_killed_cell_is_started_again_here(folder, capfd):
     assert_all_done_and_one_resumed(folder)
 
 
-def until(condition, seconds=120.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
-
-
 def checkpoint_of(folder):
     status = read_status(folder) if folder.is_dir() else None
     return 0 if status is None else status.checkpoint or 0
@@ -158,7 +150,7 @@ def test_a_stopped_command_stops_its_runs_on_ray_with_checkpoints(folder):
     command = [sys.executable, "-m", "voidrl", *words(folder, "ray", "--cpus-per-cell", "0.5")]
     first = folder / "out" / CELLS[0]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
-        until(lambda: checkpoint_of(first) > 100 or driver.poll() is not None)
+        until(lambda: checkpoint_of(first) > 100 or driver.poll() is not None, 120)
         driver.send_signal(signal.SIGINT)
         _, said = driver.communicate(timeout=120)
     assert driver.returncode == 75
@@ -236,10 +228,10 @@ def test_slurm_requeues_at_the_limit_while_the_command_is_away(folder, queue):
     command = [sys.executable, "-m", "voidrl", *words(folder, "slurm", "--hours", "0.2")]
     first = folder / "out" / CELLS[0]
     with subprocess.Popen(command) as driver:
-        until(lambda: checkpoint_of(first) > 100 or driver.poll() is not None)
+        until(lambda: checkpoint_of(first) > 100 or driver.poll() is not None, 120)
         driver.kill()
     fake_slurm.send("101_0", signal.SIGUSR2)  # the signal before the limit
-    until(lambda: "scontrol requeue 101_0" in (queue / "calls.log").read_text())
+    until(lambda: "scontrol requeue 101_0" in (queue / "calls.log").read_text(), 120)
     assert cli.main(words(folder, "slurm", "--hours", "0.2")) == 0
     assert [read_status(folder / "out" / cell).state for cell in CELLS] == ["done"] * 4
     assert [starts(folder, cell) for cell in CELLS] == [2, 1, 1, 1]

@@ -24,10 +24,6 @@ def make_batch(action=(0, 1), discount=0.5, next_obs=None, obs=SEEN, weight=None
     return batch_of(obs=obs, next_obs=next_obs, action=action, discount=discount, weight=weight)
 
 
-def plain_encoder():
-    return Encoder(seen_as((2,)), EncoderConfig("mlp", feature_dim=0))
-
-
 class Table(nn.Module):
     """Probabilities of atoms as a table, (states, actions, atoms)."""
 
@@ -42,7 +38,8 @@ class Table(nn.Module):
 def table_rainbow(online, target=None, **options):
     """With atoms −1, 0 and 1."""
     options = {"atoms": 3, "v_min": -1.0, "v_max": 1.0, "n_step": 1, **options}
-    learner = Rainbow(SPEC, RainbowConfig(**options), plain_encoder(), Table(online), 0)
+    encoder = Encoder(seen_as((2,)), EncoderConfig("mlp", feature_dim=0))
+    learner = Rainbow(SPEC, RainbowConfig(**options), encoder, Table(online), 0)
     if target is not None:
         learner.target_critic.logits.copy_(Table(target).logits)
     return learner

@@ -14,7 +14,6 @@ import voidrl
 from voidrl.agent import Agent
 from voidrl.cli.main import main
 from voidrl.config import EnvConfig, update
-from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, VoidrlError
 from voidrl.report import gallery
@@ -113,14 +112,7 @@ def test_atari_shows_the_evaluated_game():
         assert sum(evaluation.returns) > 0
 
 
-def renders():
-    try:
-        return bool(gl.find_gl("a test", "skip it"))
-    except ConfigError:
-        return False
-
-
-@pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
+@pytest.mark.usefixtures("opengl")
 def test_dmcontrol_shows_the_evaluated_episode():
     pytest.importorskip("dm_control")
     agent = agent_for("dmc/cartpole_balance", backend="sync", dmc={"action_repeat": 50})

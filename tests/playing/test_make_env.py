@@ -1,7 +1,5 @@
 """Plain environments with what voidrl's agents take."""
 
-import subprocess
-import sys
 import warnings
 
 import gymnasium as gym
@@ -112,9 +110,3 @@ BAD = [
 def test_bad_input_gets_one_sentence(env, options, sentence):
     with pytest.raises((ConfigError, UnknownNameError), match=sentence):
         voidrl.make_env(env, **options)
-
-
-def test_torch_is_not_imported():
-    code = f"import voidrl, sys; voidrl.make_env({SMALL_MAZE!r}).reset(); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -23,11 +23,6 @@ def runs_of(*paths):
     return {run.name: run for run in report_of(*paths).collection.runs}
 
 
-def summary_of(*paths):
-    report = report_of(*paths)
-    return overview(report.collection, report.arms)
-
-
 def caveats_of(*paths):
     """Details by title."""
     return {caveat.title: caveat.details for caveat in report_of(*paths).caveats}
@@ -190,7 +185,8 @@ def test_the_summary_lists_what_was_run(tmp_path):
         write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS)
     write_run(tmp_path / "random", method="random", rows=ROWS)
     write_run(tmp_path / "scratch", phase="train", rows=ROWS)
-    assert dict(summary_of(tmp_path)) == {
+    report = report_of(tmp_path)
+    assert dict(overview(report.collection, report.arms)) == {
         "Runs": "3 pre-training, 1 from scratch",
         "Environments": "PixelMaze-v0",
         "Arms": "apt; random; scratch",

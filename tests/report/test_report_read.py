@@ -37,20 +37,6 @@ def test_runs_are_found_at_any_depth_once_and_in_their_natural_order(tmp_path):
     assert found.skipped == []
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: None, r"there is nothing at .*runs: expected a run folder"),
-        (lambda path: path.mkdir(), r"runs holds no runs: expected a run folder .* at any depth"),
-        (lambda path: path.write_text("x"), r"runs holds no runs: expected a run folder"),
-    ],
-)
-def test_a_path_without_runs_is_named_with_what_was_expected(tmp_path, make, message):
-    make(tmp_path / "runs")
-    with pytest.raises(RunFolderError, match=message):
-        read(tmp_path / "runs")
-
-
 def test_among_others_a_path_without_runs_is_said_and_the_rest_is_reported(tmp_path):
     write_run(tmp_path / "fine", rows=ROWS)
     (tmp_path / "empty").mkdir()

@@ -5,19 +5,13 @@ import os
 import signal
 import socket
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tiny_runs import Fickle, Walk, tiny
+from tiny_runs import Fickle, Walk, tiny, until
 
 import voidrl
-from voidrl.errors import (
-    CheckpointError,
-    EnvironmentFailedError,
-    RunFolderError,
-    VoidrlWarning,
-)
+from voidrl.errors import CheckpointError, EnvironmentFailedError, RunFolderError, VoidrlWarning
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -49,30 +43,22 @@ def test_a_run_starts_runs_and_is_done(tmp_path, monkeypatch):
     assert not status.is_alive
 
 
-def wait_for(found, seconds=20):
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    return value
-
-
 def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
     folder, steps = RunFolder(tmp_path), 0
     with folder.lock():
         folder.status.start(100)
         first = read_status(tmp_path)
-        wait_for(lambda: read_status(tmp_path).heartbeat > first.heartbeat)  # while it is being built
+        until(lambda: read_status(tmp_path).heartbeat > first.heartbeat)  # while it is being built
         folder.status.track(lambda: steps, "cpu")
         assert read_status(tmp_path).state == "starting"
         steps = 40
-        status = wait_for(lambda: (now := read_status(tmp_path)).steps == 40 and now)
+        status = until(lambda: (now := read_status(tmp_path)).steps == 40 and now)
         assert (status.state, status.device, status.ranks) == ("running", "cpu", 1)
         assert status.rate > 0
         assert status.seconds_left == 60 / status.rate
     left = load_status(tmp_path / "status.json")  # given up without a final state: nothing beats any more
-    wait_for(lambda: not heartbeats())
+    until(lambda: not heartbeats())
     StatusWriter(tmp_path, is_silent=True).start(9)  # that of another rank, which writes nothing
     assert not heartbeats()
     assert load_status(tmp_path / "status.json") == left
@@ -159,10 +145,7 @@ def test_killed_without_a_word_it_reads_as_interrupted(tmp_path):
         finally:
             os._exit(1)
     try:
-        end = time.monotonic() + 60
-        while (status := read_status(tmp_path / "run")) is None or status.state != "running":
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        status = until(lambda: (s := read_status(tmp_path / "run")) and s.state == "running" and s)
         assert (status.pid, status.is_alive) == (child, True)
     finally:
         os.kill(child, signal.SIGKILL)

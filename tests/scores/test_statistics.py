@@ -2,8 +2,6 @@
 
 import math
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -175,9 +173,3 @@ def test_scores_are_normalized_by_task_in_any_spelling():
 
 def test_percentages_have_no_negative_zero():
     assert [percent(x) for x in (0.5, -0.0001, -0.05)] == ["50.0 %", "0.0 %", "-5.0 %"]
-
-
-def test_torch_is_not_imported():
-    code = "import sys, voidrl.report.scores.statistics; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

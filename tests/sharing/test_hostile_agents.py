@@ -12,7 +12,7 @@ from contextlib import suppress
 import hub_fakes
 import pytest
 import torch
-from helpers import CONTINUOUS, DISCRETE, PIXELS, make_agent
+from helpers import CONTINUOUS, DISCRETE, PIXELS, make_agent, mutate
 from safetensors.torch import load, save
 from tiny_runs import sealed
 
@@ -120,6 +120,8 @@ def test_images_and_continuous_actions_are_compared_too(tmp_path):
     assert "does not fit its config" in refusal(folder)
     configure(folder, learner__encoder__width=1e9)
     assert "width = 1000000000.0 cannot be used" in refusal(folder)
+    configure(folder, learner__encoder__width=1, leraner__width=1)
+    assert "unknown config field 'leraner'; did you mean 'learner'" in refusal(folder)
 
 
 @pytest.mark.slow
@@ -403,33 +405,18 @@ TEXTS = ["", "x", "a:b", "../x", "atari/pong", "1e9", "\n---\n", "\0", "é" * 30
 VALUES = [None, True, 0, 1, -1, 3, 10**9, -(10**18), 2**63, 10**40, 0.5, -0.0, 1e-300, 1e300]
 
 
-def mutate(data, rng):
-    """Change, remove, add or repeat something anywhere in nested data."""
-    if isinstance(data, dict) and data and rng.random() < 0.9:
-        key = rng.choice([*data])
-        changed = {name: mutate(value, rng) if name == key else value for name, value in data.items()}
-        if rng.random() < 0.1:
-            changed.pop(key)
-        elif rng.random() < 0.1:
-            changed[rng.choice([*data, *TEXTS])] = data[key]
-        return changed
-    if isinstance(data, list) and data and rng.random() < 0.8:
-        index = rng.randrange(len(data))
-        return [*data[:index], mutate(data[index], rng), *data[index + rng.choice([0, 1, 1]) :]]
-    return rng.choice([*VALUES, *TEXTS, [], {}, [data], {"name": data}, [[data] * 3], rng.randrange(10**6)])
-
-
 def load_mutated(folder, rng):
     """Load an agent of which JSON, header or bytes were changed; only our own errors may come out."""
     data, weights = contents(folder), (folder / "model.safetensors").read_bytes()
     kind = rng.choice(["json", "json", "header", "bytes", "text"])
     for _ in range(rng.choice([1, 1, 2, 5])):
         if kind == "json":
-            data = mutate(data, rng)
+            data = mutate(data, rng, [*VALUES, *TEXTS], TEXTS)
         elif kind == "header":
             size = struct.unpack("<Q", weights[:8])[0]
             with suppress(ValueError):
-                weights = header_bytes(mutate(json.loads(weights[8 : 8 + size]), rng), weights[8 + size :])
+                changed = mutate(json.loads(weights[8 : 8 + size]), rng, [*VALUES, *TEXTS], TEXTS)
+                weights = header_bytes(changed, weights[8 + size :])
         elif kind == "bytes":
             at, added = rng.randrange(min(len(weights), 2000)), rng.randbytes(rng.choice([0, 1, 4]))
             weights = weights[:at] + added + weights[at + rng.choice([0, 1, 4]) :]

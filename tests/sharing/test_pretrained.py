@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved
+from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved, obs_of
 from tiny_runs import MAZE, Walk, sealed, tiny
 
 import voidrl
@@ -19,20 +19,6 @@ from voidrl.runs import checkpoint, tensor_files
 
 ROOT = Path(__file__).parents[2]
 FILES = {"config.json", "model.safetensors", "README.md"}
-
-
-def observations(spec, n=20):
-    rng = np.random.default_rng(0)
-    shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)
-    if spec.pixels:
-        return rng.integers(0, 256, shape, dtype=np.uint8)
-    return rng.normal(size=shape).astype(np.float32)
-
-
-def reseal(folder, **changes):
-    """A config.json with other values, as a voidrl would have written it."""
-    path = folder / "config.json"
-    path.write_text(sealed({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +45,7 @@ def test_a_saved_agent_acts_alike(spec, tmp_path):
     agent.steps = 12
     folder = voidrl.save_pretrained(agent, tmp_path / "new" / "agent")
     assert {path.name for path in folder.iterdir()} == FILES
-    obs = observations(spec)
+    obs = obs_of(spec, 20)
     for loaded in (voidrl.from_pretrained(folder, device="cpu"), voidrl.load(str(folder), device="cpu")):
         assert np.array_equal(loaded.act(obs), agent.act(obs))
         assert not moved(agent.tensors(), loaded.tensors())
@@ -69,7 +55,7 @@ def test_a_saved_agent_acts_alike(spec, tmp_path):
 def test_pretrained_here_loaded_and_fine_tuned_in_a_clean_process(tmp_path, run):
     agent = voidrl.load(run, device="cpu")
     voidrl.save_pretrained(agent, tmp_path / "agent")
-    obs = observations(agent.spec)
+    obs = obs_of(agent.spec, 20)
     np.save(tmp_path / "obs.npy", obs)
     code = """
 import numpy as np, torch, voidrl
@@ -178,21 +164,13 @@ def test_an_edited_config_is_refused(saved):
 
 
 def test_older_formats_are_refused_with_the_version_that_wrote_them(saved):
-    reseal(saved, format=2, voidrl="0.2.0")
+    path = saved / "config.json"
+    path.write_text(sealed({**json.loads(path.read_text()), "format": 2, "voidrl": "0.2.0"}))
     why = r"written by voidrl 0\.2\.0 in format 2 .*: use voidrl 0\.2\.0, or train"
     with pytest.raises(CheckpointError, match=why):
         voidrl.from_pretrained(saved)
     voidrl.save_pretrained(make_agent(), saved)  # a new agent may replace it
     assert voidrl.from_pretrained(saved, device="cpu").steps == 0
-
-
-def test_an_incomplete_config_is_refused_in_a_sentence(saved):
-    reseal(saved, spec={"frame_shape": [4]})
-    with pytest.raises(ConfigError, match=r"config\.json: spec = .* expected an object with frame_shape"):
-        voidrl.from_pretrained(saved)
-    reseal(saved, spec=DISCRETE.to_json(), config={"leraner": {}})
-    with pytest.raises(ConfigError, match="unknown config field 'leraner'; did you mean 'learner'"):
-        voidrl.from_pretrained(saved)
 
 
 def test_other_folders_are_refused_with_what_to_do(tmp_path, run):
