@@ -19,7 +19,7 @@ import numpy as np
 from voidrl.envs.point_mass import CELLS
 from voidrl.envs.registration import POINT_MASS_ID
 from voidrl.errors import CheckpointError, VoidrlError
-from voidrl.report.groups import ArmRuns, stages_of
+from voidrl.report.groups import PHASE_NAMES, ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of, measure_of
 from voidrl.report.read import Collection, Run
 from voidrl.runs.checkpoint import Checkpoint, check_file, list_steps, read_manifest
@@ -156,7 +156,7 @@ def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray, positions: Positions) 
         heat["about"] = f"{(grid > 0).sum():,} bins visited, each {2.0**positions.level:g} wide"
     else:
         return None
-    heat |= {"env": arm.env_name, "label": f"{arm.label}, seed {run.seed}"}
+    heat |= {"env": f"{arm.env_name}, {PHASE_NAMES[run.phase]}", "label": f"{arm.label}, seed {run.seed}"}
     return heat | {"size": len(grid), "visits": grid.reshape(-1).tolist()}  # row by row
 
 
