@@ -41,6 +41,7 @@ method = "apt"
 # The first process that comes to step 130 of an environment ends itself, or the node that it is on.
 MORTAL = """
 import os, signal, time
+from contextlib import suppress
 from pathlib import Path
 from tiny_runs import Walk
 
@@ -51,10 +52,11 @@ class Mortal(Walk):
 
     def step(self, action):
         self.steps += 1
-        if self.steps == 130 and (HERE / "victim").exists():
-            victim = (HERE / "victim").read_text()
-            (HERE / "victim").unlink()
-            self.is_victim = True
+        if self.steps == 130:
+            with suppress(FileNotFoundError):  # of two cells at this step, one is the victim
+                self.is_victim = bool((HERE / "victim").rename(HERE / "taken"))
+        if self.is_victim and self.steps == 130:
+            victim = (HERE / "taken").read_text()
             if victim == "cell":
                 os.kill(os.getpid(), signal.SIGKILL)
             worker = os.getppid()
